@@ -1,0 +1,65 @@
+"""Deep learning as a service, inside the notebook: `%load_ext jupyter_dlaas`, then `%%train` on top of a cell.
+
+Importing this package loads nothing else (PEP 562): neither torch nor widgets nor anything of the server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__version__ = "0.1.0"
+
+_HOME: Final = {
+    "Job": "jupyter_dlaas.api",
+    "job": "jupyter_dlaas.api",
+    "jobs": "jupyter_dlaas.api",
+    "pool": "jupyter_dlaas.api",
+    "result": "jupyter_dlaas.api",
+    "submit": "jupyter_dlaas.api",
+    "train": "jupyter_dlaas.api",
+    "DlaasError": "jupyter_dlaas.wire",
+    "Run": "jupyter_dlaas.learner",
+    "pushed": "jupyter_dlaas.learner",
+    "run": "jupyter_dlaas.learner",
+}
+__all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension", *_HOME]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'jupyter_dlaas' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """What `%load_ext jupyter_dlaas` calls: adds `%%train` and `%dlaas`, and the name `dlaas` if it is free."""
+    from jupyter_dlaas.notebook.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """What `%unload_ext jupyter_dlaas` calls: takes the magics and the history hook away again."""
+    from jupyter_dlaas.notebook.magics import unload
+
+    unload(shell)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "jupyter-dlaas"}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, object]]:
+    from dlaas_server.extension import DlaasExtension
+
+    return [{"module": "dlaas_server.extension", "app": DlaasExtension}]

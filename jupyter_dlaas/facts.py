@@ -1,0 +1,141 @@
+"""What engine and guardian tell each other: one document down, an append-only journal up. Standard library only.
+
+Down: `Wanted`, absolute and rising in `revision`; the guardian makes it so and may be handed the same twice.
+Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without holes. The engine owns what should be, the guardian what
+happened; neither writes the other's file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.wire import Json, decode, encode
+
+__all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line"]
+
+
+class Goal(StrEnum):
+    """What the engine wants of a job now."""
+
+    RUN = "run"
+    HALT = "halt"
+    """Checkpoint at a step boundary, learners leave, the guardian closes."""
+    STOP = "stop"
+    """End everything now (SIGTERM, grace, SIGKILL to all that is left), the guardian closes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberWanted:
+    """One learner that should exist: its number (never reused), its node, its devices."""
+
+    member: int
+    node: str
+    devices: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What makes the devices visible (CUDA_VISIBLE_DEVICES …) and how many threads to use; filled in by the pool adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What should be. `members` are in rank order and make up `generation`.
+
+    A rising generation with other members is a change of size (or a restart after a loss): the guardian brings the present learners
+    to a checkpoint and out, then starts these. Later versions regroup living learners instead; the document stays.
+    """
+
+    revision: int
+    goal: Goal
+    generation: int
+    members: tuple[MemberWanted, ...] = ()
+    grace_s: float = 30.0
+    """How long a checkpoint may take before the learners are killed."""
+
+
+class FactKind(StrEnum):
+    """What can have happened."""
+
+    GUARDIAN_UP = "guardian_up"
+    """A guardian holds the job: pid, start, boot; `took_over` when it found learners of an earlier one."""
+    SEEN = "seen"
+    """The guardian read the wanted document of this `revision`."""
+    LEARNER_UP = "learner_up"
+    """The process of `member` exists."""
+    LEARNER_READY = "learner_ready"
+    """`member` reached user code (its prelude or main block runs)."""
+    LEARNER_DOWN = "learner_down"
+    """`member` is gone: its devices are free. `code` or `signal`; `failure` where it was not asked to leave."""
+    GENERATION = "generation"
+    """All members of `generation` are ready and train together from `step`; `idle_s` since the last step of the generation before."""
+    CHECKPOINT = "checkpoint"
+    """A checkpoint of `step` is on disk, whole."""
+    COMMITTED = "committed"
+    """`generation` trained steps [first_step, step) of the job, in `epoch`; what a checker counts samples with."""
+    LOST = "lost"
+    """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
+    STORING = "storing"
+    """User code ended; results are being written."""
+    HALTED = "halted"
+    """All learners left at `step`; `has_checkpoint` tells whether it can go on there."""
+    COMPLETED = "completed"
+    """All learners ended well; `results` can be loaded."""
+    CLOSED = "closed"
+    """The guardian's last word: no process of this job is left. `why`: halted, completed, stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of the journal. Only the fields that the kind's comment names are set."""
+
+    n: int
+    at_s: float
+    kind: FactKind
+    generation: int | None = None
+    member: int | None = None
+    rank: int | None = None
+    revision: int | None = None
+    pid: int | None = None
+    start: int | None = None
+    """Start time of the process in clock ticks after boot: with `pid` and `boot` it names a process for ever."""
+    boot: str | None = None
+    took_over: bool | None = None
+    code: int | None = None
+    signal: int | None = None
+    failure: Failure | None = None
+    step: int | None = None
+    first_step: int | None = None
+    epoch: int | None = None
+    idle_s: float | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+    has_checkpoint: bool | None = None
+    results: tuple[str, ...] | None = None
+    why: str | None = None
+
+
+def fact_to_line(fact: Fact) -> bytes:
+    """One JSON line, ending in a newline; fields that are not set are left out."""
+    body: dict[str, Json] = {k: v for k, v in encode(fact).items() if v is not None}
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def fact_from_line(line: bytes) -> Fact:
+    """The fact of one whole line. Raises ValueError (damaged line) or Invalid (not a fact)."""
+    return decode(Fact, json.loads(line), unknown="ignore")
+
+
+JOB_FILES: Final = (
+    "spec.json",
+    "environment.json",
+    "train.py",
+    "wanted.json",
+    "journal.jsonl",
+    "status.json",
+    "metrics.jsonl",
+    "progress.json",
+)
+"""Names at the top of a job's directory; see server/WIRE.md."""

@@ -1,0 +1,240 @@
+"""Records to JSON and back, with errors that name the field. Standard library only.
+
+A record is a frozen dataclass. Its annotations are the rules: `int`, `float`, `str`, `bool`, a `StrEnum`, another
+record, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `Json`. Bounds stand in `field(metadata=rule(...))`. The same
+annotations give the JSON schema of the REST description, so that the two cannot differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+__all__ = ["DlaasError", "Invalid", "Json", "decode", "encode", "rule", "schema"]
+
+Json = dict[str, Any] | list[Any] | str | int | float | bool | None
+"""Any JSON value: for what only passes through."""
+
+T = TypeVar("T")
+_MISSING: Final = dataclasses.MISSING
+_BIG: Final = 2**53  # beyond this a JSON number is not the same number everywhere
+_NAMES: Final[dict[object, str]] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+class DlaasError(Exception):
+    """Base of all our errors. `code` is stable and goes on the wire; the message is for people."""
+
+    code = "internal"
+    http_status = 500
+
+    def as_json(self) -> dict[str, Json]:
+        """The form in which the error travels."""
+        return {"error": {"code": self.code, "message": str(self)}}
+
+
+class Invalid(DlaasError):
+    """A request or a record that breaks its rules. The message starts with the field's name."""
+
+    code = "invalid"
+    http_status = 400
+
+
+def rule(
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    pattern: str | None = None,
+    longest: int | None = None,
+    says: str | None = None,
+) -> dict[str, object]:
+    """Bounds of one field, for `field(metadata=...)`. `says` is what the error tells when they are broken."""
+    return {"rule": {"least": least, "most": most, "pattern": pattern, "longest": longest, "says": says}}
+
+
+def encode(value: object) -> Any:
+    """A record (or a tuple, mapping or enum of them) as plain JSON values. Fields that are None are kept."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    return value
+
+
+def decode(kind: type[T], value: object, *, where: str = "", unknown: str = "refuse") -> T:
+    """Build a record from JSON values, checking every field.
+
+    `unknown="ignore"` passes over fields that this version does not know (for messages of a newer peer);
+    `"refuse"` names them. Raises Invalid with the path of the field.
+    """
+    return typing.cast(T, _decode(kind, value, where, {}, unknown))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _decode(kind: Any, value: object, where: str, bounds: Mapping[str, Any], unknown: str) -> object:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or kind == Json:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        inner = [a for a in args if a is not type(None)]
+        return _decode(inner[0], value, where, bounds, unknown)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise Invalid(f"{where or 'value'}: must be a list, not {_said(value)}")
+        _check_length(value, where, bounds)
+        return tuple(_decode(args[0], v, f"{where}[{i}]", {}, unknown) for i, v in enumerate(value))
+    if origin in (Mapping, dict) or origin is typing.get_origin(Mapping[str, str]):
+        if not isinstance(value, Mapping):
+            raise Invalid(f"{where or 'value'}: must be an object, not {_said(value)}")
+        _check_length(value, where, bounds)
+        return {_key(k, where): _decode(args[1], v, f"{where}.{k}", {}, unknown) for k, v in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _record(typing.cast(type, kind), value, where, unknown)
+    return _plain(kind, value, where, bounds)
+
+
+def _key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise Invalid(f"{where}: names must be text, not {_said(key)}")
+    return key
+
+
+def _record(kind: type, value: object, where: str, unknown: str) -> object:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{where or 'body'}: must be an object, not {_said(value)}")
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    strange = sorted(str(k) for k in value if k not in fields)
+    if strange and unknown == "refuse":
+        raise Invalid(f"{_path(where, strange[0])}: no such field; there are {', '.join(fields)}")
+    known: dict[str, object] = {}
+    for name, field in fields.items():
+        if name in value:
+            bounds = field.metadata.get("rule", {})
+            known[name] = _decode(_hints(kind)[name], value[name], _path(where, name), bounds, unknown)
+        elif field.default is _MISSING and field.default_factory is _MISSING:
+            raise Invalid(f"{_path(where, name)}: is missing")
+    return kind(**known)
+
+
+def _plain(kind: Any, value: object, where: str, bounds: Mapping[str, Any]) -> object:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise Invalid(f"{where}: {_said(value)} is none of {', '.join(kind)}") from None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value) if abs(value) <= _BIG else math.inf
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Invalid(f"{where or 'value'}: must be {_NAMES[kind]}, not {_said(value)}")
+    _check_bounds(value, where, bounds)
+    return value
+
+
+def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
+    if isinstance(value, str):
+        _check_length(value, where, bounds)
+        if "\0" in value:
+            raise Invalid(f"{where}: holds a zero byte")
+        if not value.isascii() and any(0xD800 <= ord(c) < 0xE000 for c in value):
+            raise Invalid(f"{where}: holds half a character (a lone surrogate)")
+        pattern = bounds.get("pattern")
+        if pattern and not re.fullmatch(pattern, value):
+            raise Invalid(f"{where}: {_said(value)} {bounds.get('says') or f'does not match {pattern}'}")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value) or abs(value) > _BIG:
+            raise Invalid(f"{where}: {_said(value)} is out of range")
+        least, most = bounds.get("least"), bounds.get("most")
+        if (least is not None and value < least) or (most is not None and value > most):
+            upto = f"from {least:g} to {most:g}" if most is not None else f"at least {least:g}"
+            raise Invalid(f"{where}: {value:g} must be {upto}")
+
+
+def _check_length(value: typing.Sized, where: str, bounds: Mapping[str, Any]) -> None:
+    longest = bounds.get("longest")
+    if longest is not None and len(value) > longest:
+        raise Invalid(f"{where}: {len(value):,} long; {longest:,} is the most")
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _said(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def schema(kind: Any, found: dict[str, Json] | None = None) -> dict[str, Json]:
+    """The JSON schema of a type; records go into `found` and are referred to by name."""
+    found = {} if found is None else found
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or kind == Json:
+        return {}
+    if origin in (types.UnionType, typing.Union):
+        inner = [a for a in args if a is not type(None)]
+        return {"anyOf": [schema(inner[0], found), {"type": "null"}]}
+    if origin is tuple:
+        return {"type": "array", "items": schema(args[0], found)}
+    if origin in (Mapping, dict) or origin is typing.get_origin(Mapping[str, str]):
+        return {"type": "object", "additionalProperties": schema(args[1], found)}
+    if dataclasses.is_dataclass(kind):
+        return _record_schema(typing.cast(type, kind), found)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"type": "string", "enum": list(kind)}
+    return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]}
+
+
+def _record_schema(kind: type, found: dict[str, Json]) -> dict[str, Json]:
+    if kind.__name__ not in found:
+        found[kind.__name__] = {}  # a record that holds itself ends here
+        properties: dict[str, Json] = {}
+        required: list[Json] = []
+        for field in dataclasses.fields(kind):
+            one = schema(_hints(kind)[field.name], found)
+            properties[field.name] = one | _bounds_schema(one, field.metadata.get("rule", {}))
+            if field.default is _MISSING and field.default_factory is _MISSING:
+                required.append(field.name)
+        found[kind.__name__] = {
+            "type": "object",
+            "description": (kind.__doc__ or "").strip().split("\n")[0],
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _bounds_schema(one: Mapping[str, Json], bounds: Mapping[str, Any]) -> dict[str, Json]:
+    out: dict[str, Json] = {}
+    numeric = one.get("type") in ("integer", "number")
+    if numeric and bounds.get("least") is not None:
+        out["minimum"] = bounds["least"]
+    if numeric and bounds.get("most") is not None:
+        out["maximum"] = bounds["most"]
+    if one.get("type") == "string":
+        if bounds.get("pattern"):
+            out["pattern"] = f"^(?:{bounds['pattern']})$"
+        if bounds.get("longest") is not None:
+            out["maxLength"] = bounds["longest"]
+    return out
