@@ -57,9 +57,3 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "jupyter-dlaas"}]
-
-
-def _jupyter_server_extension_points() -> list[dict[str, object]]:
-    from dlaas_server.extension import DlaasExtension
-
-    return [{"module": "dlaas_server.extension", "app": DlaasExtension}]
