@@ -1,0 +1,156 @@
+"""The records that decisions are made of: nodes and devices, jobs and their members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
+
+__all__ = ["Device", "Intent", "Job", "Member", "MemberState", "Node", "PendingResize", "Seat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU, a MIG slice, or a CPU slot. `id` is unique in the pool and stable over restarts (a GPU's UUID)."""
+
+    id: str
+    index: int
+    kind: str
+    memory_bytes: int = 0
+    out_of_service: str | None = None
+    """Why nothing may be placed here, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the pool. `cpus` and `memory_bytes` are what learners may ask for in all."""
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    cordoned: str | None = None
+    """Why no learner may be placed here, in words; those that run stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one learner sits: a node and the ids of its devices there."""
+
+    node: str
+    devices: tuple[str, ...] = ()
+
+
+class MemberState(StrEnum):
+    """How far a learner is. A member holds its seat until it is removed from the job."""
+
+    WANTED = "wanted"
+    UP = "up"
+    READY = "ready"
+    DOWN = "down"
+    """Gone, but its seat is kept until it is known what comes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """The n-th learner process that a job ever had."""
+
+    member: int
+    generation: int
+    rank: int
+    seat: Seat
+    state: MemberState = MemberState.WANTED
+
+
+class Intent(StrEnum):
+    """What the owner wants of the job."""
+
+    RUN = "run"
+    HALT = "halt"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingResize:
+    """A change of size that is under way."""
+
+    before: int
+    after: int
+    by: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job: what was asked, what should be, and what is known of it. Changed only by `fold`."""
+
+    id: str
+    number: int
+    owner: str
+    spec: JobSpec
+    submitted_s: float
+    wish: int
+    state: State = State.QUEUED
+    intent: Intent = Intent.RUN
+    priority: int = 0
+    elastic: Elastic = Elastic.MANUAL
+    generation: int = 0
+    """The newest generation that was decided; 0 before the first start."""
+    live_generation: int = 0
+    """The newest generation known to train together."""
+    next_member: int = 0
+    members: tuple[Member, ...] = ()
+    """All learners that hold a seat, of all generations."""
+    revision: int = 0
+    """Rises whenever what is wanted of the guardian changes."""
+    seen_revision: int = 0
+    """The newest revision that the guardian said it read."""
+    facts_read: int = 0
+    """How many lines of the journal were folded in."""
+    journal_offset: int = 0
+    """Byte offset in the journal up to which it was read."""
+    is_closed: bool = True
+    """No process of the job is left, by the guardian's last word (or none was ever started)."""
+    resize: PendingResize | None = None
+    resizes: tuple[Resize, ...] = ()
+    restarts: int = 0
+    """Restarts since the last checkpoint that went further than the one before."""
+    restarts_total: int = 0
+    guardian_starts: int = 0
+    """Guardians started for the present revision: bounds a guardian that cannot start."""
+    not_before_s: float = 0.0
+    """Nothing is started for the job before this time (growing delay after losses)."""
+    step: int = 0
+    checkpoint_step: int | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    failure: Failure | None = None
+    """Why the job failed, or (while it is not FAILED) the last loss that it survived."""
+    results: tuple[str, ...] = ()
+    halted_by: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name without the number."""
+        return self.spec.name
+
+    @property
+    def gang(self) -> tuple[Member, ...]:
+        """The members of the newest decided generation, in rank order."""
+        return tuple(sorted((m for m in self.members if m.generation == self.generation), key=lambda m: m.rank))
+
+    @property
+    def held(self) -> int:
+        """How many learners the job holds: of the generation that trains, else of the one that starts."""
+        live = sum(1 for m in self.members if m.generation == self.live_generation)
+        return live if live and self.resize else len(self.gang)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The picture that a plan is made from."""
+
+    nodes: tuple[Node, ...] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
