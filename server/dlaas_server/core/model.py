@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
 
 __all__ = ["Device", "Intent", "Job", "Member", "MemberState", "Node", "PendingResize", "Seat"]
@@ -92,8 +93,12 @@ class Job:
     spec: JobSpec
     submitted_s: float
     wish: int
+    unit: str = "GPU"
+    """What the pool counts in, at submit: "GPU" or "CPU slot"."""
     state: State = State.QUEUED
     intent: Intent = Intent.RUN
+    goal: Goal = Goal.RUN
+    """What is asked of the guardian in its present life: only rises (run, halt, stop) until it is closed."""
     priority: int = 0
     elastic: Elastic = Elastic.MANUAL
     generation: int = 0

@@ -1,0 +1,360 @@
+"""How a job changes: by what is asked, by what was decided, by what happened. Each returns the new job and its story.
+
+One writer: only these functions make a new `Job` out of an old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Seat
+from dlaas_server.core.states import Event, can, step
+from dlaas_server.core.words import count, duration
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
+
+__all__ = ["Story", "ask", "fold", "guardian_gone", "resized", "started", "wanted"]
+
+RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
+GUARDIANS_MOST: Final = 8
+"""Guardians started for one wish before the job is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One line of a job's story: what happened, for people."""
+
+    kind: str
+    text: str
+
+
+Told = tuple[Job, tuple[Story, ...]]
+
+
+def _tell(job: Job, kind: str, text: str) -> Told:
+    return job, (Story(kind, text),)
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
+    """A request of a person. Absolute and repeatable: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
+    if event is Event.SCALE:
+        assert learners is not None, "scale needs a number"
+        return _scale(job, learners, by)
+    return {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel}[event](job, by, now_s)
+
+
+def _scale(job: Job, learners: int, by: str) -> Told:
+    step(job.state, Event.SCALE)
+    low, high = job.spec.learners_min, job.spec.learners_max
+    if not low <= learners <= high:
+        bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
+        raise Refused(f"Stayed at {job.wish}. {job.id} takes {bounds}.")
+    if learners == job.wish:
+        return job, ()
+    if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
+        raise NotAllowed(f"Stayed at {job.wish}. {job.id} was submitted with --elastic off: its size never changes.")
+    return _tell(replace(job, wish=learners), "wish", f"{by} wished for {count(learners, 'learner')}.")
+
+
+def _halt(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.HALT or job.state is State.HALTED:
+        return job, ()
+    if job.intent is Intent.CANCEL:
+        raise NotAllowed(f"{job.id} is being cancelled and cannot be halted")
+    after = step(job.state, Event.HALT)
+    job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
+    if job.is_closed:
+        return _tell(replace(job, ended_s=None), "halt", f"Halted by {by} while it waited.")
+    job = _goal(job, Goal.HALT)
+    return _tell(job, "halt", f"{by} asked for a halt: checkpoint, then the devices are given back.")
+
+
+def _resume(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.RUN and not job.state.is_final:
+        return job, ()
+    if job.intent is Intent.CANCEL:
+        raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
+    after = step(job.state, Event.RESUME)
+    job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
+    return _tell(job, "resume", f"{by} resumed it: back to the queue.")
+
+
+def _cancel(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
+        return job, ()
+    after = step(job.state, Event.CANCEL)
+    job = replace(job, intent=Intent.CANCEL, state=after)
+    if job.is_closed:
+        return _tell(replace(job, ended_s=now_s), "cancel", f"Cancelled by {by}.")
+    return _tell(_goal(job, Goal.STOP), "cancel", f"{by} cancelled it.")
+
+
+def _goal(job: Job, goal: Goal) -> Job:
+    return replace(job, goal=goal, revision=job.revision + 1, resize=None, guardian_starts=0)
+
+
+# -- what was decided ------------------------------------------------------------------------------------------------
+
+
+def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
+    """The plan gave the waiting job these seats."""
+    after = step(job.state, Event.PLACED)
+    job = replace(job, state=after, goal=Goal.RUN, is_closed=False, members=(), resize=None, guardian_starts=0)
+    return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.")
+
+
+def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float) -> Told:
+    """The plan gave the running job other seats: a new generation takes over from a checkpoint."""
+    before = len(job.gang)
+    job = replace(job, resize=PendingResize(before=before, after=len(seats), by=by, since_s=now_s), guardian_starts=0)
+    return _tell(_seat(job, seats), "scaling", f"Scaling {before} → {len(seats)}, by {by}.")
+
+
+def guardian_gone(job: Job, text: str, now_s: float) -> Told:
+    """No guardian could be started, or it went away. The first time another is started at once, then with a growing delay; then the
+    job is given up."""
+    job = replace(job, guardian_starts=job.guardian_starts + 1)
+    if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
+        delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
+        return _tell(replace(job, not_before_s=now_s + delay), "guardian", f"{text}; another one is started.")
+    failure = Failure(
+        cause=Cause.PLATFORM,
+        code="cannot_start",
+        what=f"the job could not be held: {text}",
+        advice="Look at the job's guardian.log, then retry; if it happens again, tell who runs this pool.",
+    )
+    return _broke(job, failure, now_s)
+
+
+def _seat(job: Job, seats: Sequence[Seat]) -> Job:
+    """A new generation on these seats. Members of earlier generations hold theirs until they are down."""
+    generation = job.generation + 1
+    fresh = tuple(
+        Member(member=job.next_member + rank, generation=generation, rank=rank, seat=seat)
+        for rank, seat in enumerate(seats)
+    )
+    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN)
+    return replace(
+        job,
+        generation=generation,
+        next_member=job.next_member + len(fresh),
+        members=kept + fresh,
+        revision=job.revision + 1,
+    )
+
+
+def _where(seats: Sequence[Seat]) -> str:
+    nodes: dict[str, int] = {}
+    for seat in seats:
+        nodes[seat.node] = nodes.get(seat.node, 0) + 1
+    return ", ".join(f"{name} ({n})" if len(nodes) > 1 else name for name, n in sorted(nodes.items()))
+
+
+def wanted(job: Job) -> Wanted | None:
+    """The document for the job's guardian, or None where no guardian is needed."""
+    if job.is_closed:
+        return None
+    goal = Goal.STOP if job.state.is_final else job.goal
+    gang = job.gang if goal is Goal.RUN else ()
+    return Wanted(
+        revision=job.revision,
+        goal=goal,
+        generation=job.generation,
+        members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
+    )
+
+
+# -- what happened ---------------------------------------------------------------------------------------------------
+
+
+def fold(job: Job, fact: Fact) -> Told:
+    """Fold one line of the journal in. Facts come in order; one that was seen before changes nothing."""
+    if fact.n < job.facts_read:
+        return job, ()
+    job = replace(job, facts_read=fact.n + 1)
+    handler = _HANDLERS.get(fact.kind)
+    return handler(job, fact) if handler else (job, ())
+
+
+def _guardian_up(job: Job, fact: Fact) -> Told:
+    if fact.took_over:
+        return _tell(job, "guardian", "A new guardian took over; the learners went on.")
+    return job, ()
+
+
+def _seen(job: Job, fact: Fact) -> Told:
+    return replace(job, seen_revision=max(job.seen_revision, fact.revision or 0)), ()
+
+
+def _member_state(job: Job, fact: Fact, state: MemberState) -> Job:
+    return replace(
+        job, members=tuple(replace(m, state=state) if m.member == fact.member else m for m in job.members)
+    )
+
+
+def _learner_up(job: Job, fact: Fact) -> Told:
+    return _member_state(job, fact, MemberState.UP), ()
+
+
+def _learner_ready(job: Job, fact: Fact) -> Told:
+    return _member_state(job, fact, MemberState.READY), ()
+
+
+def _learner_down(job: Job, fact: Fact) -> Told:
+    """Its seat is free, unless it was unexpected: then the seat is kept until the whole generation's fate is known."""
+    expected = job.goal is not Goal.RUN or job.state.is_final
+    members = []
+    for m in job.members:
+        if m.member != fact.member:
+            members.append(m)
+        elif m.generation == job.generation and not expected:
+            members.append(replace(m, state=MemberState.DOWN))
+    job = replace(job, members=tuple(members))
+    if fact.failure is not None:
+        return _tell(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
+    return job, ()
+
+
+def _generation(job: Job, fact: Fact) -> Told:
+    generation, at = fact.generation or 0, fact.step or 0
+    if generation < job.live_generation or job.state.is_final:
+        return job, ()
+    job = replace(
+        job,
+        live_generation=generation,
+        started_s=fact.at_s if job.started_s is None else job.started_s,
+        step=at,
+        guardian_starts=0,
+    )
+    if can(job.state, Event.TRAINING):
+        job = replace(job, state=step(job.state, Event.TRAINING))
+    said = f"{count(len(job.gang), 'learner')} train from step {at:,}."
+    if job.resize is not None and generation == job.generation:
+        done = Resize(
+            at_s=fact.at_s,
+            step=at,
+            before=job.resize.before,
+            after=job.resize.after,
+            by=job.resize.by,
+            idle_s=fact.idle_s,
+        )
+        job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:])
+        pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
+        said = f"{done.before} → {done.after}, by {done.by}, at step {at:,}{pause}."
+    return _tell(job, "training", said)
+
+
+def _checkpoint(job: Job, fact: Fact) -> Told:
+    at = fact.step or 0
+    if job.checkpoint_step is None or at > job.checkpoint_step:
+        return replace(job, checkpoint_step=at, restarts=0), ()
+    return job, ()
+
+
+def _committed(job: Job, fact: Fact) -> Told:
+    return replace(job, step=max(job.step, fact.step or 0)), ()
+
+
+def _lost(job: Job, fact: Fact) -> Told:
+    """A generation broke. A newer one is wanted already, or it is tried again on its seats, or the job failed."""
+    generation = fact.generation or 0
+    if generation < job.generation or job.state.is_final or job.goal is not Goal.RUN:
+        return job, ()
+    failure = fact.failure or Failure(
+        cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
+    )
+    if failure.cause not in RETRIED or job.restarts >= job.spec.retries:
+        return _broke(replace(job, members=()), failure, fact.at_s)
+    seats = tuple(m.seat for m in job.gang)
+    delay = 0.0 if job.restarts == 0 else min(2.0 ** (job.restarts - 1), 60.0)
+    job = replace(
+        job,
+        state=step(job.state, Event.LOST),
+        members=(),
+        resize=None,
+        failure=failure,
+        restarts=job.restarts + 1,
+        restarts_total=job.restarts_total + 1,
+        not_before_s=fact.at_s + delay,
+        guardian_starts=0,
+    )
+    origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
+    return _tell(_seat(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
+
+
+def _broke(job: Job, failure: Failure, now_s: float) -> Told:
+    job = replace(
+        job,
+        state=step(job.state, Event.BROKE),
+        failure=failure,
+        ended_s=now_s,
+        goal=Goal.STOP,
+        revision=job.revision + 1,
+        resize=None,
+        guardian_starts=0,
+    )
+    return _tell(job, "failed", f"Failed ({failure.cause}): {failure.what}")
+
+
+def _storing(job: Job, fact: Fact) -> Told:
+    if not can(job.state, Event.STORING):
+        return job, ()
+    return _tell(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
+
+
+def _halted(job: Job, fact: Fact) -> Told:
+    at = fact.step or 0
+    job = replace(job, step=at)
+    if not fact.has_checkpoint:
+        return _tell(job, "left", "Halted without a checkpoint: it starts afresh when resumed.")
+    return _tell(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners left.")
+
+
+def _completed(job: Job, fact: Fact) -> Told:
+    if job.state.is_final:
+        return job, ()
+    job = replace(
+        job,
+        state=step(job.state, Event.FINISHED),
+        members=(),
+        resize=None,
+        results=fact.results or (),
+        step=max(job.step, fact.step or 0),
+        ended_s=fact.at_s,
+        failure=None,
+    )
+    return _tell(job, "completed", "Completed.")
+
+
+def _closed(job: Job, fact: Fact) -> Told:
+    """No process is left. What the owner wants by now decides where the job goes."""
+    job = replace(job, is_closed=True, members=(), resize=None)
+    if job.state.is_final:
+        return job, ()
+    if job.intent is Intent.CANCEL:
+        return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
+    if job.intent is Intent.HALT:
+        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
+    return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", "Back in the queue.")
+
+
+_HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
+    FactKind.GUARDIAN_UP: _guardian_up,
+    FactKind.SEEN: _seen,
+    FactKind.LEARNER_UP: _learner_up,
+    FactKind.LEARNER_READY: _learner_ready,
+    FactKind.LEARNER_DOWN: _learner_down,
+    FactKind.GENERATION: _generation,
+    FactKind.CHECKPOINT: _checkpoint,
+    FactKind.COMMITTED: _committed,
+    FactKind.LOST: _lost,
+    FactKind.STORING: _storing,
+    FactKind.HALTED: _halted,
+    FactKind.COMPLETED: _completed,
+    FactKind.CLOSED: _closed,
+}

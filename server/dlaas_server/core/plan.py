@@ -1,0 +1,225 @@
+"""One pass over the pool: who starts, who changes size, who waits and why.
+
+By priority, then by age. Every waiting job first gets its least size, then free devices go to those who wished for more. A gang that waits
+takes nothing from those behind it; but nobody grows while somebody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dlaas_server.core.model import Intent, Job, MemberState, Node, Pool, Seat
+from dlaas_server.core.place import Free, Shape, free_of, place, room, shape_of
+from dlaas_server.core.words import count, unit_of
+from jupyter_dlaas.facts import Goal
+from jupyter_dlaas.protocol import Elastic, Refused, State
+
+__all__ = ["Plan", "Resized", "Start", "Wait", "check_feasible", "plan", "queue_order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this job on these seats, one per learner in rank order."""
+
+    job: str
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """Change the job to these seats; learners that stay keep theirs."""
+
+    job: str
+    seats: tuple[Seat, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` is 0 where it is not in the queue."""
+
+    job: str
+    reason: str
+    place: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should be done now, and what is told to those for whom nothing can be done."""
+
+    starts: tuple[Start, ...] = ()
+    resizes: tuple[Resized, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    wake_s: float | None = None
+    """When to plan again at the latest, though nothing else happens."""
+
+
+def queue_order(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs that wait for seats, first in line first."""
+    waiting = [j for j in jobs if j.state is State.QUEUED and j.intent is Intent.RUN]
+    return sorted(waiting, key=lambda j: (-j.priority, j.submitted_s, j.number))
+
+
+def plan(pool: Pool, now_s: float) -> Plan:
+    """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan."""
+    frees = free_of(pool.nodes, pool.jobs.values())
+    queue = queue_order(pool.jobs.values())
+    seats, blocked = _place_minimum(queue, frees, now_s)
+    if not blocked:
+        for job in queue:
+            if job.id in seats:
+                seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
+    resizes, short = _resize(pool.jobs, frees, is_crowded=bool(blocked))
+    delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
+    delayed += [j.not_before_s for j in pool.jobs.values() if j.state is State.DEPLOYING and j.not_before_s > now_s]
+    return Plan(
+        starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
+        resizes=resizes,
+        waits=_waits(queue, seats, pool, frees, now_s) + short,
+        wake_s=min(delayed, default=None),
+    )
+
+
+def _place_minimum(
+    queue: Sequence[Job], frees: Sequence[Free], now_s: float
+) -> tuple[dict[str, tuple[Seat, ...]], list[Job]]:
+    seats: dict[str, tuple[Seat, ...]] = {}
+    blocked: list[Job] = []
+    failed: dict[Shape, int] = {}  # the least size of a shape that did not fit: larger ones will not either
+    for job in queue:
+        shape, least = shape_of(job), job.spec.learners_min
+        if job.not_before_s > now_s:
+            continue
+        if least >= failed.get(shape, least + 1):
+            blocked.append(job)
+            continue
+        found = place(frees, shape, least)
+        if found is None:
+            failed[shape] = least
+            blocked.append(job)
+        else:
+            seats[job.id] = found
+    return seats, blocked
+
+
+def _more(frees: Sequence[Free], shape: Shape, wished: int) -> tuple[Seat, ...]:
+    extra = room(frees, shape, wished) if wished > 0 else 0
+    return (place(frees, shape, extra) or ()) if extra > 0 else ()
+
+
+def _is_settled(job: Job) -> bool:
+    """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
+    return (
+        job.state is State.PROCESSING
+        and job.intent is Intent.RUN
+        and job.goal is Goal.RUN
+        and job.resize is None
+        and job.live_generation == job.generation
+        and all(m.state is not MemberState.DOWN for m in job.members)
+    )
+
+
+def _resize(
+    jobs: Mapping[str, Job], frees: Sequence[Free], *, is_crowded: bool
+) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
+    resizes: list[Resized] = []
+    waits: list[Wait] = []
+    for job in sorted(jobs.values(), key=lambda j: (-j.priority, j.submitted_s, j.number)):
+        if job.elastic is Elastic.OFF or not _is_settled(job):
+            continue
+        held = tuple(m.seat for m in job.gang)
+        if job.wish < len(held):
+            resizes.append(Resized(job.id, held[: job.wish], "you"))
+        elif job.wish > len(held):
+            extra = () if is_crowded else _more(frees, shape_of(job), job.wish - len(held))
+            if extra:
+                resizes.append(Resized(job.id, held + extra, "you"))
+            if len(held) + len(extra) < job.wish:
+                waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
+    return tuple(resizes), tuple(waits)
+
+
+def _short(job: Job, has: int, *, is_crowded: bool) -> str:
+    unit = unit_of(job)
+    missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
+    why = "waiting jobs come first" if is_crowded else f"waits for {count(missing, unit)}"
+    return f"{has} of {job.wish}; {why}."
+
+
+def _waits(
+    queue: Sequence[Job], seats: Mapping[str, tuple[Seat, ...]], pool: Pool, frees: Sequence[Free], now_s: float
+) -> tuple[Wait, ...]:
+    waiting = [job for job in queue if job.id not in seats]
+    out: list[Wait] = []
+    for place_in_line, job in enumerate(waiting, start=1):
+        if job.not_before_s > now_s:
+            reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
+        else:
+            reason = _reason(job, pool, frees)
+        out.append(Wait(job.id, reason, place_in_line, len(waiting)))
+    return tuple(out)
+
+
+def _reason(job: Job, pool: Pool, frees: Sequence[Free]) -> str:
+    """needs + has + who holds it."""
+    shape, least = shape_of(job), job.spec.learners_min
+    fits = room(frees, shape, least)
+    if shape.gpus:
+        unit = unit_of(job)
+        has = sum(len(f.devices) for f in frees)
+        once = " at once" if least > 1 else ""
+        needs = f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
+        if has >= least * shape.gpus:
+            needs = f"{count(least, 'learner')}{once} of {_said(shape, unit)}; {fits} fit now"
+    else:
+        needs = f"{count(least, 'learner')} of {_said(shape, '')}; {fits} fit now"
+    return f"Needs {needs}.{_holders(pool)}"
+
+
+def _said(shape: Shape, unit: str) -> str:
+    parts = [count(shape.gpus, f"{shape.gpu_kind} {unit}" if shape.gpu_kind else unit)] if shape.gpus else []
+    parts += [f"{shape.cpus:g} CPUs"] if shape.cpus else []
+    parts += [f"{shape.memory_bytes / 2**30:.1f} GiB"] if shape.memory_bytes else []
+    return ", ".join(parts) or "no devices"
+
+
+def _holders(pool: Pool) -> str:
+    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in pool.jobs.values() if j.members]
+    largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
+    if not largest:
+        return ""
+    said = " and ".join(f"{job} holds {held}" for held, job in largest)
+    return f" {said}{'' if len(holders) <= 2 else f', {len(holders) - 2} more jobs run'}."
+
+
+def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
+    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
+    frees = free_of([_in_service(n) for n in nodes], ())
+    shape, least = shape_of(job), job.spec.learners_min
+    if room(frees, shape, least) >= least:
+        return
+    unit = unit_of(job)
+    total = sum(len(f.devices) for f in frees)
+    asked = least * shape.gpus
+    if asked > total:
+        raise Refused(
+            f"asks for {count(asked, unit)}; the pool has {total}. "
+            f"Ask for at most {total} (--gpus 1:{total} takes what is free)"
+            if total
+            else f"asks for {count(asked, unit)}; the pool has none. Use --gpus 0"
+        )
+    if shape.gpu_kind is not None:
+        kinds = sorted({kind for f in frees for kind, _ in f.devices})
+        raise Refused(f"asks for the kind '{shape.gpu_kind}'; the pool has {', '.join(kinds) or 'no GPUs'}")
+    raise Refused(
+        f"asks for {count(least, 'learner')} of {_said(shape, unit)}; no node of the pool has that much. "
+        "Ask for less per learner, or for fewer learners"
+    )
+
+
+def _in_service(node: Node) -> Node:
+    """The node with everything repaired: what cannot run now but could later is not refused."""
+    devices = tuple(type(d)(id=d.id, index=d.index, kind=d.kind, memory_bytes=d.memory_bytes) for d in node.devices)
+    return Node(name=node.name, devices=devices, cpus=node.cpus, memory_bytes=node.memory_bytes)

@@ -1,0 +1,41 @@
+"""Compare what should be with what is known, and say what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dlaas_server.core.fold import wanted
+from dlaas_server.core.model import Job
+from jupyter_dlaas.facts import Wanted
+
+__all__ = ["Act", "Known", "reconcile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Hand this document to the job's guardian, starting one if none lives. Safe to repeat."""
+
+    job: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the shell knows of a job's guardian: the newest revision handed over, and whether it lives (None: not known)."""
+
+    sent_revision: int = -1
+    is_guarded: bool | None = None
+
+
+def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> tuple[Act, ...]:
+    """What turns what is into what should be. A job whose delay has not passed is left alone until then."""
+    acts: list[Act] = []
+    for job in sorted(jobs, key=lambda j: j.number):
+        document = wanted(job)
+        if document is None or job.not_before_s > now_s:
+            continue
+        seen = known.get(job.id, Known())
+        if seen.sent_revision < document.revision or seen.is_guarded is False:
+            acts.append(Act(job.id, document))
+    return tuple(acts)

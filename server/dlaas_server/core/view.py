@@ -1,0 +1,251 @@
+"""A job as people see it: states in words, reasons, allowed actions. No front end works any of this out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dlaas_server.core.model import Intent, Job, MemberState, Node
+from dlaas_server.core.plan import Wait
+from dlaas_server.core.states import Event, can
+from dlaas_server.core.words import count, duration, ordinal
+from jupyter_dlaas.facts import Goal
+from jupyter_dlaas.protocol import (
+    Action,
+    ActionId,
+    DeviceView,
+    Elastic,
+    JobView,
+    LearnerView,
+    NodeView,
+    PoolView,
+    Progress,
+    Size,
+    State,
+)
+
+__all__ = ["job_view", "pool_view"]
+
+_TONES: Final[dict[State, str]] = {
+    State.QUEUED: "idle",
+    State.DEPLOYING: "active",
+    State.DOWNLOADING: "active",
+    State.PROCESSING: "active",
+    State.STORING: "active",
+    State.COMPLETED: "good",
+    State.HALTED: "idle",
+    State.FAILED: "bad",
+    State.CANCELLED: "idle",
+}
+_LEARNER_WORDS: Final[dict[MemberState, str]] = {
+    MemberState.WANTED: "Starting",
+    MemberState.UP: "Starting",
+    MemberState.READY: "Training",
+    MemberState.DOWN: "Lost",
+}
+
+
+def job_view(job: Job, *, row: int, directory: str, wait: Wait | None, progress: Progress | None) -> JobView:
+    """The view of one job. `wait` is the plan's word on it, if any; `progress` the newest report of its learners."""
+    transition = _transition(job)
+    return JobView(
+        row=row,
+        id=job.id,
+        name=job.name,
+        number=job.number,
+        owner=job.owner,
+        state=job.state,
+        state_label=_label(job, transition),
+        tone="warn" if transition == "restarting" else _TONES[job.state],
+        status_line=_status_line(job, transition, wait),
+        reason=_reason(job, wait),
+        transition=transition,
+        place=wait.place if wait and wait.place else None,
+        waiting=wait.of if wait and wait.place else None,
+        submitted_s=job.submitted_s,
+        started_s=job.started_s,
+        ended_s=job.ended_s,
+        unit=job.unit,
+        gpus_per_learner=job.spec.gpus_per_learner,
+        size=Size(min=job.spec.learners_min, max=job.spec.learners_max, wish=job.wish, held=job.held),
+        elastic=job.elastic,
+        priority=job.priority,
+        queue=job.spec.queue,
+        actions=actions(job),
+        learners=_learners(job),
+        progress=None if job.state in (State.QUEUED, State.CANCELLED) else progress,
+        failure=job.failure if job.state is State.FAILED or transition == "restarting" else None,
+        resizes=job.resizes,
+        outputs=job.spec.outputs,
+        results=job.results,
+        origin=job.spec.origin,
+        notes=job.spec.notes,
+        directory=directory,
+        generation=job.generation,
+        restarts=job.restarts_total,
+    )
+
+
+def _transition(job: Job) -> str | None:
+    if job.state.is_final or job.is_closed:
+        return None
+    if job.intent is Intent.CANCEL:
+        return "cancelling"
+    if job.goal is Goal.HALT:
+        return "halting"
+    if job.resize is not None:
+        return "scaling"
+    if job.state is State.DEPLOYING and job.failure is not None:
+        return "restarting"
+    return None
+
+
+def _label(job: Job, transition: str | None) -> str:
+    word = job.state.capitalize()
+    if job.state is State.FAILED and job.failure is not None:
+        return f"{word} · {job.failure.cause}"
+    if transition == "scaling" and job.resize is not None:
+        return f"{word} · scaling {job.resize.before} → {job.resize.after}"
+    return f"{word} · {transition}" if transition else word
+
+
+def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
+    ran = duration(job.ended_s - job.started_s) if job.ended_s is not None and job.started_s is not None else None
+    match job.state:
+        case State.QUEUED if wait is not None and wait.place:
+            return f"{ordinal(wait.place)} of {wait.of}"
+        case State.DEPLOYING:
+            ready = sum(1 for m in job.gang if m.state is MemberState.READY)
+            return f"{ready} of {count(len(job.gang), 'learner')} ready"
+        case State.STORING:
+            return ", ".join(job.spec.outputs)
+        case State.COMPLETED:
+            return f"after {ran}" if ran else ""
+        case State.FAILED | State.CANCELLED:
+            return f"after {ran}" if ran else ""
+        case State.HALTED:
+            return f"by {job.halted_by} at step {job.step:,}" if job.halted_by else f"at step {job.step:,}"
+        case _:
+            return "writes a checkpoint" if transition == "halting" else ""
+
+
+def _reason(job: Job, wait: Wait | None) -> str:
+    if wait is not None:
+        return wait.reason
+    if job.state is State.DEPLOYING and job.failure is not None:
+        origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
+        return f"{_sentence(job.failure.what)} Restarting {origin}."
+    if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
+        return "There is no checkpoint: it starts afresh when resumed."
+    if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
+        return "Goes back to the queue as soon as the halt is done."
+    return ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def actions(job: Job) -> tuple[Action, ...]:
+    """What may be asked now, from the state table; what would apply at another time carries the reason why not now."""
+    out: list[Action] = []
+    if can(job.state, Event.SCALE):
+        out.append(_scale_action(job))
+    if job.state is not State.HALTED and can(job.state, Event.HALT):
+        halting = job.intent is Intent.HALT or job.goal is Goal.HALT
+        busy = "it is halting" if halting else "it is being cancelled" if job.intent is Intent.CANCEL else None
+        out.append(Action(id=ActionId.HALT, label="Halt", enabled=busy is None, why_not=busy))
+    if job.state is State.HALTED or (job.intent is Intent.HALT and can(job.state, Event.RESUME)):
+        out.append(Action(id=ActionId.RESUME, label="Resume"))
+    if can(job.state, Event.CANCEL):
+        busy = "it is being cancelled" if job.intent is Intent.CANCEL else None
+        out.append(Action(id=ActionId.CANCEL, label="Cancel", enabled=busy is None, why_not=busy))
+    if job.state.is_final:
+        label = "Run again" if job.state is State.COMPLETED else "Retry as it was"
+        out.append(Action(id=ActionId.RETRY, label=label))
+    return tuple(out)
+
+
+def _scale_action(job: Job) -> Action:
+    why = None
+    if job.spec.learners_min == job.spec.learners_max:
+        why = f"it takes exactly {count(job.spec.learners_min, 'learner')}"
+    elif job.elastic is Elastic.OFF and job.state is not State.QUEUED:
+        why = "it was submitted with --elastic off"
+    elif job.intent is Intent.CANCEL:
+        why = "it is being cancelled"
+    return Action(id=ActionId.SCALE, label="Scale", enabled=why is None, why_not=why)
+
+
+def _learners(job: Job) -> tuple[LearnerView, ...]:
+    if job.state.is_final:
+        return ()
+    return tuple(
+        LearnerView(
+            member=m.member,
+            generation=m.generation,
+            rank=m.rank,
+            node=m.seat.node,
+            devices=m.seat.devices,
+            state="Leaving" if m.generation < job.generation else _LEARNER_WORDS[m.state],
+        )
+        for m in sorted(job.members, key=lambda m: m.member)
+    )
+
+
+def pool_view(
+    *,
+    row: int,
+    name: str,
+    unit: str,
+    user: str,
+    nodes: Sequence[Node],
+    jobs: Mapping[str, Job],
+    queue: Sequence[str],
+    isolation: str,
+) -> PoolView:
+    """The pool: devices with who has them, and the queue in order."""
+    lent = {
+        (member.seat.node, device): job.id
+        for job in sorted(jobs.values(), key=lambda j: j.number)
+        for member in job.members
+        for device in member.seat.devices
+    }
+    views = tuple(
+        NodeView(
+            name=node.name,
+            cpus=node.cpus,
+            memory_bytes=node.memory_bytes,
+            devices=tuple(
+                DeviceView(
+                    id=d.id,
+                    index=d.index,
+                    kind=d.kind,
+                    memory_bytes=d.memory_bytes,
+                    job=lent.get((node.name, d.id)),
+                    out_of_service=node.cordoned or d.out_of_service,
+                )
+                for d in node.devices
+            ),
+        )
+        for node in nodes
+    )
+    devices = [d for node in views for d in node.devices]
+    used = sum(1 for d in devices if d.job is not None)
+    out = sum(1 for d in devices if d.out_of_service is not None and d.job is None)
+    free = len(devices) - used - out
+    gist = f"{used} of {count(len(devices), unit)} in use"
+    if out:
+        gist += f" · {out} out of service"
+    return PoolView(
+        row=row,
+        name=name,
+        unit=unit,
+        user=user,
+        nodes=views,
+        devices_total=len(devices),
+        devices_free=free,
+        queue=tuple(queue),
+        gist=gist,
+        isolation=isolation,
+    )
