@@ -1,0 +1,99 @@
+# One command each. The first run of any of them sets up what it needs in .venv and labextension/node_modules;
+# later runs see from the stamps in .make that nothing changed.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# yarn does not read npm's setting, so that no address has to be written down here.
+NPM_REGISTRY = $$(npm config get registry 2>/dev/null)
+JLPM = cd labextension && YARN_NPM_REGISTRY_SERVER="$(NPM_REGISTRY)" YARN_ENABLE_TELEMETRY=0 jlpm
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
+	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
+
+.PHONY: help demo lab test test-python test-page check format bench lock clean
+
+help:
+	@echo "make demo    train examples/quickstart.ipynb on this machine's devices, from start to end"
+	@echo "make lab     open it in JupyterLab"
+	@echo "make test    all tests: Python, browser, TypeScript"
+	@echo "make check   format, lint, house rules, import arrows, types"
+	@echo "make bench   the numbers, with their peers in the same run"
+	@echo "make format  put Python and TypeScript into shape"
+	@echo "make lock    renew requirements.lock"
+	@echo "make clean   forget what was set up and built"
+
+# ---------------------------------------------------------------------------------------------------------------- run
+
+demo: .make/python
+	@.venv/bin/python examples/demo.py
+
+lab: .make/python .make/front-end
+	@cd examples && exec jupyter lab quickstart.ipynb $(LAB_OPTIONS)
+
+# --------------------------------------------------------------------------------------------------------------- check
+
+check: .make/python .make/node
+	@echo "== format" && ruff format --check --quiet . || { ruff format --diff --quiet . | head -60; echo "make format does it"; exit 1; }
+	@echo "== lint" && ruff check --quiet .
+	@echo "== house rules" && python tests/house.py
+	@echo "== import arrows" && lint-imports --no-logo > .make/arrows.txt || { cat .make/arrows.txt; exit 1; }
+	@echo "== types" && mypy jupyter_dlaas server/dlaas_server tests examples
+	@echo "== TypeScript" && $(JLPM) lint:check
+	@echo "All checks passed."
+
+format: .make/python .make/node
+	ruff format .
+	ruff check --fix .
+	$(JLPM) lint
+
+test: .make/python .make/front-end
+	@failed=0; python -m pytest $(PYTEST_OPTIONS) || failed=1; ($(JLPM) test) || failed=1; exit $$failed
+
+test-python: .make/python
+	@python -m pytest -m "not page" $(PYTEST_OPTIONS)
+
+bench: .make/python
+	@if [ -f tests/bench/__main__.py ]; then python -m tests.bench $(BENCH_OPTIONS); else echo "There is no benchmark yet."; fi
+
+# -------------------------------------------------------------------------------------------------------------- set up
+
+.make/python: pyproject.toml requirements.lock
+	@mkdir -p .make jupyter_dlaas/labextension
+	@if ! .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		for python in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do \
+			[ -n "$$python" ] && "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break || python=; \
+		done; \
+		[ -n "$$python" ] || { echo "jupyter_dlaas needs Python 3.11 or newer with its venv module."; \
+			echo "Install it (Debian: apt-get install python3 python3-venv) or say make PYTHON=/where/it/is ..."; exit 1; }; \
+		echo "Setting up .venv with $$($$python --version) (PyTorch among others: minutes, and 6 GB with its CUDA build)"; \
+		rm -rf .venv; "$$python" -m venv .venv; \
+	fi
+	@$(PIP) hatchling hatch-jupyter-builder editables jupyter-builder
+	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
+	@SKIP_JUPYTER_BUILDER=1 $(PIP) --no-build-isolation --editable '.[dev]'
+	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
+	@ln -s "$(CURDIR)/jupyter_dlaas/labextension" .venv/share/jupyter/labextensions/jupyter-dlaas
+	@touch $@
+
+.make/node: labextension/package.json labextension/yarn.lock .make/python
+	@command -v node >/dev/null && command -v npm >/dev/null || { echo "The front end needs Node.js 20 or newer and npm to be built."; \
+		echo "Install them (Debian: apt-get install nodejs npm). 'make demo' and 'make test-python' go without."; exit 1; }
+	@echo "Setting up labextension/node_modules"
+	@$(JLPM) install --immutable > ../.make/node.txt || { cat ../.make/node.txt; exit 1; }
+	@touch $@
+
+.make/front-end: .make/node $(FRONT_END)
+	@echo "Building the front end"
+	@$(JLPM) build:prod > ../.make/front-end.txt 2>&1 || { cat ../.make/front-end.txt; exit 1; }
+	@cp install.json jupyter_dlaas/labextension/
+	@touch $@
+
+lock: .make/python
+	uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --no-annotate --no-header -o requirements.lock
+
+clean:
+	rm -rf .venv .make labextension/node_modules labextension/lib jupyter_dlaas/labextension dist

@@ -1,0 +1,52 @@
+"""What every test gets: Hypothesis that prints how to replay a failure, and a summary of what was skipped for want of a part."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("deep", deadline=None, print_blob=True, max_examples=2000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# What no installation brings. Everything else that a test needs, CI installs: there a skip is a failure.
+HARDWARE = ("needs a GPU",)
+
+
+def skipped(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
+    """How many tests were skipped, by reason."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason.removeprefix("Skipped: ")] += 1
+    return reasons
+
+
+def is_missing(reason: str) -> bool:
+    return not reason.startswith(HARDWARE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = skipped(terminalreporter)
+    if not reasons:
+        return
+    terminalreporter.section("not run")
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"{count} skipped: {reason}")
+    if os.environ.get("CI") and any(map(is_missing, reasons)):
+        terminalreporter.line("CI must miss no part: this run fails.")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if (
+        os.environ.get("CI")
+        and exitstatus == pytest.ExitCode.OK
+        and reporter
+        and any(map(is_missing, skipped(reporter)))
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
