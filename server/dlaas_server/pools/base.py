@@ -31,7 +31,10 @@ class PoolError(DlaasError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes [start, end) of a stream that is `size` bytes long now. Streams only grow (progress is replaced as a whole)."""
+    """Bytes [start, end) of a stream that is `size` bytes long now.
+
+    Streams only grow (progress is replaced as a whole).
+    """
 
     start: int
     end: int
@@ -40,7 +43,10 @@ class Chunk:
 
 
 Changed = Callable[[str, str], None]
-"""Called in the event loop with (job, stream) when a stream of the job may have news; `JOURNAL` also when its guardian went away."""
+"""Called in the event loop with (job, stream) when a stream of the job may have news.
+
+`JOURNAL` also when its guardian went away.
+"""
 
 
 class Pool(Protocol):
@@ -62,7 +68,10 @@ class Pool(Protocol):
         """The nodes and devices as last seen, in stable order."""
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """Make room for a job. Repeated: leaves what is there. The environment is kept where only the owner can read it."""
+        """Make room for a job. Repeated: leaves what is there.
+
+        The environment is kept where only the owner can read it.
+        """
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Store one file of the job (train.py, files/…, inputs/…), whole or not at all. Refuses paths that lead out."""
@@ -86,13 +95,19 @@ class Pool(Protocol):
         """The streams of the job with their sizes in bytes."""
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
-        """At most `limit` bytes from `offset` on (negative: counted from the end). Past the end: an empty chunk there."""
+        """At most `limit` bytes from `offset` on (negative: counted from the end).
+
+        Past the end: an empty chunk there.
+        """
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
         """When the byte at `offset` of a learner's log was written, as well as is known."""
 
     async def files(self, job: str, folder: str) -> Mapping[str, int]:
-        """Relative paths below `folder` (files, inputs, output, results, checkpoints) with their sizes."""
+        """Files below `folder` (files, inputs, output, results, checkpoints), named from there, with their sizes.
+
+        A folder that is not there has none.
+        """
 
     async def get(self, job: str, path: str, offset: int, limit: int) -> bytes:
         """Bytes of one file of the job (train.py, spec.json, results/…, output/…). Refuses paths that lead out."""

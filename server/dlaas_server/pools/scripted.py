@@ -207,7 +207,8 @@ class ScriptedJob:
     def _go_on(self) -> None:
         """No learner is left and something is wanted: halt, or the next generation."""
         wanted = self.wanted
-        assert wanted is not None and not self.members
+        assert wanted is not None
+        assert not self.members
         if not self._is_reading:
             return
         if wanted.goal == Goal.HALT:

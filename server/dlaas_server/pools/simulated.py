@@ -6,10 +6,12 @@ For the engine's tests and for the simulator. What it tells obeys the same contr
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dlaas_server.core.model import Node
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, PoolError, log_of
@@ -86,7 +88,7 @@ class SimulatedPool:
         self._held: dict[tuple[str, str], tuple[str, int]] = {}
         self._changed: Changed | None = None
         self._nodes_changed: Callable[[], None] | None = None
-        self._random = random.Random(self.trouble.seed)
+        self._random = random.Random(self.trouble.seed)  # noqa: S311 - faults, not secrets
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
@@ -126,8 +128,7 @@ class SimulatedPool:
 
     async def put_file(self, job: str, path: str, source: str) -> None:
         """Keep a copy of one file in memory."""
-        with open(source, "rb") as f:
-            await self.put(job, path, f.read())
+        await self.put(job, path, await asyncio.to_thread(Path(source).read_bytes))
 
     async def act(self, job: str, wanted: Wanted) -> None:
         """Hand the document to the scripted guardian, starting one where none lives."""
