@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis that prints how to replay a failure, and a summary of what was skipped for want of a part."""
+"""What every test gets: Hypothesis that prints how to replay a failure, and a list of what was skipped and why."""
 
 from __future__ import annotations
 
