@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.wire import Invalid
@@ -164,7 +165,7 @@ def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple
     """Python names from "model,history" or from a list; each once, in order."""
     parts = text.replace(",", " ").split() if isinstance(text, str) else list(text or ())
     for part in parts:
-        if not isinstance(part, str) or not part.isidentifier():
+        if not str(part).isidentifier():
             raise Invalid(f"{option}: {part!r} is no name of a variable")
     return tuple(dict.fromkeys(parts))
 
@@ -175,7 +176,8 @@ def environment(pairs: Mapping[str, str] | Iterable[str] | None, *, option: str 
         found = {str(key): str(value) for key, value in pairs.items()}
     else:
         found = {}
-        for pair in [pairs] if isinstance(pairs, str) else pairs or ():
+        given: Iterable[str] = (pairs,) if isinstance(pairs, str) else () if pairs is None else pairs
+        for pair in given:
             key, equals, value = pair.partition("=")
             if not equals and key not in os.environ:
                 raise Invalid(f"{option}: {key!r} has no value here; write {key}=VALUE")
@@ -208,7 +210,7 @@ def _is_text(value: str) -> bool:
 
 def job_name(text: str) -> str:
     """A job name made of a file's or a notebook's name: "My model (2).py" gives "My_model_2"."""
-    stem = re.sub(r"\.(py|ipynb)$", "", os.path.basename(text))
+    stem = re.sub(r"\.(py|ipynb)$", "", Path(text).name)
     kept = re.sub(r"[^A-Za-z0-9_]+", "_", stem).strip("_").lstrip("0123456789_")
     return kept[:40] or "train"
 

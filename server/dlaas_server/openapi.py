@@ -335,6 +335,7 @@ ROUTES: Final[tuple[Route, ...]] = (
             Query("row", "integer", "Event row of the last view seen.", 0, 2**53),
             Query("metrics", "integer", "Byte offset in the metrics.", 0, 2**53),
             Query("logs", "string", "Byte offset per member: 0:12,1:33. Members that are not named start at 0."),
+            Query("want", "string", "Only these kinds, separated by commas: view, log, metrics. All, if not given."),
             Query("wait_s", "number", "How long to wait for something new.", 0, 60),
         ),
         statuses=(200, 400, 404),
