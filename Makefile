@@ -10,6 +10,9 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # yarn does not read npm's setting, so that no address has to be written down here.
 NPM_REGISTRY = $$(npm config get registry 2>/dev/null)
 JLPM = cd labextension && YARN_NPM_REGISTRY_SERVER="$(NPM_REGISTRY)" YARN_ENABLE_TELEMETRY=0 jlpm
+# The demo's own Jupyter folders: the jobs of `make demo` are seen in `make lab`, and the user's own stay as they are.
+DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER_DATA_DIR="$(CURDIR)/.make/jupyter/data" \
+	JUPYTER_RUNTIME_DIR="$(CURDIR)/.make/jupyter/runtime" IPYTHONDIR="$(CURDIR)/.make/jupyter/ipython";
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
@@ -32,7 +35,9 @@ demo: .make/python
 	@.venv/bin/python examples/demo.py
 
 lab: .make/python .make/front-end
-	@cd examples && exec jupyter lab quickstart.ipynb $(LAB_OPTIONS)
+	@mkdir -p .make/jupyter/config/labconfig
+	@echo '{"disabledExtensions": ["@jupyterlab/apputils-extension:announcements"]}' > .make/jupyter/config/labconfig/page_config.json
+	@cd examples && $(DEMO_PLACES) exec jupyter lab quickstart.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
 
 # --------------------------------------------------------------------------------------------------------------- check
 

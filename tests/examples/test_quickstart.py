@@ -1,0 +1,72 @@
+"""The quickstart notebook trains, through a real server, kernel, extension and engine: `make demo` in a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from jupyter_dlaas.doors import engine_record
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.CompletedProcess[str]]:
+    home = tmp_path_factory.mktemp("demo")
+    yield subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--home", str(home)],
+        env={name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    end_engine(home)
+
+
+def end_engine(home: Path) -> None:
+    """It would end by itself when idle; a test does not wait for that."""
+    engine = engine_record(home / "data" / "dlaas" / "local")
+    if "pid" in engine and str(home).encode() in Path(f"/proc/{engine['pid']}/environ").read_bytes():
+        os.kill(int(engine["pid"]), signal.SIGTERM)
+
+
+def test_the_demo_trains_the_quickstart(demo: subprocess.CompletedProcess[str]) -> None:
+    assert demo.returncode == 0, demo.stdout
+
+
+def test_the_demo_trains_on_as_many_learners_as_the_machine_gives(demo: subprocess.CompletedProcess[str]) -> None:
+    found = re.search(r"Trained digits-\d+ on (\d+) learners", demo.stdout)
+
+    assert found is not None, demo.stdout
+    assert int(found[1]) == min(2, len(os.sched_getaffinity(0)))
+
+
+def test_the_demo_prints_status_metrics_accuracy_and_where_the_job_lies(demo: subprocess.CompletedProcess[str]) -> None:
+    directory = re.search(r"Job directory: (.+)", demo.stdout)
+
+    assert directory is not None, demo.stdout
+    assert (Path(directory[1]) / "train.py").exists()
+    assert "status |" in demo.stdout
+    assert re.search(r"metrics \| step \d+ .*accuracy", demo.stdout)
+    assert re.search(r"Accuracy on the test set: 9[789]\.\d%", demo.stdout)
+    assert "make lab" in demo.stdout
+
+
+def test_the_quickstart_is_committed_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+
+    assert not [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
