@@ -6,7 +6,6 @@ For the engine's tests and for the simulator. What it tells obeys the same contr
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,10 @@ class Trouble:
     is_silent: bool = False
     """Nobody is told that there is news."""
     seed: int = 0
+
+
+def _bytes_of(source: str) -> bytes:
+    return Path(source).read_bytes()  # not in a thread: a virtual clock must not wait for real things
 
 
 @dataclass(slots=True)
@@ -128,7 +131,7 @@ class SimulatedPool:
 
     async def put_file(self, job: str, path: str, source: str) -> None:
         """Keep a copy of one file in memory."""
-        await self.put(job, path, await asyncio.to_thread(Path(source).read_bytes))
+        await self.put(job, path, _bytes_of(source))
 
     async def act(self, job: str, wanted: Wanted) -> None:
         """Hand the document to the scripted guardian, starting one where none lives."""

@@ -1,0 +1,135 @@
+"""The pool's configuration: one file, `config.toml` in the pool's directory, parsed once into a record.
+
+[pool]
+name = "local"
+devices = "auto"              # "gpus" or "cpus" to insist
+cpu_slots = 8                 # instead of one per core
+memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
+
+[retention]
+days = 30                     # ended jobs are removed after that
+jobs = 1000                   # and when there are more
+
+[[nodes]]                     # instead of what is found on this machine
+name = "left"
+cpus = 4
+memory_gib = 16
+slots = 4                     # so many devices of one kind, or each by itself under [[nodes.devices]]
+kind = "CPU"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from jupyter_dlaas.wire import DlaasError, Invalid, decode, rule
+
+__all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
+
+CONFIG_FILE = "config.toml"
+
+
+class ConfigError(DlaasError):
+    """The configuration cannot be used. The message names file and key."""
+
+    code = "config"
+
+
+class DeviceChoice(StrEnum):
+    """Which devices a pool lends."""
+
+    AUTO = "auto"
+    GPUS = "gpus"
+    CPUS = "cpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSection:
+    """[pool]: what it is called and which devices it lends."""
+
+    name: str = field(
+        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no pool name")
+    )
+    devices: DeviceChoice = DeviceChoice.AUTO
+    cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))
+    memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """[retention]: how long ended jobs are kept. None: for ever."""
+
+    days: float | None = field(default=30.0, metadata=rule(least=0, most=36_500))
+    jobs: int | None = field(default=1000, metadata=rule(least=0, most=1_000_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEntry:
+    """[[nodes.devices]]: one device, described by hand."""
+
+    id: str = field(metadata=rule(pattern=r"[^\s,/]{1,100}", says="is no device id: no blanks, commas or slashes"))
+    kind: str = "CPU"
+    memory_gib: float = field(default=0.0, metadata=rule(least=0, most=10_000))
+    out_of_service: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEntry:
+    """[[nodes]]: one node, described by hand."""
+
+    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no node name"))
+    cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
+    memory_gib: float = field(default=0.0, metadata=rule(least=0, most=1_000_000))
+    slots: int = field(default=0, metadata=rule(least=0, most=4096))
+    kind: str = "CPU"
+    devices: tuple[DeviceEntry, ...] = ()
+    cordoned: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """All of config.toml."""
+
+    pool: PoolSection = PoolSection()
+    retention: Retention = Retention()
+    nodes: tuple[NodeEntry, ...] = ()
+
+
+def load_config(directory: Path) -> PoolConfig:
+    """The configuration of the pool in `directory`; without a file, the defaults.
+
+    Raises ConfigError, naming file and key.
+    """
+    file = directory / CONFIG_FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return PoolConfig()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    try:
+        config = decode(PoolConfig, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is no TOML: {error}") from error
+    except Invalid as error:
+        raise ConfigError(f"{file}: {error}") from error
+    _check_unique(file, config)
+    return config
+
+
+def _check_unique(file: Path, config: PoolConfig) -> None:
+    names = [node.name for node in config.nodes]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ConfigError(f"{file}: nodes[{i}].name: there are two nodes {name!r}")
+    seen: set[str] = set()
+    for i, node in enumerate(config.nodes):
+        if node.slots and node.devices:
+            raise ConfigError(f"{file}: nodes[{i}].slots: give either slots or devices")
+        for j, device in enumerate(node.devices):
+            if device.id in seen:
+                raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: there are two devices {device.id!r}")
+            seen.add(device.id)

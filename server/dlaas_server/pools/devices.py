@@ -1,0 +1,399 @@
+"""Which devices a machine has to lend: GPUs through NVML, CPU slots, or what the configuration says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psutil
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.pools.config import DeviceChoice, PoolConfig
+
+__all__ = ["CpuSlots", "NvmlProbe", "Probe", "StaticNodes", "choose_probe", "cores", "seat_environment"]
+
+log = logging.getLogger(__name__)
+GPU: Final = "GPU"
+CPU_SLOT: Final = "CPU slot"
+
+
+class Probe(Protocol):
+    """Tells which nodes and devices there are. May block for milliseconds: call it in a thread."""
+
+    unit: str
+    """"GPU" or "CPU slot"."""
+
+    def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
+        """The nodes now, in stable order. `lent`: devices in use by the pool -> the job."""
+
+    def close(self) -> None:
+        """Let go of the driver."""
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """How many cores this process may use: its affinity, and no more than its cgroup's quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota()
+    return max(1, min(allowed, int(quota)) if quota else allowed)
+
+
+def _cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    try:
+        limit, period = (root / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        log.debug("no cgroup 2 quota")
+    try:
+        limit = (root / "cpu" / "cpu.cfs_quota_us").read_text()
+        period = (root / "cpu" / "cpu.cfs_period_us").read_text()
+        return int(limit) / int(period) if int(limit) > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _memory_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    total = int(psutil.virtual_memory().total)
+    for file in (root / "memory.max", root / "memory" / "memory.limit_in_bytes"):
+        try:
+            total = min(total, int(file.read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _cpu_kind(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", cpuinfo.read_text(errors="replace"), re.M)
+    except OSError:
+        found = None
+    return "CPU: " + (found.group(1).strip() if found else platform.machine() or "unknown")
+
+
+# ---- environment of a seat -------------------------------------------------------------------------------------------
+
+
+def seat_environment(
+    devices: Sequence[str], *, cores_of_node: float, slots_of_node: int, cpus: float = 0.0
+) -> dict[str, str]:
+    """What makes just these devices visible to a learner, and how many threads it uses.
+
+    GPUs go by UUID, since their numbers differ between CUDA and NVML. Threads: the CPUs that were asked for per
+    learner, else the node's cores in equal parts per device, at least one: more threads than cores make steps slower.
+    """
+    gpus = [d for d in devices if d.startswith(("GPU-", "MIG-"))]
+    share = int(cores_of_node) // max(1, slots_of_node) * max(1, len(devices))
+    threads = str(max(1, int(cpus) if cpus >= 1 else share))
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} | dict.fromkeys(names, threads)
+
+
+# ---- probes ----------------------------------------------------------------------------------------------------------
+
+
+class CpuSlots:
+    """One device per core (or as many as are configured): everything works on a laptop, honestly labelled."""
+
+    unit = CPU_SLOT
+
+    def __init__(self, slots: int | None = None) -> None:
+        self._slots = slots
+
+    def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
+        """This machine with its slots."""
+        kind, count = _cpu_kind(), self._slots or cores()
+        devices = tuple(Device(id=f"cpu-{i}", index=i, kind=kind) for i in range(count))
+        return (_this_node(devices),)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class StaticNodes:
+    """The nodes that the configuration describes."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._nodes = tuple(
+            Node(
+                name=node.name,
+                cpus=node.cpus or float(cores()),
+                memory_bytes=int(node.memory_gib * 2**30) or _memory_bytes(),
+                cordoned=node.cordoned,
+                devices=tuple(
+                    Device(
+                        id=device.id,
+                        index=i,
+                        kind=device.kind,
+                        memory_bytes=int(device.memory_gib * 2**30),
+                        out_of_service=device.out_of_service,
+                    )
+                    for i, device in enumerate(node.devices)
+                )
+                or tuple(Device(id=f"{node.name}-{i}", index=i, kind=node.kind) for i in range(node.slots)),
+            )
+            for node in config.nodes
+        )
+        ids = [device.id for node in self._nodes for device in node.devices]
+        self.unit = GPU if ids and all(i.startswith(("GPU-", "MIG-")) for i in ids) else CPU_SLOT
+
+    def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
+        """As configured."""
+        return self._nodes
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _this_node(devices: tuple[Device, ...]) -> Node:
+    return Node(name=socket.gethostname(), devices=devices, cpus=float(cores()), memory_bytes=_memory_bytes())
+
+
+def _load_pynvml() -> Any:
+    import pynvml  # 50-75 ms, so only here
+
+    return pynvml
+
+
+# Application errors, not the device's: a learner that reads out of bounds must not take a GPU out of service.
+# Source: NVIDIA k8s-device-plugin, internal/rm/health.go, list of ignored Xids.
+_XIDS_OF_PROGRAMS: Final = frozenset({13, 31, 43, 45, 68, 109})
+_ECC_UNCORRECTED, _ECC_VOLATILE = 1, 0
+
+
+class NvmlProbe:
+    """NVIDIA GPUs and MIG slices. Without driver or library it finds no device and raises nothing.
+
+    Each figure of each device is asked for by itself: one that a GPU cannot tell (lost, not supported, not permitted, a
+    symbol that an old driver lacks) spoils no other. `problem` says why there is no device, where that is strange.
+    """
+
+    unit = GPU
+
+    def __init__(
+        self,
+        *,
+        memory_tolerance_bytes: int = 2**30,
+        visible: str | None = None,
+        is_ours: Callable[[int], bool] = lambda pid: False,
+        load: Callable[[], Any] = _load_pynvml,
+    ) -> None:
+        self.problem: str | None = None
+        self._tolerance = memory_tolerance_bytes
+        self._visible = visible
+        self._is_ours = is_ours
+        self._load = load
+        self._nvml: Any = None
+        self._events: Any = None
+        self._broken: dict[str, str] = {}
+        self._by_index: dict[int, Device] = {}
+
+    def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
+        """This machine with its GPUs as they are now."""
+        return (_this_node(self.devices(lent)),)
+
+    def devices(self, lent: Mapping[str, str]) -> tuple[Device, ...]:
+        """The GPUs and MIG slices as they are now."""
+        if not self._begin():
+            return ()
+        n = self._nvml
+        self._take_events()
+        found: list[Device] = []
+        for i in range(self._ask(n.nvmlDeviceGetCount) or 0):
+            found += self._gpu(i, len(found), lent)
+        return tuple(found)
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._nvml is not None:
+            if self._events is not None:
+                self._ask(self._nvml.nvmlEventSetFree, self._events)
+            self._ask(self._nvml.nvmlShutdown)
+            self._nvml = self._events = None
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> bool:
+        if self._nvml is not None:
+            return True
+        try:
+            nvml = self._load()
+        except ImportError:
+            return False
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            quiet = (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
+            if error.value not in quiet and self.problem is None:
+                self.problem = f"the NVIDIA driver does not answer: {error}"
+                log.warning("no GPU is lent: %s", self.problem)
+            return False
+        self._nvml, self.problem = nvml, None
+        self._register()
+        return True
+
+    def _ask(self, question: Callable[..., Any], *args: object) -> Any:
+        """The answer, or None when this device, driver or user gets none."""
+        try:
+            return question(*args)
+        except self._nvml.NVMLError as error:
+            log.debug("%s: %s", getattr(question, "__name__", question), error)
+            return None
+
+    def _register(self) -> None:
+        """Have the driver keep critical events for us; they are fetched, without waiting, at each probe."""
+        n = self._nvml
+        self._events = self._ask(n.nvmlEventSetCreate)
+        if self._events is None:
+            return
+        for i in range(self._ask(n.nvmlDeviceGetCount) or 0):
+            handle = self._ask(n.nvmlDeviceGetHandleByIndex, i)
+            kinds = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError
+            if handle is not None:
+                self._ask(n.nvmlDeviceRegisterEvents, handle, kinds, self._events)
+
+    def _take_events(self) -> None:
+        n = self._nvml
+        for _ in range(100 if self._events is not None else 0):
+            event = self._ask(n.nvmlEventSetWait, self._events, 0)
+            if event is None:
+                return
+            uuid = _text(self._ask(n.nvmlDeviceGetUUID, event.device)) or "?"
+            if event.eventType == n.nvmlEventTypeDoubleBitEccError:
+                self._broken[uuid] = "a double-bit memory error; reset the GPU"
+            elif event.eventData not in _XIDS_OF_PROGRAMS:
+                self._broken[uuid] = f"Xid {event.eventData}, an error of the device; see the kernel's log"
+
+    def _gpu(self, number: int, index: int, lent: Mapping[str, str]) -> list[Device]:
+        n = self._nvml
+        try:
+            handle = n.nvmlDeviceGetHandleByIndex(number)
+            uuid = _text(n.nvmlDeviceGetUUID(handle))
+        except n.NVMLError as error:
+            known = self._by_index.get(number)
+            lost = Device(
+                id=known.id if known else f"gpu-{number}",
+                index=index,
+                kind=known.kind if known else "unknown GPU",
+                memory_bytes=known.memory_bytes if known else 0,
+                out_of_service=f"does not answer: {error}",
+            )
+            return [lost]
+        if not _is_visible(self._visible, number, uuid):
+            return []
+        sick = self._sickness(handle, uuid)
+        mode = self._ask(n.nvmlDeviceGetMigMode, handle)
+        if mode is not None and mode[0] == 1:
+            return self._slices(handle, index, sick, lent)
+        device = self._describe(handle, uuid, index, sick, lent)
+        self._by_index[number] = device
+        return [device]
+
+    def _slices(self, gpu: Any, index: int, sick: str | None, lent: Mapping[str, str]) -> list[Device]:
+        n, found = self._nvml, list[Device]()
+        for j in range(self._ask(n.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+            handle = self._ask(n.nvmlDeviceGetMigDeviceHandleByIndex, gpu, j)
+            uuid = _text(self._ask(n.nvmlDeviceGetUUID, handle)) if handle is not None else ""
+            if uuid:
+                found.append(self._describe(handle, uuid, index + len(found), sick, lent))
+        return found
+
+    def _describe(self, handle: Any, uuid: str, index: int, sick: str | None, lent: Mapping[str, str]) -> Device:
+        n = self._nvml
+        name = _text(self._ask(n.nvmlDeviceGetName, handle)) or "unknown GPU"
+        try:
+            memory = n.nvmlDeviceGetMemoryInfo(handle)
+        except n.NVMLError as error:
+            memory = None
+            if error.value in (n.NVML_ERROR_GPU_IS_LOST, n.NVML_ERROR_RESET_REQUIRED):
+                sick = sick or f"does not answer: {error}"
+        if sick is None and uuid not in lent:  # a lent device is in use, and by whom is known
+            sick = self._occupied(handle, memory)
+        total = int(memory.total) if memory is not None else 0
+        return Device(id=uuid, index=index, kind=name, memory_bytes=total, out_of_service=sick)
+
+    def _sickness(self, handle: Any, uuid: str) -> str | None:
+        """What makes the whole GPU unfit, or None."""
+        n = self._nvml
+        if uuid in self._broken:
+            return self._broken[uuid]
+        rows = self._ask(n.nvmlDeviceGetRemappedRows, handle)
+        if rows is not None and rows[3]:
+            return "its memory has more bad rows than it can replace"
+        errors = self._ask(n.nvmlDeviceGetTotalEccErrors, handle, _ECC_UNCORRECTED, _ECC_VOLATILE)
+        if errors:
+            return f"{errors} uncorrected memory errors since its last reset; reset the GPU"
+        return None
+
+    def _occupied(self, handle: Any, memory: Any) -> str | None:
+        """Who else holds memory of a device that is not lent, or None."""
+        running = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if running is None or memory is None:
+            return None
+        foreign = [p for p in running if not self._is_ours(p.pid)]
+        held = sum(int(p.usedGpuMemory or 0) for p in foreign)
+        if any(p.usedGpuMemory is None for p in foreign):
+            held = int(memory.used)  # the driver tells only the sum here
+        if foreign and held > self._tolerance:
+            who = ", ".join(_process_name(p.pid) for p in foreign[:3])
+            return f"{_gib(held)} of its memory are used by {who}, outside of this pool"
+        if not running and int(memory.used) > self._tolerance:
+            return (
+                f"{_gib(memory.used)} of its memory are held by no process that can be seen; not lent until it is clean"
+            )
+        return None
+
+
+def _is_visible(visible: str | None, number: int, uuid: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES, as this engine was started with, lets it use the GPU."""
+    if visible is None:
+        return True
+    names = [name.strip() for name in visible.split(",")]
+    return any(name == str(number) or (len(name) > 4 and uuid.startswith(name)) for name in names)
+
+
+def _process_name(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} (process {pid})"
+    except psutil.Error:
+        return f"process {pid}"
+
+
+def _gib(size: int) -> str:
+    return f"{int(size) / 2**30:.1f} GiB"
+
+
+def _text(value: object) -> str:
+    """NVML's bindings before 11.5 give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+
+
+# ---- which of them ---------------------------------------------------------------------------------------------------
+
+
+def choose_probe(
+    config: PoolConfig,
+    *,
+    is_ours: Callable[[int], bool] = lambda pid: False,
+    environment: Mapping[str, str] = os.environ,
+) -> Probe:
+    """The configured nodes if there are any, else GPUs if there are any, else CPU slots."""
+    if config.nodes:
+        return StaticNodes(config)
+    if config.pool.devices != DeviceChoice.CPUS:
+        nvml = NvmlProbe(
+            memory_tolerance_bytes=config.pool.memory_tolerance_mib * 2**20,
+            visible=environment.get("CUDA_VISIBLE_DEVICES"),
+            is_ours=is_ours,
+        )
+        if config.pool.devices == DeviceChoice.GPUS or nvml.devices({}):
+            return nvml
+        nvml.close()
+    return CpuSlots(config.pool.cpu_slots)
