@@ -1,0 +1,42 @@
+"""What was not run is named, and CI must miss no part."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run_skipping(reason: str, folder: Path, ci: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(Path(__file__).parent / "conftest.py", folder)
+    (folder / "test_one.py").write_text(
+        f"import pytest\ndef test_one(): pytest.skip({reason!r})\ndef test_two(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
+    variables = os.environ | {"CI": ci}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_a_skip_names_what_is_missing_and_passes_outside_ci(tmp_path: Path) -> None:
+    done = run_skipping("chromium is missing", tmp_path, ci="")
+
+    assert "1 skipped: chromium is missing" in done.stdout
+    assert done.returncode == pytest.ExitCode.OK
+
+
+def test_a_skip_for_a_missing_part_fails_ci(tmp_path: Path) -> None:
+    done = run_skipping("chromium is missing", tmp_path, ci="true")
+
+    assert "CI must miss no part" in done.stdout
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_skip_for_want_of_a_gpu_is_named_and_passes_ci(tmp_path: Path) -> None:
+    done = run_skipping("needs a GPU", tmp_path, ci="true")
+
+    assert "1 skipped: needs a GPU" in done.stdout
+    assert done.returncode == pytest.ExitCode.OK
