@@ -209,8 +209,12 @@ def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
 
 
 def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.socket:
-    """Start the engine and wait until somebody listens: our engine, or that of another who was faster."""
-    process = _start(door)
+    """Start the engine and wait until somebody listens: our engine, or that of another who was faster.
+
+    An engine that finds the lock taken ends with 0 at once. Should the holder be just ending, nobody would serve: so it
+    is started again, with a growing delay, until one listens.
+    """
+    process, again_s = _start(door), 0.05
     deadline_s = time.monotonic() + START_TIMEOUT_S
     path = door.directory / SOCKET
     while True:
@@ -221,6 +225,9 @@ def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.sock
                 raise Unavailable(_why_not(door.directory, f"ended with code {process.returncode}")) from None
             if time.monotonic() > deadline_s:
                 raise Unavailable(_why_not(door.directory, f"did not answer in {START_TIMEOUT_S:.0f} s")) from None
+        if process.returncode == 0:
+            time.sleep(again_s)
+            process, again_s = _start(door), min(1.0, again_s * 2)
         time.sleep(0.005)
 
 
@@ -247,7 +254,7 @@ def _interpreter(directory: Path) -> str:
     """The Python that has the server side: this one, else the one that ran this pool's engine before."""
     if importlib.util.find_spec("dlaas_server") is not None:
         return sys.executable
-    named = engine_record(directory).get("interpreter")
+    named = engine_record(directory).get("python")
     if isinstance(named, str) and os.access(named, os.X_OK):
         return named
     raise Unavailable(

@@ -7,19 +7,21 @@ kept) the reader's own. What is not exactly the continuation of the cursor is no
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.protocol import Cursor, JobView, Unavailable
 from jupyter_dlaas.wire import DlaasError, decode
 
-__all__ = ["Follower", "follow"]
+__all__ = ["Follower", "LogLines", "follow"]
 
 PATIENCE_S: Final = 300.0
 """How long a follower tries to find an engine again before it gives up."""
 _ODD_ANSWERS_MAX: Final = 5
+_PIECE: Final = 2**20
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Follower:
     wait_s: float = 20.0
     patience_s: float = PATIENCE_S
     view: JobView | None = None
+    is_lossless: bool = True
+    """Where the engine jumps to the tail of a long log, read what it left out. False: hand out its mark."""
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """All that is newer than the cursor, then what comes, until the job is over."""
@@ -55,6 +59,9 @@ class Follower:
                     break
                 if verdict == "hand out":
                     handed_out += message.get("type") != "progress"
+                    if message.get("type") == "log_skipped" and self.is_lossless:
+                        yield from self._skipped(message)
+                        continue
                     yield message
                     if message.get("type") == "gone":
                         return
@@ -67,12 +74,30 @@ class Follower:
             if is_over and not handed_out and not odd:
                 return
 
+    def _skipped(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What lies between two frames of a log, as frames."""
+        at, end, member = int(message["from"]), int(message["to"]), int(message["member"])
+        while at < end:
+            part = self._patiently(
+                lambda offset=at: self.client.log(
+                    self.job, member=member, offset=offset, limit=min(end - offset, _PIECE)
+                )
+            )
+            if int(part["to"]) <= at:
+                raise DlaasError(f"{self.job}: the log of learner {member} ends at {at}, before {end}")
+            yield {"type": "log", "job": self.job, "member": member, "from": at, "to": part["to"], "text": part["text"]}
+            at = int(part["to"])
+
     def _ask(self, wait_s: float) -> tuple[list[dict[str, Any]], Cursor]:
-        """One long poll; while there is no engine, again and again with a growing delay, within `patience_s`."""
+        """One long poll."""
+        return self._patiently(lambda: self.client.stream(self.job, self.cursor, want=self.want, wait_s=wait_s))
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask; while there is no engine, again and again with a growing delay, within `patience_s`."""
         give_up_s, pause_s = time.monotonic() + self.patience_s, 0.1
         while True:
             try:
-                return self.client.stream(self.job, self.cursor, want=self.want, wait_s=wait_s)
+                return ask()
             except Unavailable:
                 if time.monotonic() > give_up_s:
                     raise
@@ -84,8 +109,8 @@ class Follower:
         kind = message.get("type")
         if kind == "job":
             view = decode(JobView, message["job"], unknown="ignore")
-            if view.row <= self.cursor.row:
-                return "pass over"
+            if view.row < self.cursor.row or view == self.view:
+                return "pass over"  # of the same row it may differ: a reason to wait changes without an event
             self.view = view
             self.job = view.id  # a name could mean another job by the next request
             self.cursor = replace(self.cursor, row=view.row)
@@ -118,3 +143,37 @@ def follow(
 ) -> Iterator[dict[str, Any]]:
     """The messages of a job from `cursor` on, until it is over; see Follower where the cursor must be kept."""
     return Follower(client, job, cursor or Cursor(), want).messages()
+
+
+@dataclass(slots=True)
+class LogLines:
+    """Log frames as whole lines, as a terminal shows them: each learner's own, marked `L4` where there are several."""
+
+    is_marked: bool = False
+    member: int | None = None
+    """Only this learner's lines; None: all."""
+    _rest: dict[int, str] = field(default_factory=dict)
+
+    def feed(self, message: dict[str, Any]) -> Iterator[str]:
+        """The lines that are whole now. Other messages than log frames give none."""
+        member = message.get("member")
+        if message.get("type") not in ("log", "log_skipped") or (self.member is not None and member != self.member):
+            return
+        assert isinstance(member, int)
+        if message["type"] == "log_skipped":
+            yield f"... {int(message['to']) - int(message['from']):,} bytes skipped"
+            return
+        *whole, rest = (self._rest.pop(member, "") + str(message["text"])).split("\n")
+        if rest:
+            self._rest[member] = rest
+        yield from (self._marked(member, line) for line in whole)
+
+    def rest(self) -> Iterator[str]:
+        """What did not end in a newline."""
+        for member, text in sorted(self._rest.items()):
+            yield self._marked(member, text)
+        self._rest.clear()
+
+    def _marked(self, member: int, line: str) -> str:
+        shown = line.removesuffix("\r").rpartition("\r")[2]  # a progress bar redraws its line: the last drawing stands
+        return f"L{member}  {shown}" if self.is_marked else shown
