@@ -1,8 +1,8 @@
 """What engine and guardian tell each other: one document down, an append-only journal up. Standard library only.
 
 Down: `Wanted`, absolute and rising in `revision`; the guardian makes it so and may be handed the same twice.
-Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without holes. The engine owns what should be, the guardian what
-happened; neither writes the other's file.
+Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without holes. The engine owns what should be, the
+guardian what happened; neither writes the other's file.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ class MemberWanted:
     node: str
     devices: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What makes the devices visible (CUDA_VISIBLE_DEVICES …) and how many threads to use; filled in by the pool adapter."""
+    """What makes the devices visible (CUDA_VISIBLE_DEVICES …), how many threads to use; filled in by the adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What should be. `members` are in rank order and make up `generation`.
 
-    A rising generation with other members is a change of size (or a restart after a loss): the guardian brings the present learners
-    to a checkpoint and out, then starts these. Later versions regroup living learners instead; the document stays.
+    A rising generation with other members is a change of size (or a restart after a loss): the guardian brings the
+    present learners to a checkpoint and out, then starts these. Later versions regroup living learners instead; the
+    document stays.
     """
 
     revision: int
@@ -70,7 +71,7 @@ class FactKind(StrEnum):
     LEARNER_DOWN = "learner_down"
     """`member` is gone: its devices are free. `code` or `signal`; `failure` where it was not asked to leave."""
     GENERATION = "generation"
-    """All members of `generation` are ready and train together from `step`; `idle_s` since the last step of the generation before."""
+    """All of `generation` are ready and train together from `step`; `idle_s` since the last step before."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of `step` is on disk, whole."""
     COMMITTED = "committed"

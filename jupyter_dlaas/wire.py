@@ -139,10 +139,9 @@ def _record(kind: type, value: object, where: str, unknown: str) -> object:
 
 def _plain(kind: Any, value: object, where: str, bounds: Mapping[str, Any]) -> object:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        try:
-            return kind(value)
-        except ValueError:
-            raise Invalid(f"{where}: {_said(value)} is none of {', '.join(kind)}") from None
+        if not isinstance(value, str) or value not in set(kind):
+            raise Invalid(f"{where}: {_said(value)} is none of {', '.join(kind)}")
+        return kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) <= _BIG else math.inf
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -41,7 +41,7 @@ def _tell(job: Job, kind: str, text: str) -> Told:
 
 
 def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
-    """A request of a person. Absolute and repeatable: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
+    """A request of a person. Absolute: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
     if event is Event.SCALE:
         assert learners is not None, "scale needs a number"
         return _scale(job, learners, by)
@@ -116,8 +116,10 @@ def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float) -> Told:
 
 
 def guardian_gone(job: Job, text: str, now_s: float) -> Told:
-    """No guardian could be started, or it went away. The first time another is started at once, then with a growing delay; then the
-    job is given up."""
+    """No guardian could be started, or it went away.
+
+    The first time another is started at once, then with a growing delay; at last the job is given up.
+    """
     job = replace(job, guardian_starts=job.guardian_starts + 1)
     if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
@@ -177,6 +179,8 @@ def fold(job: Job, fact: Fact) -> Told:
     if fact.n < job.facts_read:
         return job, ()
     job = replace(job, facts_read=fact.n + 1)
+    if job.is_closed:
+        return job, ()  # the guardian has had its last word; what comes later is of nobody
     handler = _HANDLERS.get(fact.kind)
     return handler(job, fact) if handler else (job, ())
 
@@ -192,9 +196,7 @@ def _seen(job: Job, fact: Fact) -> Told:
 
 
 def _member_state(job: Job, fact: Fact, state: MemberState) -> Job:
-    return replace(
-        job, members=tuple(replace(m, state=state) if m.member == fact.member else m for m in job.members)
-    )
+    return replace(job, members=tuple(replace(m, state=state) if m.member == fact.member else m for m in job.members))
 
 
 def _learner_up(job: Job, fact: Fact) -> Told:

@@ -1,7 +1,7 @@
 """One pass over the pool: who starts, who changes size, who waits and why.
 
-By priority, then by age. Every waiting job first gets its least size, then free devices go to those who wished for more. A gang that waits
-takes nothing from those behind it; but nobody grows while somebody waits.
+By priority, then by age. Every waiting job first gets its least size, then free devices go to those who wished for
+more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` is 0 where it is not in the queue."""
+    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` 0: not in the queue."""
 
     job: str
     reason: str

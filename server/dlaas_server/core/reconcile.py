@@ -22,7 +22,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the shell knows of a job's guardian: the newest revision handed over, and whether it lives (None: not known)."""
+    """What the shell knows of a job's guardian: newest revision handed over; whether it lives (None: not known)."""
 
     sent_revision: int = -1
     is_guarded: bool | None = None

@@ -1,0 +1,159 @@
+"""`python -m dlaas_server.engine --pool-dir DIR`: the engine of one pool, in the foreground.
+
+Takes the pool's lock first, then opens the store, then serves. A second engine of the same pool exits 0 at once.
+Ends by itself when it was idle with no unfinished job for `--idle-s`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pwd
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import tornado.httpserver
+
+import jupyter_dlaas
+from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.requests import Requests
+from dlaas_server.engine.service import BODY_MOST, application
+from dlaas_server.engine.socket_stream import StreamHandler
+from dlaas_server.engine.streams import Watchers
+from dlaas_server.pools.base import Pool
+from dlaas_server.pools.local import LocalPool
+from dlaas_server.store import Store
+from jupyter_dlaas.protocol import PROTOCOL
+from jupyter_dlaas.runtime.process import boot_id, identity
+from jupyter_dlaas.wire import DlaasError
+
+log = logging.getLogger("dlaas.engine")
+IDLE_S: Final = 600.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dlaas_server.engine", description=__doc__)
+    parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory; made if it is not there")
+    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="end after so many idle seconds; 0: never")
+    options = parser.parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
+        datefmt="%F %T",
+    )
+    folder: Path = options.pool_dir.absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another engine serves {folder}", file=sys.stderr)
+            return 0
+        lock.seek(0)
+        lock.truncate()
+        lock.write(json.dumps({"host": socket.gethostname(), "boot": boot_id(), "pid": os.getpid()}))
+        lock.flush()
+        try:
+            asyncio.run(serve(folder, options.idle_s))
+        except DlaasError as error:
+            print(f"the engine of {folder} cannot run: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+async def serve(folder: Path, idle_s: float) -> None:
+    """Serve the pool until a signal, or until it was idle for `idle_s`."""
+    store = await Store.open(folder / "store.sqlite3")
+    if store.warning:
+        log.warning("%s", store.warning)
+    pool: Pool = LocalPool(folder)
+    lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name)
+    lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)
+    watchers = Watchers()
+    lifecycle.listeners.append(watchers)
+    await lifecycle.open()
+    server = tornado.httpserver.HTTPServer(
+        application(Requests(lifecycle, watchers, folder / "blobs"), StreamHandler), max_buffer_size=BODY_MOST
+    )
+    with _bound(folder) as listening:
+        server.add_socket(listening)
+        _announce(folder)
+        log.info("serving pool %s in %s", pool.name, folder)
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.set)
+        turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
+        turning.add_done_callback(lambda _: ended.set())
+        await _until_idle(lifecycle, ended, idle_s)
+        server.stop()
+        (folder / "engine.sock").unlink(missing_ok=True)
+    await lifecycle.close()
+    await turning
+    await store.close()
+    log.info("ended")
+
+
+async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float) -> None:
+    while not ended.is_set():
+        since_s = lifecycle.idle_since_s
+        left = None
+        if idle_s > 0:
+            left = idle_s if since_s is None else since_s + idle_s - lifecycle.clock()
+            if left <= 0:
+                log.info("idle for %.0f s", idle_s)
+                return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), left)
+
+
+def _bound(folder: Path) -> socket.socket:
+    """The pool's socket, for our user alone. Paths of any length work: it is bound through the folder's descriptor."""
+    listening = socket.socket(socket.AF_UNIX)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        (folder / "engine.sock").unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            here = f"/proc/self/fd/{descriptor}" if sys.platform == "linux" else str(folder)
+            listening.bind(f"{here}/engine.sock")
+        finally:
+            os.umask(mask)
+    finally:
+        os.close(descriptor)
+    listening.listen(128)
+    listening.setblocking(False)
+    return listening
+
+
+def _announce(folder: Path) -> None:
+    """Tell where and who we are, whole or not at all."""
+    me = identity(os.getpid())
+    assert me is not None, "we are alive"
+    record = {
+        "pid": me.pid,
+        "start": me.start,
+        "boot": me.boot,
+        "host": socket.gethostname(),
+        "version": jupyter_dlaas.__version__,
+        "protocol": PROTOCOL,
+        "socket": str(folder / "engine.sock"),
+        "python": sys.executable,
+    }
+    partial = folder / ".engine.json"
+    partial.write_text(json.dumps(record))
+    partial.replace(folder / "engine.json")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,70 @@
+"""The scratch copy on which one turn of the loop works: taken over as a whole after the commit, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dlaas_server.core.fold import Story
+from dlaas_server.core.model import Job
+from dlaas_server.store import Batch, Event, Inserted
+from jupyter_dlaas.protocol import NotFound
+from jupyter_dlaas.wire import Json
+
+__all__ = ["Draft"]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Reads fall through to the committed jobs, writes stay here."""
+
+    base: Mapping[str, Job]
+    rows: Mapping[str, int]
+    last_row: int
+    now_s: float
+    changed: dict[str, Job] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    new_rows: dict[str, int] = field(default_factory=dict)
+    new_keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    batch: Batch = field(default_factory=Batch)
+
+    def job(self, job_id: str) -> Job:
+        """The job as of now in this turn. Raises NotFound."""
+        found = self.changed.get(job_id) or self.base.get(job_id)
+        if found is None or job_id in self.deleted:
+            raise NotFound(f"there is no job {job_id}")
+        return found
+
+    def put(self, told: tuple[Job, tuple[Story, ...]]) -> Job:
+        """Take a changed job and its story in. A job that did not change is passed over."""
+        job, stories = told
+        if job is self.base.get(job.id) and job.id not in self.changed:
+            return job
+        row = self._tell(job.id, stories)
+        self.changed[job.id] = job
+        self.batch.updated[job.id] = (row, job)
+        return job
+
+    def insert(self, job: Job, payload: Mapping[str, Json], key: str, digest: str) -> Job:
+        """Take a new job in."""
+        row = self._tell(job.id, (Story("submitted", f"Submitted by {job.owner}."),))
+        self.changed[job.id] = job
+        self.new_keys[job.owner, key] = (job.id, digest)
+        self.batch.inserted.append(Inserted(job, row, payload, key, digest))
+        return job
+
+    def delete(self, job_id: str) -> None:
+        """Forget an ended job."""
+        self.deleted.add(job_id)
+        self.changed.pop(job_id, None)
+        self.batch.updated.pop(job_id, None)
+        self.batch.deleted.append(job_id)
+
+    def _tell(self, job_id: str, stories: tuple[Story, ...]) -> int:
+        for story in stories:
+            self.last_row += 1
+            self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text))
+        if not stories:
+            self.last_row += 1  # the view changed, though there is nothing to tell
+        self.new_rows[job_id] = self.last_row
+        return self.last_row

@@ -1,0 +1,380 @@
+"""The one loop: events in, one transaction, plan, compare, act.
+
+Submit, click, crash, eviction and a restart of the engine take the same path; there is no separate recovery code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core.model import Job
+from dlaas_server.core.model import Pool as Picture
+from dlaas_server.core.plan import Wait, plan
+from dlaas_server.core.reconcile import Act, Known, reconcile
+from dlaas_server.core.states import Event
+from dlaas_server.core.view import job_view, pool_view
+from dlaas_server.engine.draft import Draft
+from dlaas_server.engine.estimates import with_time_left
+from dlaas_server.pools.base import JOURNAL, PROGRESS, Pool, PoolError
+from dlaas_server.store import Store, StoreError
+from jupyter_dlaas.facts import Goal
+from jupyter_dlaas.protocol import File, JobView, PoolView, Progress, Unavailable
+from jupyter_dlaas.wire import DlaasError, decode
+
+__all__ = ["Lifecycle", "Listener"]
+
+log = logging.getLogger("dlaas.engine")
+T = TypeVar("T")
+STORE_RETRY_S: Final = 1.0
+INBOX_MOST: Final = 20_000
+
+
+class Listener(Protocol):
+    """Who wants to know of changes. Called in the event loop; must not wait."""
+
+    def job_changed(self, job: str) -> None:
+        """The view of a job changed."""
+
+    def stream_changed(self, job: str, stream: str) -> None:
+        """A log, the metrics or the progress of a job may have news."""
+
+    def pool_changed(self) -> None:
+        """Devices or the queue changed."""
+
+
+@dataclass(slots=True)
+class _Item:
+    apply: Callable[[Draft], Any]
+    done: asyncio.Future[Any]
+
+
+class Lifecycle:
+    """The only writer of jobs. Everybody else posts requests and reads what was committed."""
+
+    def __init__(self, store: Store, pool: Pool, user: str, clock: Callable[[], float] = time.time) -> None:
+        self.pool = pool
+        self.store = store
+        self.user = user
+        self.clock = clock
+        self.jobs: dict[str, Job] = {}
+        self.rows: dict[str, int] = {}
+        self.keys: dict[tuple[str, str], tuple[str, str]] = {}
+        self.progress: dict[str, Progress] = {}
+        self.waits: Mapping[str, Wait] = {}
+        self.last_row = 0
+        self.next_number = 1
+        self.wake_s: float | None = None
+        """When to turn again though nothing happens."""
+        self.listeners: list[Listener] = []
+        self.idle_since_s: float | None = clock()
+        self.engine_id = f"{os.getpid()}-{clock():.6f}"
+        """Changes when the engine is restarted."""
+        self.blobs: Callable[[str], str] = _no_blobs
+        self._active: dict[str, Job] = {}
+        self._known: dict[str, Known] = {}
+        self._prepared: set[str] = set()
+        self._inbox: list[_Item] = []
+        self._due: dict[str, None] = {}  # jobs whose journal may have news, in order
+        self._wake = asyncio.Event()
+        self._acting: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._is_closing = False
+
+    # -- what others call ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Load what was kept, find what goes on, and compare: a restart is a turn like any other."""
+        loaded = await self.store.load()
+        self.jobs, self.rows, self.keys = dict(loaded.jobs), dict(loaded.rows), dict(loaded.keys)
+        self.last_row = loaded.last_row
+        used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
+        self.next_number = 1 + max(used, default=0)
+        self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
+        await self.pool.open(self._stream_changed, self._nodes_changed)
+        for job in self._active:
+            self._due[job] = None
+            self._stream_changed(job, PROGRESS)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Turn until cancelled or closed."""
+        while not self._is_closing:
+            await self._sleep(self.wake_s)
+            try:
+                await self.turn()
+            except StoreError as error:
+                log.error("%s; trying again in %.0f s", error, STORE_RETRY_S)
+                self.wake_s = self.clock() + STORE_RETRY_S
+
+    async def close(self) -> None:
+        """Stop turning. Jobs go on without us."""
+        self._is_closing = True
+        self._wake.set()
+        await self.acted()
+        for item in self._inbox:
+            _fail(item, Unavailable("the engine is ending; ask again"))
+        await self.pool.close()
+
+    async def post(self, apply: Callable[[Draft], T]) -> T:
+        """Have a change made in the next turn. Returns when durable. Raises what `apply` raises, or Unavailable."""
+        if self._is_closing or len(self._inbox) >= INBOX_MOST:
+            raise Unavailable("the engine cannot take more now; ask again in a second")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._inbox.append(_Item(apply, done))
+        self._wake.set()
+        return await done
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next turn would find something that came in."""
+        return bool(self._inbox or self._due)
+
+    async def acted(self) -> None:
+        """Wait until nothing is under way beside the loop."""
+        while tasks := [*self._acting.values(), *self._reading.values()]:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def view(self, job: Job) -> JobView:
+        """The job as people see it."""
+        progress = self.progress.get(job.id)
+        return job_view(
+            job,
+            row=self.rows[job.id],
+            directory=self.pool.directory(job.id),
+            wait=self.waits.get(job.id),
+            progress=with_time_left(progress) if progress else None,
+        )
+
+    def pool_view(self) -> PoolView:
+        """The pool as people see it."""
+        waiting = sorted((w for w in self.waits.values() if w.place), key=lambda w: w.place)
+        return pool_view(
+            row=self.last_row,
+            name=self.pool.name,
+            unit=self.pool.unit,
+            user=self.user,
+            nodes=self.pool.nodes(),
+            jobs=self._active,
+            queue=[w.job for w in waiting],
+            isolation=self.pool.isolation,
+        )
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _sleep(self, wake_s: float | None) -> None:
+        timeout = None if wake_s is None else max(wake_s - self.clock(), 0.0)
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+    async def turn(self) -> None:
+        """One turn: what came in, in one transaction; then the plan; then the acts. Raises StoreError."""
+        items, self._inbox = self._inbox, []
+        due, self._due = self._due, {}
+        draft = Draft(self.jobs, self.rows, self.last_row, self.clock())
+        answers: list[tuple[_Item, Any]] = []
+        try:
+            for item in items:
+                try:
+                    answers.append((item, item.apply(draft)))
+                except DlaasError as error:
+                    _fail(item, error)
+            for job in due:
+                await self._fold_news(draft, job)
+            planned = self._decide(draft)
+            if draft.batch:
+                await self.store.commit(draft.batch)
+        except StoreError as error:
+            self._due = due | self._due
+            for item, _ in answers:
+                _fail(item, Unavailable(str(error)))
+            raise
+        self._take_over(draft, planned.waits)
+        for item, answer in answers:
+            if not item.done.done():
+                item.done.set_result(answer)
+        self.wake_s = self._act(planned.wake_s)
+
+    async def _fold_news(self, draft: Draft, job_id: str) -> None:
+        if job_id in draft.deleted or job_id not in draft.base:
+            return
+        job = draft.job(job_id)
+        try:
+            facts, offset = await self.pool.facts(job_id, job.journal_offset)
+        except DlaasError as error:
+            log.error("the journal of %s cannot be read: %s", job_id, error)
+            return
+        has_hole = False
+        for fact in sorted(facts, key=lambda f: f.n):
+            has_hole = fact.n > draft.job(job_id).facts_read
+            if has_hole:
+                break  # some came before others: read again when the rest is there
+            draft.put(folding.fold(draft.job(job_id), fact))
+        if facts and not has_hole:
+            draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
+        known = self._known.get(job_id)
+        if known is not None and await self.pool.is_guarded(job_id) is False:
+            self._known[job_id] = Known(is_guarded=False)
+            if known.is_guarded and not draft.job(job_id).is_closed:
+                draft.put(folding.guardian_gone(draft.job(job_id), "The guardian went away", draft.now_s))
+
+    def _decide(self, draft: Draft) -> _Planned:
+        active = {k: v for k, v in (self._active | draft.changed).items() if _is_active(v) and k not in draft.deleted}
+        for job in active.values():
+            if _is_overdue(job, draft.now_s):
+                limit = f"its time limit of {job.spec.max_time_s:.0f} s"
+                active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
+        decided = plan(Picture(nodes=self.pool.nodes(), jobs=active), draft.now_s)
+        for start in decided.starts:
+            draft.put(folding.started(draft.job(start.job), start.seats, draft.now_s))
+        for resize in decided.resizes:
+            draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s))
+        limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
+        wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
+        return _Planned({w.job: w for w in decided.waits}, min(wakes, default=None))
+
+    def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
+        """What was committed becomes what is true; those who listen are told."""
+        before, self.waits = self.waits, waits
+        self.last_row = draft.last_row
+        self.jobs.update(draft.changed)
+        self.rows.update(draft.new_rows)
+        self.keys.update(draft.new_keys)
+        for job_id in draft.deleted:
+            for table in (self.jobs, self.rows, self.progress, self._active, self._known):
+                table.pop(job_id, None)
+            self._prepared.discard(job_id)
+        for job in draft.changed.values():
+            if _is_active(job):
+                self._active[job.id] = job
+            else:
+                self._active.pop(job.id, None)
+                self._known.pop(job.id, None)
+        told = {*draft.changed, *draft.deleted} | {
+            j for j in before.keys() | waits.keys() if before.get(j) != waits.get(j)
+        }
+        for listener in self.listeners:
+            for job_id in sorted(told):
+                listener.job_changed(job_id)
+            if told:
+                listener.pool_changed()
+        if self._active:
+            self.idle_since_s = None
+        elif self.idle_since_s is None:
+            self.idle_since_s = self.clock()
+
+    def _act(self, wake_s: float | None) -> float | None:
+        """Start what turns what is into what should be. One act per job at a time."""
+        now_s = self.clock()
+        for act in reconcile(self._active.values(), self._known, now_s):
+            if act.job not in self._acting:
+                self._acting[act.job] = asyncio.create_task(self._carry_out(act), name=f"act {act.job}")
+        delayed = [j.not_before_s for j in self._active.values() if j.not_before_s > now_s]
+        return min([*delayed, *([wake_s] if wake_s is not None else [])], default=None)
+
+    async def _carry_out(self, act: Act) -> None:
+        try:
+            await self._prepare(act.job)
+            await self.pool.act(act.job, act.wanted)
+            self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
+        except (PoolError, StoreError) as error:
+            text = str(error)
+            log.error("%s: %s", act.job, text)
+            self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text), _ignored()))
+        finally:
+            del self._acting[act.job]
+            self._due[act.job] = None  # the guardian may have spoken, or gone, before we looked
+            self._wake.set()
+
+    def _not_started(self, draft: Draft, job_id: str, text: str) -> None:
+        job = draft.job(job_id)
+        if not job.is_closed:
+            draft.put(folding.guardian_gone(job, f"Could not be started: {text}", draft.now_s))
+
+    async def _prepare(self, job_id: str) -> None:
+        """Lay out the job's files. The store is the truth; the directory can be made again."""
+        if job_id in self._prepared:
+            return
+        job, payload = self.jobs[job_id], await self.store.payload(job_id)
+        environment = decode(dict[str, str], payload["environment"])
+        await self.pool.create(job_id, job.owner, job.spec, environment)
+        await self.pool.put(job_id, "train.py", str(payload["source"]).encode())
+        for file in decode(tuple[File, ...], payload["files"]):
+            if file.sha256 is not None:
+                await self.pool.put_file(job_id, file.path, self.blobs(file.sha256))
+            else:
+                await self.pool.put(job_id, file.path, (file.text or "").encode())
+        self._prepared.add(job_id)
+
+    # -- what the pool calls ------------------------------------------------------------------------------------------
+
+    def _stream_changed(self, job: str, stream: str) -> None:
+        if stream == JOURNAL:
+            self._due[job] = None
+            self._wake.set()
+        elif stream == PROGRESS and job not in self._reading:
+            self._reading[job] = asyncio.create_task(self._read_progress(job), name=f"progress {job}")
+        for listener in self.listeners:
+            if stream not in (JOURNAL, PROGRESS):
+                listener.stream_changed(job, stream)
+
+    async def _read_progress(self, job: str) -> None:
+        try:
+            chunk = await self.pool.read(job, PROGRESS, 0, 65536)
+            if chunk.data:
+                self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
+        except (DlaasError, ValueError) as error:
+            log.warning("the progress of %s cannot be read: %s", job, error)
+        finally:
+            del self._reading[job]
+        for listener in self.listeners:
+            listener.stream_changed(job, PROGRESS)
+
+    def _nodes_changed(self) -> None:
+        self._wake.set()
+        for listener in self.listeners:
+            listener.pool_changed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    waits: Mapping[str, Wait]
+    wake_s: float | None
+
+
+def _is_active(job: Job) -> bool:
+    """Something may still happen to it, or be left of it."""
+    return not job.state.is_final or not job.is_closed
+
+
+def _is_overdue(job: Job, now_s: float) -> bool:
+    limit, began = job.spec.max_time_s, job.started_s
+    runs = not job.is_closed and not job.state.is_final and job.goal is Goal.RUN
+    return runs and limit is not None and began is not None and now_s >= began + limit
+
+
+def _fail(item: _Item, error: DlaasError) -> None:
+    if not item.done.done():
+        item.done.set_exception(error)
+
+
+def _ignored() -> asyncio.Future[Any]:
+    """A future for a change that nobody waits for."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda f: f.exception())
+    return future
+
+
+def _no_blobs(sha256: str) -> str:
+    raise PoolError(f"no bytes were uploaded for {sha256}")

@@ -1,0 +1,391 @@
+"""What can be asked of the engine, one method per operation of `openapi.ROUTES`. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core.model import Job
+from dlaas_server.core.model import Pool as Picture
+from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.states import Event
+from dlaas_server.core.words import clause
+from dlaas_server.engine.draft import Draft
+from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.streams import Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
+from dlaas_server.openapi import Change, Keyed
+from dlaas_server.pools.base import METRICS, Chunk, log_of
+from jupyter_dlaas.protocol import (
+    ID_PATTERN,
+    NAME_PATTERN,
+    Elastic,
+    File,
+    JobView,
+    NotAllowed,
+    NotFound,
+    Refused,
+    State,
+    Submit,
+)
+from jupyter_dlaas.wire import DlaasError, Invalid, Json, encode
+
+__all__ = ["Requests"]
+
+READ_MOST: Final = 8 * 2**20
+METRICS_MOST: Final = 64 * 2**20
+REPORT_LINES: Final = 200
+
+
+@dataclass(slots=True)
+class Requests:
+    """The operations. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+
+    lifecycle: Lifecycle
+    watchers: Watchers
+    blobs: Path
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def find(self, user: str, handle: str) -> Job:
+        """A job by handle, or the newest own job of that name. Raises NotFound."""
+        jobs = self.lifecycle.jobs
+        job = jobs.get(handle) if re.fullmatch(ID_PATTERN, handle) else None
+        if job is None and re.fullmatch(NAME_PATTERN, handle):
+            own = [j for j in jobs.values() if j.name == handle and j.owner == user]
+            job = max(own, key=lambda j: j.number, default=None)
+        if job is None:
+            raise NotFound(f"there is no job '{handle[:80]}'; `jupyter dlaas jobs` lists those that are")
+        if job.owner != user:
+            raise NotFound(f"{job.id} belongs to {job.owner}")
+        return job
+
+    def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
+        """Jobs of the user, newest first."""
+        states = _states(state)
+        found = [
+            j
+            for j in self.lifecycle.jobs.values()
+            if j.owner == user and (owner is None or j.owner == owner) and (states is None or j.state in states)
+        ]
+        return [self.lifecycle.view(j) for j in sorted(found, key=lambda j: -j.number)[:limit]]
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    async def submit(self, user: str, submit: Submit) -> tuple[JobView, bool]:
+        """Take a job in, durably. The same key gives the same job; True when it is new."""
+        digest = hashlib.sha256(json.dumps(encode(submit), sort_keys=True).encode()).hexdigest()
+        self._check(submit)
+        payload: dict[str, Json] = {
+            "source": submit.source,
+            "files": encode(submit.files),
+            "environment": dict(submit.environment),
+        }
+
+        def apply(draft: Draft) -> tuple[str, bool]:
+            seen = self.lifecycle.keys.get((user, submit.key)) or draft.new_keys.get((user, submit.key))
+            if seen is not None:
+                if seen[1] != digest:
+                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); make a new key")
+                draft.job(seen[0])
+                return seen[0], False
+            job = self._new_job(user, submit, draft.now_s)
+            check_feasible(job, self.lifecycle.pool.nodes())
+            self.lifecycle.next_number += 1
+            draft.insert(job, payload, submit.key, digest)
+            return job.id, True
+
+        job_id, is_new = await self.lifecycle.post(apply)
+        return self.lifecycle.view(self.lifecycle.jobs[job_id]), is_new
+
+    def _new_job(self, user: str, submit: Submit, now_s: float) -> Job:
+        spec, number = submit.spec, self.lifecycle.next_number
+        return Job(
+            id=f"{spec.name}-{number}",
+            number=number,
+            owner=user,
+            spec=spec,
+            submitted_s=now_s,
+            wish=spec.learners_max if submit.learners is None else submit.learners,
+            unit=self.lifecycle.pool.unit,
+            priority=spec.priority,
+            elastic=spec.elastic,
+        )
+
+    def _check(self, submit: Submit) -> None:
+        """What the fields' own rules cannot say. Raises Invalid, Refused."""
+        spec = submit.spec
+        if spec.learners_min > spec.learners_max:
+            raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
+        if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
+            raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
+        if spec.queue != "default":
+            raise Refused(f"spec.queue: there is no queue '{spec.queue}'; there is default")
+        for i, file in enumerate(submit.files):
+            _check_path(file.path, f"files[{i}].path")
+            if (file.text is None) == (file.sha256 is None):
+                raise Invalid(f"files[{i}]: give text or sha256, one of them")
+            if file.sha256 is not None and not (self.blobs / file.sha256).is_file():
+                raise Invalid(f"files[{i}].sha256: no such bytes were uploaded; PUT dlaas/blobs/{file.sha256} first")
+        if any("=" in name or "\0" in name or not name for name in submit.environment):
+            raise Invalid("environment: a name holds '=' or is empty")
+        for name in spec.outputs:
+            if not name.isidentifier():
+                raise Invalid(f"spec.outputs: '{name[:60]}' is no variable name")
+
+    async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
+        """What would go wrong with this submit, and when it would start. Nothing is kept."""
+        lifecycle = self.lifecycle
+        try:
+            self._check(submit)
+            job = self._new_job(user, submit, lifecycle.clock())
+            check_feasible(job, lifecycle.pool.nodes())
+        except DlaasError as error:
+            return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
+        active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
+        decided = plan(Picture(nodes=lifecycle.pool.nodes(), jobs={**active, job.id: job}), lifecycle.clock())
+        waits = {w.job: w for w in decided.waits}
+        estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
+        return {"problems": [], "estimate": estimate}
+
+    async def change(self, user: str, handle: str, change: Change) -> JobView:
+        """Wish, priority, who may resize. All or nothing."""
+
+        def apply(draft: Draft, job_id: str) -> None:
+            job = draft.job(job_id)
+            stories: list[folding.Story] = []
+            if job.state.is_final:
+                raise NotAllowed(f"{job.id} has ended ({job.state}); nothing of it can be changed")
+            if change.learners is not None:
+                job, told = folding.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
+                stories += told
+            if change.priority is not None and change.priority != job.priority:
+                job = replace(job, priority=change.priority)
+                stories.append(folding.Story("priority", f"{user} set the priority to {change.priority}."))
+            if change.elastic is not None and change.elastic is not job.elastic:
+                said = "off: the size stays" if change.elastic is Elastic.OFF else change.elastic
+                job = replace(job, elastic=change.elastic)
+                stories.append(folding.Story("elastic", f"Elastic {said}."))
+            draft.put((job, tuple(stories)))
+
+        return await self._apply(user, handle, apply)
+
+    async def act(self, user: str, handle: str, event: Event) -> JobView:
+        """Halt, resume or cancel. Asking for what already holds changes nothing."""
+
+        def apply(draft: Draft, job_id: str) -> None:
+            draft.put(folding.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
+
+        return await self._apply(user, handle, apply)
+
+    async def _apply(self, user: str, handle: str, change: Callable[[Draft, str], None]) -> JobView:
+        job_id = self.find(user, handle).id
+
+        await self.lifecycle.post(lambda draft: change(draft, job_id))
+        return self.lifecycle.view(self.lifecycle.jobs[job_id])
+
+    async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
+        """The same source, files, environment and spec as a new job."""
+        job = self.find(user, handle)
+        if not job.state.is_final:
+            raise NotAllowed(f"{job.id} is {job.state}; only a job that has ended can be retried")
+        payload = await self.lifecycle.store.payload(job.id)
+        key = keyed.key or f"retry:{job.id}:{self.lifecycle.next_number}"
+        files, environment = payload["files"], payload["environment"]
+        assert isinstance(files, list), "the store keeps what submit put there"
+        assert isinstance(environment, dict), "the store keeps what submit put there"
+        submit = Submit(
+            key=key,
+            spec=job.spec,
+            source=str(payload["source"]),
+            files=tuple(File(**f) for f in files if isinstance(f, dict)),
+            environment={k: str(v) for k, v in environment.items()},
+            learners=job.wish,
+        )
+        return await self.submit(user, submit)
+
+    async def delete(self, user: str, handle: str) -> dict[str, Json]:
+        """Remove an ended job's record and files."""
+        job_id = self.find(user, handle).id
+
+        def apply(draft: Draft) -> None:
+            job = draft.job(job_id)
+            if not (job.state.is_final and job.is_closed):
+                raise NotAllowed(f"{job_id} has not ended; cancel it first")
+            draft.delete(job_id)
+
+        await self.lifecycle.post(apply)
+        await self.lifecycle.pool.remove(job_id)
+        return {}
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def why(self, user: str, handle: str) -> list[str]:
+        """Why the job is where it is."""
+        view = self.lifecycle.view(self.find(user, handle))
+        first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
+        out = [first] + ([view.reason] if view.reason else [])
+        if view.failure is not None:
+            out += [f"{view.failure.what}", view.failure.advice]
+        story = await self.lifecycle.store.story(view.id)
+        return out + ([f"Last: {story[-1].text}"] if story else [])
+
+    async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """All that happened to the job, oldest first."""
+        events = await self.lifecycle.store.story(self.find(user, handle).id)
+        return [{"row": e.row, "at_s": e.at_s, "kind": e.kind, "text": e.text} for e in events]
+
+    async def source(self, user: str, handle: str) -> dict[str, Json]:
+        """train.py and the paths of the files that travelled with it."""
+        payload = await self.lifecycle.store.payload(self.find(user, handle).id)
+        files = payload["files"]
+        paths: list[Json] = [f["path"] for f in files if isinstance(f, dict)] if isinstance(files, list) else []
+        return {"source": payload["source"], "files": paths}
+
+    async def log(self, user: str, handle: str, *, member: int | None, offset: int, limit: int) -> dict[str, Json]:
+        """Part of one learner's log; without a member, of rank 0's newest."""
+        job = self.find(user, handle)
+        if member is None:
+            member = await self._main_member(job)
+        chunk = await self._read(job.id, log_of(member), offset, min(limit, READ_MOST))
+        text, used = text_of(chunk)
+        return {"member": member, "from": chunk.start, "to": chunk.start + used, "size": chunk.size, "text": text}
+
+    async def _main_member(self, job: Job) -> int:
+        gang = job.gang
+        if gang:
+            return gang[0].member
+        members = [int(s.removeprefix("log:")) for s in await self._streams(job.id) if s.startswith("log:")]
+        return max(members, default=0)
+
+    async def _streams(self, job: str) -> Mapping[str, int]:
+        try:
+            return await self.lifecycle.pool.streams(job)
+        except NotFound:
+            return {}
+
+    async def _read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
+        try:
+            return await self.lifecycle.pool.read(job, stream, offset, limit)
+        except NotFound:
+            return Chunk(0, 0, 0, b"")  # nothing was written yet
+
+    async def metrics(self, user: str, handle: str, *, offset: int) -> dict[str, Json]:
+        """Metric records from a byte offset on, whole lines."""
+        chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_MOST)
+        whole = chunk.data.rfind(b"\n") + 1
+        records: list[Json] = list(metric_records(chunk.data[:whole]))
+        return {"from": chunk.start, "to": chunk.start + whole, "size": chunk.size, "records": records}
+
+    async def curves(self, user: str, handle: str, *, points: int) -> dict[str, Json]:
+        """Metrics thinned for drawing."""
+        chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_MOST)
+        lines = await asyncio.to_thread(lambda: curves(metric_records(chunk.data[: chunk.data.rfind(b"\n") + 1])))
+        return {"curves": {name: encode(thinned(found, points)) for name, found in sorted(lines.items())}}
+
+    async def artifacts(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """Files below output/ and checkpoints/."""
+        job = self.find(user, handle).id
+        out: list[dict[str, Json]] = []
+        for folder in ("output", "checkpoints"):
+            try:
+                found = await self.lifecycle.pool.files(job, folder)
+            except NotFound:
+                continue
+            out += [{"path": f"{folder}/{path}", "bytes": size} for path, size in sorted(found.items())]
+        return out
+
+    async def file_of(self, user: str, handle: str, path: str) -> tuple[str, str, int]:
+        """Job, path and size of an artifact or a result. Raises NotFound."""
+        job = self.find(user, handle).id
+        folder, _, rest = path.partition("/")
+        if folder not in ("output", "checkpoints", "results") or not rest:
+            raise NotFound(f"{job} has no file {path[:200]}; artifacts stand in output/ and checkpoints/")
+        found = await self.lifecycle.pool.files(job, folder)
+        if rest not in found:
+            raise NotFound(f"{job} has no file {path[:200]}")
+        return job, path, found[rest]
+
+    async def result(self, user: str, handle: str, name: str) -> tuple[str, str, int]:
+        """Job, path and size of a result file. Raises NotFound that says which there are."""
+        job = self.find(user, handle)
+        if name not in job.results:
+            there = ", ".join(job.results) or "none"
+            when = "" if job.state.is_final else f"; the job is {job.state}, results come when it completes"
+            raise NotFound(f"{job.id} has no result '{name[:60]}' (there are: {there}){when}")
+        return await self.file_of(user, handle, f"results/{name}.bin")
+
+    async def report(self, user: str, handle: str) -> str:
+        """Spec, versions, failure and the last log lines as text. Holds no environment, so no secrets of it."""
+        job = self.find(user, handle)
+        view = self.lifecycle.view(job)
+        environment = (await self.lifecycle.store.payload(job.id)).get("environment")
+        secrets = _secrets(environment if isinstance(environment, dict) else {})
+        member = await self._main_member(job)
+        chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
+        lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
+        story = [f"{e.at_s:.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        parts = [
+            f"Job {view.id}: {view.state_label}",
+            json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
+        ]
+        if view.failure is not None:
+            parts += [f"What: {view.failure.what}", f"What to do: {view.failure.advice}", view.failure.traceback or ""]
+        parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
+        text = "\n".join(parts) + "\n"
+        for secret in secrets:
+            text = text.replace(secret, "********")
+        return text
+
+    async def stream(
+        self, user: str, handle: str, *, row: int, metrics: int, logs: str, wait_s: float
+    ) -> dict[str, Json]:
+        """The WebSocket's messages by long poll."""
+        job = self.find(user, handle)
+        cursor = cursor_of(row, metrics, logs)
+        reader = Reader(self.lifecycle, job.id, cursor.row, cursor.metrics, dict(cursor.logs))
+        self.watchers.add(reader)
+        try:
+            messages = await reader.messages()
+            deadline = asyncio.get_running_loop().time() + wait_s
+            while not messages and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                try:
+                    await asyncio.wait_for(reader.news.wait(), left)
+                except TimeoutError:
+                    break
+                messages = await reader.messages()
+        finally:
+            self.watchers.remove(reader)
+        return {"messages": list(messages), "cursor": encode(reader.cursor())}
+
+
+def _states(text: str | None) -> set[State] | None:
+    if not text:
+        return None
+    out: set[State] = set()
+    for word in text.split(","):
+        if word.upper() not in State.__members__:
+            raise Invalid(f"state: '{word[:40]}' is none of {', '.join(State)}")
+        out.add(State[word.upper()])
+    return out
+
+
+def _check_path(path: str, where: str) -> None:
+    parts = path.split("/")
+    if path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in parts) or len(parts) > 40:
+        raise Invalid(f"{where}: '{path[:80]}' must be a plain relative path")
+    if parts[0] not in ("files", "inputs") or len(parts) < 2:
+        raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
+
+
+def _secrets(environment: Mapping[str, Json]) -> list[str]:
+    """Values of variables whose name says that they are secret; longest first."""
+    words = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "CREDENTIAL")
+    found = {str(v) for k, v in environment.items() if any(w in k.upper() for w in words) and len(str(v)) >= 6}
+    return sorted(found, key=lambda v: (-len(v), v))

@@ -1,0 +1,56 @@
+"""The tables, every statement by name, and the migrations. Numbered; they only go forward."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIGRATIONS: Final[tuple[str, ...]] = (
+    """
+    CREATE TABLE events (
+        row INTEGER PRIMARY KEY,
+        at_s REAL NOT NULL,
+        job TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        text TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX events_of_job ON events (job, row);
+    CREATE TABLE jobs (
+        id TEXT PRIMARY KEY,
+        number INTEGER NOT NULL UNIQUE,
+        owner TEXT NOT NULL,
+        name TEXT NOT NULL,
+        row INTEGER NOT NULL,
+        spec TEXT NOT NULL,
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE payloads (
+        job TEXT PRIMARY KEY,
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE keys (
+        owner TEXT NOT NULL,
+        key TEXT NOT NULL,
+        job TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        PRIMARY KEY (owner, key)
+    ) STRICT;
+    """,
+)
+
+INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"
+INSERT_JOB: Final = "INSERT INTO jobs (id, number, owner, name, row, spec, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+INSERT_PAYLOAD: Final = "INSERT INTO payloads (job, body) VALUES (?, ?)"
+INSERT_KEY: Final = "INSERT INTO keys (owner, key, job, digest) VALUES (?, ?, ?, ?)"
+UPDATE_JOB: Final = "UPDATE jobs SET row = ?, body = ? WHERE id = ?"
+DELETE_JOB: Final = (
+    "DELETE FROM jobs WHERE id = ?",
+    "DELETE FROM payloads WHERE job = ?",
+    "DELETE FROM events WHERE job = ?",
+)
+SELECT_JOBS: Final = "SELECT row, spec, body FROM jobs ORDER BY number"
+SELECT_KEYS: Final = "SELECT owner, key, job, digest FROM keys"
+SELECT_LAST_ROW: Final = (
+    "SELECT max(coalesce((SELECT max(row) FROM events), 0), coalesce((SELECT max(row) FROM jobs), 0))"
+)
+SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
+SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? ORDER BY row"

@@ -1,0 +1,214 @@
+"""The store: one SQLite file, one writer thread, one transaction per turn of the loop (group commit).
+
+WAL with synchronous=FULL: what was committed survives `kill -9` and power loss. One connection alone reads and writes:
+SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at once. On a network file
+system WAL does not work: there the rollback journal is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dlaas_server.core.model import Job
+from dlaas_server.store import schema
+from jupyter_dlaas.wire import DlaasError, Json, decode, encode
+
+__all__ = ["Batch", "Event", "Inserted", "Loaded", "Store", "StoreError", "StoreTooNew"]
+
+T = TypeVar("T")
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "glusterfs", "ceph", "afs", "9p"}
+)
+
+
+class StoreError(DlaasError):
+    """The store could not keep something (disk full, no permission); nothing of the turn was kept."""
+
+    code = "unavailable"
+    http_status = 503
+
+
+class StoreTooNew(DlaasError):
+    """A newer version of this program wrote the store."""
+
+    code = "store_too_new"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the event table."""
+
+    row: int
+    at_s: float
+    job: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """A new job with what its directory can be rebuilt from, and the key of its request."""
+
+    job: Job
+    row: int
+    payload: Mapping[str, Json]
+    key: str
+    digest: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one turn of the loop wants kept: all of it or nothing."""
+
+    events: list[Event] = field(default_factory=list)
+    inserted: list[Inserted] = field(default_factory=list)
+    updated: dict[str, tuple[int, Job]] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.inserted or self.updated or self.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that a new engine needs to go on."""
+
+    jobs: Mapping[str, Job]
+    rows: Mapping[str, int]
+    keys: Mapping[tuple[str, str], tuple[str, str]]
+    """(owner, key) -> (job, digest of the request)."""
+    last_row: int
+
+
+class Store:
+    """Open with `Store.open`, close when done. Every method may be called from the event loop's thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._db: sqlite3.Connection | None = None
+        self.warning: str | None = None
+        """Something the administrator should know (a network file system)."""
+
+    @classmethod
+    async def open(cls, path: Path) -> Store:
+        """Open or make the store. Raises StoreTooNew, StoreError."""
+        store = cls(path)
+        await store._do(store._connect)
+        return store
+
+    async def close(self) -> None:
+        """Write what is left of the log into the file and let go of it."""
+        await self._do(lambda db: db.close())
+        self._thread.shutdown()
+
+    async def load(self) -> Loaded:
+        """Everything, as of the last commit."""
+        return await self._do(_load)
+
+    async def commit(self, batch: Batch) -> None:
+        """Keep the batch, durably, whole or not at all. Raises StoreError."""
+        await self._do(lambda db: _write(db, batch))
+
+    async def payload(self, job: str) -> Mapping[str, Json]:
+        """What was submitted: source, files, environment."""
+
+        def read(db: sqlite3.Connection) -> Mapping[str, Json]:
+            found = db.execute(schema.SELECT_PAYLOAD, (job,)).fetchone()
+            if found is None:
+                raise StoreError(f"the store holds no source of {job}")
+            body: Mapping[str, Json] = json.loads(found[0])
+            return body
+
+        return await self._do(read)
+
+    async def story(self, job: str) -> list[Event]:
+        """All events of a job, oldest first."""
+        return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def run() -> T:
+            try:
+                if self._db is None:
+                    self._path.touch(mode=0o600)
+                    self._db = sqlite3.connect(self._path, isolation_level=None)
+                return work(self._db)
+            except (sqlite3.Error, OSError) as error:
+                raise StoreError(f"the store {self._path} cannot be used: {error}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    def _connect(self, db: sqlite3.Connection) -> None:
+        version: int = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(schema.MIGRATIONS):
+            raise StoreTooNew(
+                f"the store {self._path} was written by a newer jupyter_dlaas (store version {version}, "
+                f"this one knows {len(schema.MIGRATIONS)}): update jupyter_dlaas"
+            )
+        kind = _file_system(self._path)
+        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+            self.warning = f"the pool's directory is on a network file system ({kind}): slower, and for one host only"
+            db.execute("PRAGMA journal_mode = DELETE")
+        else:
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        for number, migration in enumerate(schema.MIGRATIONS[version:], start=version + 1):
+            db.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _load(db: sqlite3.Connection) -> Loaded:
+    jobs: dict[str, Job] = {}
+    rows: dict[str, int] = {}
+    for row, spec, body in db.execute(schema.SELECT_JOBS):
+        job = decode(Job, {**json.loads(body), "spec": json.loads(spec)}, unknown="ignore")
+        jobs[job.id], rows[job.id] = job, row
+    keys = {(owner, key): (job, digest) for owner, key, job, digest in db.execute(schema.SELECT_KEYS)}
+    return Loaded(jobs, rows, keys, db.execute(schema.SELECT_LAST_ROW).fetchone()[0])
+
+
+def _write(db: sqlite3.Connection, batch: Batch) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.executemany(schema.INSERT_EVENT, [(e.row, e.at_s, e.job, e.kind, e.text) for e in batch.events])
+        for new in batch.inserted:
+            job = new.job
+            spec = json.dumps(encode(job.spec), separators=(",", ":"))
+            db.execute(schema.INSERT_JOB, (job.id, job.number, job.owner, job.name, new.row, spec, _body(job)))
+            db.execute(schema.INSERT_PAYLOAD, (job.id, json.dumps(new.payload, separators=(",", ":"))))
+            db.execute(schema.INSERT_KEY, (job.owner, new.key, job.id, new.digest))
+        db.executemany(schema.UPDATE_JOB, [(row, _body(job), job.id) for row, job in batch.updated.values()])
+        for deleted in batch.deleted:
+            for statement in schema.DELETE_JOB:
+                db.execute(statement, (deleted,))
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _body(job: Job) -> str:
+    body = encode(job)
+    del body["spec"]  # never changes: written once, beside it
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that holds `path`, or "" where the system does not tell."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    best, kind = "", ""
+    here = str(path.resolve())
+    for line in mounts.read_text().splitlines():
+        point, found = line.split()[1:3]
+        inside = here == point or here.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, found
+    return kind

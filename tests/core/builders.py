@@ -1,0 +1,86 @@
+"""Small things to make pools and jobs with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dlaas_server.core.fold import fold, started
+from dlaas_server.core.model import Device, Job, Node, Pool, Seat
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.protocol import Elastic, JobSpec, Placement
+
+
+def node(name: str = "n1", devices: int = 4, *, cpus: float = 0.0, memory: int = 0, kind: str = "GPU") -> Node:
+    return Node(
+        name=name,
+        devices=tuple(Device(id=f"{name}/{i}", index=i, kind=kind) for i in range(devices)),
+        cpus=cpus,
+        memory_bytes=memory,
+    )
+
+
+def job(
+    number: int = 1,
+    learners: tuple[int, int] = (1, 1),
+    *,
+    gpus: int = 1,
+    wish: int | None = None,
+    priority: int = 0,
+    cpus: float = 0.0,
+    memory: int = 0,
+    placement: Placement = Placement.PACK,
+    elastic: Elastic = Elastic.MANUAL,
+    retries: int = 4,
+    submitted_s: float | None = None,
+) -> Job:
+    spec = JobSpec(
+        name="job",
+        learners_min=learners[0],
+        learners_max=learners[1],
+        gpus_per_learner=gpus,
+        cpus_per_learner=cpus,
+        memory_bytes_per_learner=memory,
+        placement=placement,
+        priority=priority,
+        elastic=elastic,
+        retries=retries,
+    )
+    return Job(
+        id=f"job-{number}",
+        number=number,
+        owner="ana",
+        spec=spec,
+        submitted_s=float(number) if submitted_s is None else submitted_s,
+        wish=learners[1] if wish is None else wish,
+        priority=priority,
+        elastic=elastic,
+    )
+
+
+def pool(nodes: Iterable[Node], *jobs: Job) -> Pool:
+    return Pool(nodes=tuple(nodes), jobs={j.id: j for j in jobs})
+
+
+def fact(target: Job, kind: FactKind, **fields: object) -> Fact:
+    return replace(Fact(n=target.facts_read, at_s=100.0, kind=kind), **fields)  # type: ignore[arg-type]
+
+
+def told(target: Job, kind: FactKind, **fields: object) -> Job:
+    return fold(target, fact(target, kind, **fields))[0]
+
+
+def deploying(target: Job, *seats: Seat) -> Job:
+    return started(target, seats, 50.0)[0]
+
+
+def training(target: Job, *seats: Seat, step: int = 0) -> Job:
+    up = deploying(target, *seats)
+    for member in up.gang:
+        up = told(up, FactKind.LEARNER_UP, member=member.member)
+        up = told(up, FactKind.LEARNER_READY, member=member.member)
+    return told(up, FactKind.GENERATION, generation=up.generation, step=step)
+
+
+def seats(name: str, count: int) -> tuple[Seat, ...]:
+    return tuple(Seat(name, (f"{name}/{i}",)) for i in range(count))

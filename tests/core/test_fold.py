@@ -1,0 +1,229 @@
+"""How a job changes by what is asked and by what happened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.fold import ask, fold, guardian_gone, resized, wanted
+from dlaas_server.core.model import Job
+from dlaas_server.core.reconcile import Known, reconcile
+from dlaas_server.core.states import Event
+from dlaas_server.core.view import job_view
+from jupyter_dlaas.facts import Fact, FactKind, Goal
+from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Refused, State
+from jupyter_dlaas.wire import DlaasError
+from tests.core.builders import deploying, fact, job, seats, told, training
+
+KILLED = Failure(cause=Cause.UNKNOWN, code="killed", what="learner 0 was killed (signal 9)", advice="See the log.")
+BUG = Failure(cause=Cause.YOUR_CODE, code="exception", what="ValueError: no", advice="Change the cell.")
+
+
+def running(learners: tuple[int, int] = (1, 4), wish: int = 2) -> Job:
+    return training(job(1, learners, wish=wish), *seats("n1", wish))
+
+
+def asked(target: Job, event: Event, learners: int | None = None) -> Job:
+    return ask(target, event, by="ana", now_s=200.0, learners=learners)[0]
+
+
+def closed(target: Job, why: str = "halted") -> Job:
+    return told(target, FactKind.CLOSED, why=why)
+
+
+def label(target: Job) -> str:
+    return job_view(target, row=1, directory="", wait=None, progress=None).state_label
+
+
+def test_a_job_that_got_seats_is_wanted_with_fresh_members() -> None:
+    document = wanted(deploying(job(learners=(2, 2)), *seats("n1", 2)))
+
+    assert document is not None
+    assert [(m.member, m.devices) for m in document.members] == [(0, ("n1/0",)), (1, ("n1/1",))]
+    assert (document.goal, document.generation) == (Goal.RUN, 1)
+
+
+def test_a_job_without_a_guardian_needs_none() -> None:
+    assert wanted(job()) is None
+
+
+def test_member_numbers_are_never_used_again() -> None:
+    grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
+
+    assert [m.member for m in grown.gang] == [2, 3, 4]
+
+
+def test_a_resize_holds_old_and_new_seats_until_the_old_learners_are_gone() -> None:
+    shrunk = resized(running(), seats("n1", 1), "you", 60.0)[0]
+    assert {d for m in shrunk.members for d in m.seat.devices} == {"n1/0", "n1/1"}
+
+    for member in (0, 1):
+        shrunk = told(shrunk, FactKind.LEARNER_DOWN, member=member, code=0)
+
+    assert [m.seat.devices for m in shrunk.members] == [("n1/0",)]
+
+
+def test_a_resize_is_told_with_step_and_pause_when_the_new_generation_trains() -> None:
+    grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
+    assert label(grown) == "Processing · scaling 2 → 3"
+
+    grown = told(grown, FactKind.GENERATION, generation=2, step=37, idle_s=0.25)
+
+    assert [(r.before, r.after, r.step, r.idle_s, r.by) for r in grown.resizes] == [(2, 3, 37, 0.25, "you")]
+    assert label(grown) == "Processing"
+
+
+def test_a_scale_outside_the_bounds_says_what_stayed_and_which_bounds() -> None:
+    with pytest.raises(Refused, match=r"Stayed at 2\. job-1 takes 1 to 4 learners\."):
+        asked(running(), Event.SCALE, 9)
+
+
+def test_asking_twice_for_the_same_changes_nothing() -> None:
+    once = asked(running(), Event.HALT)
+
+    assert asked(once, Event.HALT) is once
+
+
+def test_a_halt_gives_the_devices_back_and_keeps_the_step() -> None:
+    halting = asked(running(), Event.HALT)
+    assert label(halting) == "Processing · halting"
+    assert wanted(halting).goal is Goal.HALT  # type: ignore[union-attr]
+
+    halting = told(halting, FactKind.HALTED, step=41, has_checkpoint=True)
+    halted = closed(halting)
+
+    assert (halted.state, halted.checkpoint_step, halted.members, wanted(halted)) == (State.HALTED, 41, (), None)
+
+
+def test_a_resume_during_a_halt_brings_the_job_back_when_the_halt_is_done() -> None:
+    halting = asked(asked(running(), Event.HALT), Event.RESUME)
+    assert wanted(halting).goal is Goal.HALT  # type: ignore[union-attr]
+
+    assert closed(halting).state is State.QUEUED
+
+
+def test_a_cancel_during_a_halt_wins() -> None:
+    assert closed(asked(asked(running(), Event.HALT), Event.CANCEL), "stopped").state is State.CANCELLED
+
+
+def test_a_cancelled_job_cannot_be_halted_or_resumed() -> None:
+    cancelling = asked(running(), Event.CANCEL)
+
+    with pytest.raises(NotAllowed, match="is being cancelled"):
+        asked(cancelling, Event.HALT)
+    with pytest.raises(NotAllowed, match="is being cancelled"):
+        asked(cancelling, Event.RESUME)
+
+
+def test_a_waiting_job_is_halted_resumed_and_cancelled_at_once() -> None:
+    halted = asked(job(), Event.HALT)
+    assert halted.state is State.HALTED
+    assert asked(halted, Event.RESUME).state is State.QUEUED
+    assert asked(halted, Event.CANCEL).state is State.CANCELLED
+
+
+def test_a_killed_learner_restarts_the_gang_on_its_seats_and_says_so() -> None:
+    lost = told(running(), FactKind.LEARNER_DOWN, member=0, signal=9, failure=KILLED)
+    lost = told(lost, FactKind.LEARNER_DOWN, member=1, signal=15)
+    assert len(lost.members) == 2, "nobody else gets the seats in between"
+
+    lost = told(told(lost, FactKind.CHECKPOINT, step=30), FactKind.LOST, generation=1, failure=KILLED, step=35)
+
+    assert (lost.state, [m.member for m in lost.gang], lost.not_before_s) == (State.DEPLOYING, [2, 3], 100.0)
+    view = job_view(lost, row=1, directory="", wait=None, progress=None)
+    assert view.reason == "Learner 0 was killed (signal 9). Restarting from step 30."
+
+
+def test_losses_without_progress_are_tried_with_growing_delays_and_then_given_up() -> None:
+    lost, delays = running(), []
+    while lost.state is not State.FAILED:
+        lost = told(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
+        delays.append(lost.not_before_s - 100.0)
+
+    assert delays == [0.0, 1.0, 2.0, 4.0, 4.0]
+    assert lost.failure == KILLED
+
+
+def test_a_checkpoint_that_goes_further_starts_the_counting_anew() -> None:
+    lost = told(running(), FactKind.LOST, generation=1, failure=KILLED)
+    lost = told(lost, FactKind.CHECKPOINT, step=100)
+
+    assert lost.restarts == 0
+
+
+def test_a_bug_in_the_cell_is_not_tried_again() -> None:
+    failed = told(running(), FactKind.LOST, generation=1, failure=BUG)
+
+    assert (failed.state, failed.failure, wanted(failed).goal) == (State.FAILED, BUG, Goal.STOP)  # type: ignore[union-attr]
+
+
+def test_the_loss_of_a_generation_that_is_being_replaced_changes_nothing() -> None:
+    grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
+
+    assert told(grown, FactKind.LOST, generation=1, failure=BUG).state is State.PROCESSING
+
+
+def test_a_fact_that_was_folded_before_changes_nothing() -> None:
+    once = running()
+    repeated = Fact(n=0, at_s=1.0, kind=FactKind.CLOSED, why="stopped")
+
+    assert fold(once, repeated) == (once, ())
+
+
+def test_a_guardian_that_cannot_be_kept_is_tried_a_bounded_number_of_times() -> None:
+    gone, tries = deploying(job(), *seats("n1", 1)), 0
+    while gone.state is not State.FAILED:
+        gone, tries = guardian_gone(gone, "no memory", 60.0)[0], tries + 1
+
+    assert tries == 8
+    assert gone.failure is not None
+    assert gone.failure.cause is Cause.PLATFORM
+
+
+def test_what_was_handed_over_is_handed_over_again_only_when_the_guardian_is_gone() -> None:
+    up = deploying(job(), *seats("n1", 1))
+    revision = up.revision
+
+    assert reconcile([up], {up.id: Known(revision, is_guarded=True)}, 60.0) == ()
+    assert [a.job for a in reconcile([up], {up.id: Known(revision, is_guarded=False)}, 60.0)] == [up.id]
+    assert [a.job for a in reconcile([up], {}, 60.0)] == [up.id]
+
+
+def test_nothing_is_done_for_a_job_before_its_delay_has_passed() -> None:
+    lost = running()
+    for _ in range(2):
+        lost = told(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
+
+    assert reconcile([lost], {}, 100.5) == ()
+    assert len(reconcile([lost], {}, 101.0)) == 1
+
+
+kinds = st.sampled_from(list(FactKind))
+requests = st.sampled_from([Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL])
+moves = st.lists(st.one_of(st.tuples(kinds, st.integers(0, 3)), st.tuples(requests, st.integers(0, 5))), max_size=40)
+
+
+@given(moves)
+def test_whatever_happens_a_job_stays_whole(steps: list[tuple[FactKind | Event, int]]) -> None:
+    """Any facts and requests in any order: no exception but ours, counters only rise, final stays final."""
+    target = running()
+    for move, number in steps:
+        before = target
+        if isinstance(move, FactKind):
+            fields = {"generation": number, "member": number, "step": number, "failure": KILLED, "revision": number}
+            target = fold(target, fact(target, move, **fields))[0]
+        else:
+            try:
+                target = asked(target, move, number)
+            except DlaasError:
+                target = before
+        assert target.generation >= before.generation
+        assert target.revision >= before.revision
+        assert target.next_member >= before.next_member
+        if before.state.is_final:
+            assert target.state is before.state
+        numbers = [m.member for m in target.members]
+        assert len(numbers) == len(set(numbers))
+        if target.is_closed:
+            assert target.members == ()

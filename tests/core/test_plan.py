@@ -1,0 +1,189 @@
+"""Who starts, who changes size, who waits and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.fold import ask, resized, started
+from dlaas_server.core.model import Job, Pool
+from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.states import Event
+from jupyter_dlaas.protocol import Elastic, Refused
+from tests.core.builders import deploying, job, node, pool, seats, training
+
+
+def starts(picture: Pool) -> dict[str, int]:
+    return {s.job: len(s.seats) for s in plan(picture, 60.0).starts}
+
+
+def reasons(picture: Pool) -> dict[str, str]:
+    return {w.job: w.reason for w in plan(picture, 60.0).waits}
+
+
+def test_of_four_gangs_of_four_exactly_two_start_on_eight_slots() -> None:
+    found = plan(pool([node(devices=8)], *(job(n, (4, 4)) for n in range(1, 5))), 60.0)
+
+    assert [s.job for s in found.starts] == ["job-1", "job-2"]
+    assert [(w.job, w.place, w.of) for w in found.waits] == [("job-3", 1, 2), ("job-4", 2, 2)]
+
+
+def test_a_job_of_high_priority_goes_before_older_ones() -> None:
+    found = starts(pool([node(devices=4)], job(1, (4, 4)), job(2, (4, 4), priority=100)))
+
+    assert found == {"job-2": 4}
+
+
+def test_a_gang_that_waits_takes_nothing_from_the_next() -> None:
+    assert starts(pool([node(devices=2)], job(1, (4, 4), priority=1), job(2, (2, 2)))) == {"job-2": 2}
+
+
+def test_every_waiting_job_gets_its_least_before_any_gets_more() -> None:
+    assert starts(pool([node(devices=4)], job(1, (1, 4)), job(2, (1, 4)))) == {"job-1": 3, "job-2": 1}
+
+
+def test_nobody_grows_while_somebody_waits() -> None:
+    running = training(job(1, (1, 4), wish=4), *seats("n1", 1))
+    found = plan(pool([node(devices=4)], running, job(2, (4, 4))), 60.0)
+
+    assert found.resizes == ()
+    assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4; waiting jobs come first."
+
+
+def test_a_waiting_job_says_what_it_needs_what_is_free_and_who_holds_it() -> None:
+    running = training(job(1, (3, 3)), *seats("n1", 3))
+
+    assert reasons(pool([node(devices=4)], running, job(2, (4, 4)))) == {
+        "job-2": "Needs 4 GPUs at once; 1 is free now. job-1 holds 3."
+    }
+
+
+def test_a_job_without_devices_says_which_cpus_it_waits_for() -> None:
+    assert reasons(pool([node(devices=0, cpus=2)], job(1, (1, 1), gpus=0, cpus=4))) == {
+        "job-1": "Needs 1 learner of 4 CPUs; 0 fit now."
+    }
+
+
+def test_a_wish_below_what_is_held_gives_the_last_seats_back() -> None:
+    running = replace(training(job(1, (1, 4)), *seats("n1", 4)), wish=2)
+
+    assert [r.seats for r in plan(pool([node(devices=4)], running), 60.0).resizes] == [seats("n1", 2)]
+
+
+def test_a_wish_above_what_is_held_keeps_the_seats_and_adds_to_them() -> None:
+    running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
+
+    assert [r.seats for r in plan(pool([node(devices=4)], running), 60.0).resizes] == [seats("n1", 4)]
+
+
+def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
+    running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
+    found = plan(pool([node(devices=3)], running), 60.0)
+
+    assert [len(r.seats) for r in found.resizes] == [3]
+    assert [w.reason for w in found.waits] == ["3 of 4; waits for 1 GPU."]
+
+
+def test_a_job_in_transition_is_not_resized_again() -> None:
+    running = replace(training(job(1, (1, 4), wish=1), *seats("n1", 1)), wish=2)
+    changing = resized(running, seats("n1", 2), "you", 60.0)[0]
+
+    assert plan(pool([node(devices=4)], replace(changing, wish=4)), 60.0).resizes == ()
+
+
+def test_a_job_with_elastic_off_keeps_the_size_it_started_with() -> None:
+    running = training(job(1, (1, 4), wish=4, elastic=Elastic.OFF), *seats("n1", 2))
+
+    assert plan(pool([node(devices=4)], running), 60.0).resizes == ()
+
+
+def test_a_halting_job_is_not_resized() -> None:
+    running = ask(training(job(1, (1, 4), wish=1), *seats("n1", 1)), Event.HALT, by="ana", now_s=1.0)[0]
+
+    assert plan(pool([node(devices=4)], replace(running, wish=4)), 60.0).resizes == ()
+
+
+def test_what_can_never_start_is_refused_with_the_fix() -> None:
+    with pytest.raises(Refused, match=r"asks for 16 GPUs; the pool has 8\. Ask for at most 8"):
+        check_feasible(job(1, (16, 16)), [node(devices=8)])
+
+
+def test_what_cannot_start_now_but_could_later_is_not_refused() -> None:
+    check_feasible(job(1, (8, 8)), [replace(node(devices=8), cordoned="maintenance")])
+
+
+def test_a_gang_whose_learners_fit_no_node_is_refused() -> None:
+    with pytest.raises(Refused, match="no node of the pool has that much"):
+        check_feasible(job(1, gpus=3), [node("a", 2), node("b", 2)])
+
+
+jobs = st.builds(
+    lambda n, low, more, gpus, priority, at: job(n, (low, low + more), gpus=gpus, priority=priority, submitted_s=at),
+    st.integers(1, 10_000),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(0, 3),
+    st.integers(-2, 2),
+    st.integers(0, 5).map(float),
+)
+queues = st.lists(jobs, max_size=10, unique_by=lambda j: j.number)
+clusters = st.lists(st.integers(0, 8), min_size=1, max_size=4)
+
+
+def drained(picture: Pool) -> Pool:
+    """The picture after its plan was carried out."""
+    found = plan(picture, 60.0)
+    after = dict(picture.jobs)
+    for start in found.starts:
+        after[start.job] = started(after[start.job], start.seats, 60.0)[0]
+    for resize in found.resizes:
+        after[resize.job] = resized(after[resize.job], resize.seats, resize.by, 60.0)[0]
+    return replace(picture, jobs=after)
+
+
+@given(queues, clusters)
+def test_no_device_is_given_twice_and_gangs_are_whole(queue: list[Job], sizes: list[int]) -> None:
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    after = drained(pool(nodes, *queue))
+    used = [(m.seat.node, d) for j in after.jobs.values() for m in j.members for d in m.seat.devices]
+    there = {(n.name, d.id) for n in nodes for d in n.devices}
+
+    assert len(used) == len(set(used))
+    assert set(used) <= there
+    for j in after.jobs.values():
+        assert not j.members or j.spec.learners_min <= len(j.members) <= j.spec.learners_max
+
+
+@given(queues, clusters)
+def test_a_plan_applied_and_planned_again_starts_nothing(queue: list[Job], sizes: list[int]) -> None:
+    after = drained(pool([node(f"n{i}", n) for i, n in enumerate(sizes)], *queue))
+    again = plan(after, 60.0)
+
+    assert (again.starts, again.resizes) == ((), ())
+
+
+@given(queues, clusters, st.randoms(use_true_random=False))
+def test_the_order_of_a_listing_decides_nothing(queue: list[Job], sizes: list[int], chance: object) -> None:
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    shuffled, mixed = list(queue), list(nodes)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    chance.shuffle(mixed)  # type: ignore[attr-defined]
+
+    assert plan(pool(mixed, *shuffled), 60.0) == plan(pool(nodes, *queue), 60.0)
+
+
+@given(queues, clusters)
+def test_everybody_who_waits_has_a_reason_and_a_place(queue: list[Job], sizes: list[int]) -> None:
+    found = plan(pool([node(f"n{i}", n) for i, n in enumerate(sizes)], *queue), 60.0)
+    waiting = [w for w in found.waits if w.place]
+
+    assert len(found.starts) + len(waiting) == len(queue)
+    assert [w.place for w in waiting] == list(range(1, len(waiting) + 1))
+    assert all(w.reason.startswith("Needs ") and w.reason.endswith(".") for w in waiting)
+
+
+def test_a_job_that_starts_holds_its_seats_at_once() -> None:
+    assert deploying(job(learners=(2, 2)), *seats("n1", 2)).held == 2

@@ -1,0 +1,51 @@
+"""What a job may do in which state."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlaas_server.core.states import NEXT, Event, can, step
+from dlaas_server.core.view import actions
+from jupyter_dlaas.facts import FactKind, Goal
+from jupyter_dlaas.protocol import ActionId, NotAllowed, State
+from tests.core.builders import job, seats, told, training
+
+
+def test_every_state_has_a_row() -> None:
+    assert set(NEXT) == set(State)
+
+
+@pytest.mark.parametrize("state", [s for s in State if s.is_final])
+def test_a_final_state_takes_nothing(state: State) -> None:
+    assert NEXT[state] == {}
+
+
+def test_every_state_that_is_not_final_can_be_left_by_a_cancel() -> None:
+    assert all(can(state, Event.CANCEL) for state in State if not state.is_final)
+
+
+def test_a_refused_step_says_what_is_possible() -> None:
+    with pytest.raises(NotAllowed, match="is HALTED cannot take 'halt'; it can take scale, resume, cancel"):
+        step(State.HALTED, Event.HALT)
+
+
+def test_a_card_offers_halt_exactly_when_the_table_does() -> None:
+    running = training(job(learners=(1, 4), wish=1), *seats("n1", 1))
+
+    assert [a.id for a in actions(running)] == [ActionId.SCALE, ActionId.HALT, ActionId.CANCEL]
+
+
+def test_an_ended_job_offers_another_run_and_nothing_else() -> None:
+    ended = told(training(job(), *seats("n1", 1)), FactKind.COMPLETED)
+
+    assert [(a.id, a.label) for a in actions(ended)] == [(ActionId.RETRY, "Run again")]
+
+
+def test_a_job_of_fixed_size_says_why_it_cannot_be_scaled() -> None:
+    scale = actions(training(job(learners=(2, 2)), *seats("n1", 2)))[0]
+
+    assert (scale.enabled, scale.why_not) == (False, "it takes exactly 2 learners")
+
+
+def test_the_goal_of_a_fresh_job_is_to_run() -> None:
+    assert training(job(), *seats("n1", 1)).goal is Goal.RUN

@@ -1,0 +1,269 @@
+"""The loop on a simulated pool: what is accepted is never lost, what is asked happens once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.states import Event
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Fault, Script, SimulatedPool, Trouble
+from jupyter_dlaas.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
+from tests.engine.driving import Engine, engine_on, submit
+
+Play = Callable[[Engine, SimulatedPool], Awaitable[None]]
+
+
+def nodes(slots: int = 8) -> list[Node]:
+    return [Node(name="n1", devices=tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(slots)))]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Run a scene on a fresh engine, and check at its end that no device was ever held twice."""
+
+    def run(scene: Play, slots: int = 8, script: Script | None = None, trouble: Trouble | None = None) -> None:
+        async def whole() -> None:
+            clock = VirtualClock(1000.0)
+            pool = SimulatedPool(nodes(slots), clock, script=script, trouble=trouble)
+            engine = await engine_on(tmp_path, pool, clock)
+            try:
+                await scene(engine, pool)
+                assert pool.conflicts == []
+            finally:
+                await engine.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_a_job_goes_from_queued_to_completed(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit()
+        await engine.until(engine.all_ended)
+
+        story = await engine.requests.story("ana", job)
+        kinds = [e["kind"] for e in story]
+        assert kinds[0] == "submitted"
+        assert kinds[-1] == "completed"
+        assert engine.states() == {job: "COMPLETED"}
+
+    play(scene)
+
+
+def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        jobs = [await engine.submit(learners=(4, 4)) for _ in range(4)]
+        await engine.until(lambda: engine.is_at(jobs[1], "PROCESSING"))
+
+        views = [engine.lifecycle.view(engine.lifecycle.jobs[j]) for j in jobs]
+        assert [v.state for v in views] == ["PROCESSING", "PROCESSING", "QUEUED", "QUEUED"]
+        assert [v.status_line for v in views[2:]] == ["1st of 2", "2nd of 2"]
+        assert all(v.reason.startswith("Needs 4 GPUs at once; 0 are free now.") for v in views[2:])
+        await engine.until(engine.all_ended)
+        assert set(engine.states().values()) == {"COMPLETED"}
+
+    play(scene)
+
+
+def test_the_same_key_gives_the_same_job_and_another_request_under_it_is_refused(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        first = await engine.submit(submit(key="same-key"))
+        assert await engine.submit(submit(key="same-key")) == first
+        with pytest.raises(NotAllowed, match="was used for another request"):
+            await engine.submit(submit((2, 2), key="same-key"))
+
+    play(scene)
+
+
+def test_what_the_pool_can_never_run_is_refused_before_anything_starts(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        with pytest.raises(Refused, match="asks for 16 GPUs; the pool has 8"):
+            await engine.submit(learners=(16, 16))
+        assert engine.states() == {}
+        assert pool.acts == []
+
+    play(scene)
+
+
+def test_a_press_on_plus_grows_the_job_and_it_goes_on_at_its_step(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((1, 4)))
+        await engine.scale(job, 2)
+        await engine.until(lambda: len(engine.lifecycle.jobs[job].resizes) == 1)
+        await engine.scale(job, 3)
+        await engine.until(lambda: len(engine.lifecycle.jobs[job].resizes) == 2)
+        await engine.until(engine.all_ended)
+
+        resizes = engine.lifecycle.jobs[job].resizes
+        assert [(r.before, r.after) for r in resizes] == [(4, 2), (2, 3)]
+        assert resizes[0].step < resizes[1].step
+
+    play(scene)
+
+
+def test_of_many_presses_the_last_wins(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((1, 8)))
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        for wish in [3, 7, 1, 8, 2, 5] * 8 + [6]:
+            await engine.scale(job, wish)
+        await engine.until(lambda: engine.lifecycle.jobs[job].held == 6)
+        await engine.until(engine.all_ended)
+
+        assert engine.lifecycle.jobs[job].resizes[-1].after == 6
+
+    play(scene)
+
+
+def test_halt_gives_devices_back_and_resume_goes_on_at_the_step(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((2, 2)))
+        await engine.until(lambda: pool.step(job) >= 20)
+        await engine.act(job, Event.HALT)
+        await engine.until(lambda: engine.is_at(job, "HALTED"))
+        halted_at = engine.lifecycle.jobs[job].step
+        assert engine.lifecycle.pool_view().devices_free == 8
+
+        await engine.act(job, Event.RESUME)
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        assert engine.lifecycle.jobs[job].step == halted_at >= 20
+        await engine.until(engine.all_ended)
+        assert engine.is_at(job, "COMPLETED")
+
+    play(scene)
+
+
+def test_halt_resume_and_cancel_at_once_end_in_the_last_intent(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((2, 2)))
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        for event in (Event.HALT, Event.RESUME, Event.HALT, Event.RESUME, Event.CANCEL):
+            await engine.act(job, event)
+        await engine.until(engine.all_ended)
+
+        assert engine.is_at(job, "CANCELLED")
+        assert pool.learners(job) == ()
+
+    play(scene)
+
+
+def test_a_killed_learner_is_replaced_from_the_last_checkpoint(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((2, 2)))
+        await engine.until(lambda: pool.step(job) >= 25)
+        pool.kill_learner(job, 0)
+        await engine.until(lambda: engine.lifecycle.jobs[job].generation == 2)
+        await engine.until(engine.all_ended)
+
+        assert engine.is_at(job, "COMPLETED")
+        assert engine.lifecycle.jobs[job].restarts_total == 1
+
+    play(scene)
+
+
+def test_a_killed_guardian_is_replaced_and_the_learners_go_on(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(submit((2, 2)))
+        await engine.until(lambda: pool.step(job) >= 25)
+        pool.kill_guardian(job)
+        await engine.until(engine.all_ended)
+
+        assert engine.is_at(job, "COMPLETED")
+        assert engine.lifecycle.jobs[job].generation == 1
+
+    play(scene)
+
+
+def test_a_bug_fails_the_job_at_once_and_its_neighbour_goes_on(play: Callable[..., None]) -> None:
+    bug = Failure(cause=Cause.YOUR_CODE, code="exception", what="ValueError: no", advice="Change the cell.")
+
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        pool.scripts["job-1"] = Script(faults=(Fault(step=12, failure=bug),))
+        bad, good = await engine.submit(), await engine.submit()
+        await engine.until(engine.all_ended)
+
+        assert engine.states() == {bad: "FAILED", good: "COMPLETED"}
+        assert engine.lifecycle.view(engine.lifecycle.jobs[bad]).state_label == "Failed · your code"
+
+    play(scene)
+
+
+def test_a_pool_that_cannot_start_a_guardian_is_asked_again(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        pool.starts_refused["job-1"] = 3
+        job = await engine.submit()
+        await engine.until(engine.all_ended)
+
+        assert engine.is_at(job, "COMPLETED")
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Trouble(late_s=0.5), Trouble(is_repeated=True), Trouble(is_reordered=True, is_repeated=True, late_s=0.2, seed=3)],
+)
+def test_late_repeated_and_reordered_facts_end_the_same(play: Callable[..., None], trouble: Trouble) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        jobs = [await engine.submit(submit((2, 4))) for _ in range(4)]
+        await engine.scale(jobs[0], 2)
+        await engine.until(engine.all_ended)
+
+        assert set(engine.states().values()) == {"COMPLETED"}
+
+    play(scene, trouble=trouble)
+
+
+def test_a_time_limit_halts_with_a_checkpoint_and_says_whose_it_was(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        request = submit()
+        limited = type(request)(
+            key=request.key, spec=type(request.spec)(name="slow", max_time_s=3.0), source=request.source
+        )
+        job = await engine.submit(limited)
+        await engine.until(lambda: engine.is_at(job, "HALTED"))
+
+        view: JobView = engine.lifecycle.view(engine.lifecycle.jobs[job])
+        assert view.status_line.startswith("by its time limit of 3 s at step ")
+
+    play(scene)
+
+
+def test_an_engine_that_dies_is_replaced_by_one_that_goes_on(tmp_path: Path) -> None:
+    async def whole() -> None:
+        clock = VirtualClock(1000.0)
+        pool = SimulatedPool(nodes(), clock)
+        engine = await engine_on(tmp_path, pool, clock)
+        jobs = [await engine.submit(submit((4, 4))) for _ in range(4)]
+        await engine.until(lambda: pool.step(jobs[0]) >= 20)
+        rows = dict(engine.lifecycle.rows)
+        await engine.close()
+
+        again = await engine_on(tmp_path, pool, clock)
+        assert {j: again.lifecycle.rows[j] for j in jobs} == rows, "cursors stay valid"
+        await again.until(again.all_ended)
+
+        assert set(again.states().values()) == {State.COMPLETED}
+        assert [j.generation for j in again.lifecycle.jobs.values()] == [1, 1, 1, 1], "nobody was restarted"
+        assert pool.conflicts == []
+        await again.close()
+
+    asyncio.run(whole())
+
+
+def test_handles_and_numbers_are_never_used_again(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        first = await engine.submit()
+        await engine.until(engine.all_ended)
+        await engine.ask(engine.requests.delete("ana", first))
+        assert engine.states() == {}
+
+        assert await engine.submit() == "job-2"
+
+    play(scene)
