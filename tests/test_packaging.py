@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,13 @@ def install_editable(where: Environment, tree: Path) -> subprocess.CompletedProc
     return where.run("python", "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", str(tree))
 
 
+def assert_enabled(where: Environment) -> None:
+    listed = where.run("python", "-m", "jupyter_server.extension.serverextension", "list").stdout
+    told = " ".join(re.sub(r"\x1b\[\d+m", "", listed).split())  # without colours
+    assert "dlaas_server enabled" in told, listed
+    assert re.search(r"Validating dlaas_server\.\.\. dlaas_server (\S+ )?OK", told), listed
+
+
 def test_the_wheel_carries_both_packages_and_the_built_front_end(distributions: Distributions) -> None:
     names = zipfile.ZipFile(distributions.wheel).namelist()
 
@@ -137,23 +145,22 @@ def test_the_wheel_installs_without_node_in_an_empty_environment(distributions: 
     installed = empty.run("python", "-m", "pip", "install", "--quiet", "-c", locked, str(distributions.wheel))
     assert installed.returncode == 0, installed.stdout
 
-    listed = empty.run("jupyter", "server", "extension", "list").stdout
-    assert "dlaas_server enabled" in plain(listed)
-    assert "OK" in listed.partition("dlaas_server")[2], listed
+    assert_enabled(empty)
     assert (empty.folder / "share/jupyter/labextensions/jupyter-dlaas/package.json").exists()
     assert empty.run("jupyter", "dlaas", "--help").returncode == 0
 
 
 def test_an_editable_install_enables_the_extension(copied_tree: Path, borrowing: Environment) -> None:
     built_front_end()
-    shutil.copytree(FRONT_END, copied_tree / "jupyter_dlaas" / "labextension")
+    built = shutil.copytree(FRONT_END, copied_tree / "jupyter_dlaas" / "labextension")
+    for path in built.rglob("*"):
+        path.touch()  # newer than its source, so that there is nothing to build
     installed = install_editable(borrowing, copied_tree)
     assert installed.returncode == 0, installed.stdout
 
     where = borrowing.run("python", "-c", "import jupyter_dlaas, dlaas_server; print(dlaas_server.__file__)").stdout
     assert where.strip() == str(copied_tree / "server" / "dlaas_server" / "__init__.py")
-    listed = borrowing.run("python", "-m", "jupyter", "server", "extension", "list").stdout
-    assert "dlaas_server enabled" in plain(listed)
+    assert_enabled(borrowing)
     assert (borrowing.folder / "share/jupyter/labextensions/jupyter-dlaas/package.json").exists()
 
 
@@ -189,10 +196,3 @@ def test_what_runs_inside_other_peoples_containers_is_standard_library_only(part
     loaded = loaded_by(f"import jupyter_dlaas.{part}", "-I", "-S")
 
     assert loaded <= {"jupyter_dlaas", "__main__", "encodings"} | sys.stdlib_module_names
-
-
-def plain(text: str) -> str:
-    """Without terminal colours and doubled blanks."""
-    for code in range(128):
-        text = text.replace(f"\x1b[{code}m", "")
-    return " ".join(text.split())
