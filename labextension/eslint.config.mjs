@@ -1,0 +1,64 @@
+import js from '@eslint/js';
+import jupyterPlugin from '@jupyter/eslint-plugin';
+import { defineConfig, globalIgnores } from 'eslint/config';
+import prettier from 'eslint-config-prettier';
+import reactHooks from 'eslint-plugin-react-hooks';
+import globals from 'globals';
+import tseslint from 'typescript-eslint';
+
+export default defineConfig([
+  globalIgnores(['node_modules', 'lib', '**/*.d.ts', 'style/index.js']),
+  js.configs.recommended,
+  tseslint.configs.recommended,
+  jupyterPlugin.configs.recommended,
+  {
+    files: ['**/*.{ts,tsx}'],
+    plugins: { 'react-hooks': reactHooks },
+    languageOptions: {
+      globals: { ...globals.browser },
+      parserOptions: { project: 'tsconfig.test.json', sourceType: 'module' }
+    },
+    rules: {
+      '@typescript-eslint/naming-convention': [
+        'error',
+        {
+          selector: 'interface',
+          format: ['PascalCase'],
+          custom: { regex: '^I[A-Z]', match: true }
+        }
+      ],
+      '@typescript-eslint/no-explicit-any': 'error',
+      '@typescript-eslint/no-floating-promises': 'error',
+      '@typescript-eslint/no-unused-vars': ['error', { args: 'none' }],
+      'react-hooks/rules-of-hooks': 'error',
+      'react-hooks/exhaustive-deps': 'error',
+      'max-lines': ['error', 600],
+      'no-console': 'error',
+      curly: ['error', 'all'],
+      eqeqeq: 'error',
+      'prefer-arrow-callback': 'error'
+    }
+  },
+  {
+    // `model` and `api` know neither React nor Lab's widgets; views know no network: the arrows of the design
+    files: ['src/model/**/*.ts', 'src/api/**/*.ts', 'src/views/**/*.{ts,tsx}'],
+    rules: {
+      'no-restricted-imports': [
+        'error',
+        {
+          patterns: [
+            {
+              group: ['@jupyterlab/*', '@lumino/widgets', '**/plugins/*'],
+              message: 'Only plugins talk to JupyterLab.'
+            }
+          ]
+        }
+      ]
+    }
+  },
+  {
+    files: ['src/views/**/*.{ts,tsx}'],
+    rules: { 'no-restricted-globals': ['error', 'fetch', 'WebSocket'] }
+  },
+  prettier
+]);

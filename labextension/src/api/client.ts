@@ -1,0 +1,138 @@
+import type { ICursor, IJobView, IPoolView, ServerMessage } from '../protocol';
+
+/** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
+export interface IServer {
+  /** Address of our routes, ending in `dlaas/`. */
+  readonly url: string;
+  request(url: string, init: RequestInit): Promise<Response>;
+  socket(path: string): WebSocket;
+}
+
+/** An answer that is not a success. `code` is stable, the message is for people. */
+export class ApiError extends Error {
+  constructor(
+    readonly code: string,
+    message: string,
+    readonly status: number
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+}
+
+async function failure(response: Response): Promise<ApiError> {
+  try {
+    const body = (await response.json()) as { error?: { code?: string; message?: string }; message?: string };
+    const message = body.error?.message ?? body.message;
+    if (message) {
+      return new ApiError(body.error?.code ?? 'http', message, response.status);
+    }
+  } catch {
+    // not ours: a proxy's page, or nothing at all
+  }
+  return new ApiError('http', `The server answered ${response.status}.`, response.status);
+}
+
+function random_key(): string {
+  return `page.${crypto.randomUUID()}`;
+}
+
+/** A notebook's cell as the server takes it for *Train this notebook*. */
+export interface ICellSource {
+  source: string;
+  tags: string[];
+  id: string;
+}
+
+export interface INotebookSubmit {
+  path: string;
+  cells: ICellSource[];
+  kernel_name: string;
+  spec: { [field: string]: string | number | null };
+}
+
+/** The REST half of the API. Every request of the page goes through here. */
+export class Client {
+  constructor(private readonly server: IServer) {}
+
+  pool(): Promise<IPoolView> {
+    return this.json('GET', 'pool');
+  }
+
+  async jobs(limit = 200): Promise<IJobView[]> {
+    return (await this.json<{ jobs: IJobView[] }>('GET', `jobs?limit=${limit}`)).jobs;
+  }
+
+  job(id: string): Promise<IJobView> {
+    return this.json('GET', `jobs/${encodeURIComponent(id)}`);
+  }
+
+  scale(id: string, learners: number): Promise<IJobView> {
+    return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, { learners });
+  }
+
+  act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): Promise<IJobView> {
+    return this.json('POST', `jobs/${encodeURIComponent(id)}/${verb}`, { key: random_key() });
+  }
+
+  async remove(id: string): Promise<void> {
+    await this.json('DELETE', `jobs/${encodeURIComponent(id)}`);
+  }
+
+  async why(id: string): Promise<string[]> {
+    return (await this.json<{ sentences: string[] }>('GET', `jobs/${encodeURIComponent(id)}/why`)).sentences;
+  }
+
+  async story(id: string): Promise<{ at_s: number; text: string }[]> {
+    type Answer = { events: { at_s: number; text: string }[] };
+    return (await this.json<Answer>('GET', `jobs/${encodeURIComponent(id)}/story`)).events;
+  }
+
+  async source(id: string): Promise<string> {
+    return (await this.json<{ source: string }>('GET', `jobs/${encodeURIComponent(id)}/source`)).source;
+  }
+
+  async report(id: string): Promise<string> {
+    return (await this.send('GET', `jobs/${encodeURIComponent(id)}/report`)).text();
+  }
+
+  train_notebook(body: INotebookSubmit): Promise<IJobView> {
+    return this.json('POST', 'notebook', { ...body, key: random_key() });
+  }
+
+  /** The stream's messages by long poll, for places where no WebSocket gets through. */
+  async poll(id: string, cursor: ICursor, wait_s: number, signal: AbortSignal): Promise<ServerMessage[]> {
+    const logs = Object.entries(cursor.logs)
+      .map(([member, offset]) => `${member}:${offset}`)
+      .join(',');
+    const query = `row=${cursor.row}&metrics=${cursor.metrics}&logs=${logs}&wait_s=${wait_s}`;
+    const path = `jobs/${encodeURIComponent(id)}/stream?${query}`;
+    const response = await this.send('GET', path, undefined, signal);
+    return ((await response.json()) as { messages: ServerMessage[] }).messages;
+  }
+
+  private async json<T>(method: string, path: string, body?: object): Promise<T> {
+    return (await (await this.send(method, path, body)).json()) as T;
+  }
+
+  private async send(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Response> {
+    const init: RequestInit = { method, signal };
+    if (body) {
+      init.body = JSON.stringify(body);
+      init.headers = { 'Content-Type': 'application/json' };
+    }
+    let response: Response;
+    try {
+      response = await this.server.request(this.server.url + path, init);
+    } catch (error) {
+      if (signal?.aborted) {
+        throw error;
+      }
+      throw new ApiError('network', 'The Jupyter server does not answer.', 0);
+    }
+    if (!response.ok) {
+      throw await failure(response);
+    }
+    return response;
+  }
+}

@@ -1,0 +1,259 @@
+import { type ISignal, Signal } from '@lumino/signaling';
+
+import { isFinal } from '../protocol';
+import type { IBundle, ICursor, IJobView, IProgress, JobMessage, Point } from '../protocol';
+import type { IConnection } from '../api/stream';
+import { type ILogRow, Log, levelOf } from './log';
+import { Metrics } from './metrics';
+import { type IWishState, Wish } from './wish';
+
+export interface ILogState {
+  rows: readonly ILogRow[];
+  count: number;
+  warnings: number;
+  errors: number;
+  dropped: number;
+  last_s: number | null;
+}
+
+/** Everything a view needs of one job; never changed, only replaced. */
+export interface IJobState {
+  view: IJobView;
+  progress: IProgress | null;
+  curves: ReadonlyMap<string, readonly Point[]>;
+  log: ILogState;
+  wish: IWishState;
+  connection: IConnection;
+  /** True once the server itself has told about the job; before that the notebook's own copy is shown. */
+  live: boolean;
+  /** The record was removed from the pool. */
+  gone: boolean;
+  /** What the last action of this page came to, where it did not work. */
+  problem: string;
+}
+
+export type Verb = 'halt' | 'resume' | 'cancel' | 'retry';
+
+/** What a job needs of its surroundings. */
+export interface IJobDoor {
+  readonly connection: IConnection;
+  scale(id: string, learners: number): Promise<IJobView>;
+  act(id: string, verb: Verb): Promise<IJobView>;
+  /** Ask for the stream anew from the cursor: a frame is missing. */
+  resubscribe(id: string): void;
+}
+
+const RESUBSCRIBE_PATIENCE_S = 5;
+
+/** One job as this page knows it: view, progress, curves, log, the user's wish. */
+export class JobModel {
+  constructor(
+    readonly id: string,
+    view: IJobView,
+    private readonly door: IJobDoor,
+    private readonly now_s: () => number = () => Date.now() / 1000
+  ) {
+    this.current = view;
+    this.wish = new Wish(
+      async learners => this.take_view(await this.door.scale(this.id, learners)),
+      () => this.emit()
+    );
+  }
+
+  get changed(): ISignal<this, void> {
+    return this.change;
+  }
+
+  /** Emitted once, when a job that this page saw unfinished has ended. */
+  get ended(): ISignal<this, IJobView> {
+    return this.end;
+  }
+
+  get view(): IJobView {
+    return this.current;
+  }
+
+  get isLive(): boolean {
+    return this.live;
+  }
+
+  get state(): IJobState {
+    if (!this.shown) {
+      const use_copy = this.copy && this.metrics.offset === 0;
+      const log_copy = this.copy && this.log.count === 0;
+      this.shown = {
+        view: this.current,
+        progress: this.progress ?? this.current.progress,
+        curves: use_copy && this.copy ? copied_curves(this.copy) : this.metrics.curves,
+        log: log_copy && this.copy ? copied_log(this.copy) : this.log_state(),
+        wish: this.wish.state,
+        connection: this.door.connection,
+        live: this.live,
+        gone: this.gone,
+        problem: this.problem
+      };
+    }
+    return this.shown;
+  }
+
+  /** The notebook's own copy, shown until the server has told more. */
+  offer_copy(bundle: IBundle): void {
+    this.copy = bundle;
+    if (!this.live) {
+      this.current = bundle.job;
+    }
+    this.emit();
+  }
+
+  cursor(): ICursor {
+    return { row: this.live ? this.current.row : 0, metrics: this.metrics.offset, logs: this.log.offsets() };
+  }
+
+  take(message: JobMessage): void {
+    switch (message.type) {
+      case 'job':
+        this.take_view(message.job);
+        return;
+      case 'progress':
+        if (!this.progress || message.progress.at_s >= this.progress.at_s) {
+          this.progress = message.progress;
+          this.emit();
+        }
+        return;
+      case 'log':
+        this.taken(this.log.take(message));
+        return;
+      case 'log_skipped':
+        this.taken(this.log.skip(message));
+        return;
+      case 'metrics':
+        this.taken(this.metrics.take(message));
+        return;
+      case 'gone':
+        this.gone = true;
+        this.emit();
+    }
+  }
+
+  /** Another engine holds the pool now: its rows need not follow those of the one before. */
+  new_engine(): void {
+    this.any_row = true;
+  }
+
+  connection_changed(): void {
+    this.emit();
+  }
+
+  scale(learners: number): void {
+    const { min, max } = this.current.size;
+    this.wish.set(Math.min(max, Math.max(min, learners)));
+  }
+
+  async act(verb: Verb): Promise<IJobView | null> {
+    this.problem = '';
+    try {
+      const view = await this.door.act(this.id, verb);
+      if (view.id === this.id) {
+        this.take_view(view);
+      }
+      return view;
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : String(error);
+      this.emit();
+      return null;
+    }
+  }
+
+  dispose(): void {
+    this.wish.dispose();
+    Signal.clearData(this);
+  }
+
+  private take_view(view: IJobView): void {
+    if (this.live && view.row < this.current.row && !this.any_row) {
+      return;
+    }
+    const ended = this.live && !isFinal(this.current.state) && isFinal(view.state);
+    if (view.progress && (!this.progress || view.progress.at_s >= this.progress.at_s)) {
+      this.progress = view.progress;
+    }
+    this.current = view;
+    this.live = true;
+    this.gone = false;
+    this.any_row = false;
+    this.problem = '';
+    this.emit();
+    if (ended) {
+      this.end.emit(view);
+    }
+  }
+
+  private taken(result: 'new' | 'old' | 'gap'): void {
+    if (result === 'new') {
+      this.asked_s = 0;
+      this.emit();
+    } else if (result === 'gap' && this.now_s() - this.asked_s > RESUBSCRIBE_PATIENCE_S) {
+      // frames of the old subscription may still be under way: ask once, then wait for the answer
+      this.asked_s = this.now_s();
+      this.door.resubscribe(this.id);
+    }
+  }
+
+  private log_state(): ILogState {
+    const { rows, count, warnings, errors, dropped, last_s } = this.log;
+    return { rows, count, warnings, errors, dropped, last_s };
+  }
+
+  private emit(): void {
+    this.shown = null;
+    this.change.emit();
+  }
+
+  private current: IJobView;
+  private progress: IProgress | null = null;
+  private live = false;
+  private gone = false;
+  private any_row = false;
+  private problem = '';
+  private asked_s = 0;
+  private copy: IBundle | null = null;
+  private shown: IJobState | null = null;
+  private readonly log = new Log();
+  private readonly metrics = new Metrics();
+  private readonly wish: Wish;
+  private readonly change = new Signal<this, void>(this);
+  private readonly end = new Signal<this, IJobView>(this);
+}
+
+function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
+  return new Map(Object.entries(bundle.curves).filter(([, points]) => Array.isArray(points) && points.length > 0));
+}
+
+function copied_log(bundle: IBundle): ILogState {
+  const rows = bundle.log.map((text, line) => ({
+    key: `copy:${line}`,
+    member: -1,
+    line,
+    at_s: 0,
+    text,
+    level: levelOf(text)
+  }));
+  const warnings = rows.filter(r => r.level === 'warn').length;
+  const errors = rows.filter(r => r.level === 'error').length;
+  return { rows, count: rows.length, warnings, errors, dropped: 0, last_s: null };
+}
+
+/** A job as the notebook's copy tells it, for a card that may not or cannot ask the server. */
+export function state_of_copy(bundle: IBundle, connection: IConnection): IJobState {
+  return {
+    view: bundle.job,
+    progress: bundle.job.progress,
+    curves: copied_curves(bundle),
+    log: copied_log(bundle),
+    wish: { learners: null, unconfirmed: false, refusal: '' },
+    connection,
+    live: false,
+    gone: false,
+    problem: ''
+  };
+}

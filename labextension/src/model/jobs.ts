@@ -1,0 +1,241 @@
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { type ISignal, Signal } from '@lumino/signaling';
+
+import type { Client } from '../api/client';
+import type { IConnection, Stream } from '../api/stream';
+import { isFinal } from '../protocol';
+import type { IBundle, IJobView, IPoolView, ServerMessage, Want } from '../protocol';
+import { type IJobDoor, JobModel, type Verb } from './job';
+
+interface IFollowed {
+  cards: number;
+  rows: number;
+}
+
+/** All jobs that this page knows, each once, whoever shows it. */
+export class Jobs implements IJobDoor {
+  constructor(
+    readonly client: Client,
+    private readonly stream: Stream
+  ) {
+    stream.message.connect(this.receive, this);
+    stream.connectionChanged.connect(this.connection_changed, this);
+  }
+
+  /** The list of jobs, the pool or the connection changed. */
+  get changed(): ISignal<this, void> {
+    return this.change;
+  }
+
+  get ended(): ISignal<this, IJobView> {
+    return this.end;
+  }
+
+  get connection(): IConnection {
+    return this.stream.connection;
+  }
+
+  get pool(): IPoolView | null {
+    return this.current_pool;
+  }
+
+  /** Name of the pool that answers here; empty until it said so. */
+  get pool_name(): string {
+    return this.hello_pool;
+  }
+
+  get user(): string {
+    return this.hello_user;
+  }
+
+  /** Jobs that the pool told about, newest first. */
+  get list(): readonly JobModel[] {
+    return [...this.listed]
+      .map(id => this.models.get(id))
+      .filter((m): m is JobModel => m !== undefined)
+      .sort((a, b) => b.view.submitted_s - a.view.submitted_s || b.view.number - a.view.number);
+  }
+
+  get(id: string): JobModel | undefined {
+    return this.models.get(id);
+  }
+
+  retry(): void {
+    this.stream.retry();
+  }
+
+  /** The job of a card. Draws from the bundle at once, then follows the job until disposed. */
+  open(bundle: IBundle): IDisposable & { model: JobModel } {
+    const id = bundle.job.id;
+    const model = this.ensure(bundle.job);
+    model.offer_copy(bundle);
+    const release = this.follow(id, 'cards');
+    return Object.assign(release, { model });
+  }
+
+  /** Follow a job's view and progress only, for a row of the panel. */
+  follow_row(id: string): IDisposable {
+    return this.follow(id, 'rows');
+  }
+
+  /** Hear of all jobs and the pool until disposed. */
+  watch_pool(): IDisposable {
+    this.pool_watchers += 1;
+    this.stream.watch_pool(true);
+    return new DisposableDelegate(() => {
+      this.pool_watchers -= 1;
+      if (this.pool_watchers === 0) {
+        this.stream.watch_pool(false);
+      }
+    });
+  }
+
+  scale(id: string, learners: number): Promise<IJobView> {
+    return this.client.scale(id, learners);
+  }
+
+  async act(id: string, verb: Verb): Promise<IJobView> {
+    const view = await this.client.act(id, verb);
+    if (view.id !== id) {
+      this.listed.add(view.id);
+      this.ensure(view).take({ type: 'job', job: view });
+      this.change.emit();
+    }
+    return view;
+  }
+
+  resubscribe(id: string): void {
+    const want = this.wanted(id);
+    if (want) {
+      this.stream.subscribe(id, { want, cursor: () => this.ensure_id(id).cursor() });
+    }
+  }
+
+  dispose(): void {
+    for (const model of this.models.values()) {
+      model.dispose();
+    }
+    this.models.clear();
+    Signal.clearData(this);
+  }
+
+  private follow(id: string, kind: keyof IFollowed): IDisposable {
+    const entry = this.followed.get(id) ?? { cards: 0, rows: 0 };
+    this.followed.set(id, entry);
+    const before = this.wanted(id)?.length;
+    entry[kind] += 1;
+    if (this.wanted(id)?.length !== before) {
+      this.resubscribe(id);
+    }
+    return new DisposableDelegate(() => {
+      const had = this.wanted(id)?.length;
+      entry[kind] -= 1;
+      const want = this.wanted(id);
+      if (!want) {
+        this.followed.delete(id);
+        this.stream.unsubscribe(id);
+      } else if (want.length !== had) {
+        this.resubscribe(id);
+      }
+    });
+  }
+
+  private wanted(id: string): Want[] | null {
+    const entry = this.followed.get(id);
+    if (!entry || entry.cards + entry.rows === 0) {
+      return null;
+    }
+    return entry.cards > 0 ? ['view', 'log', 'metrics'] : ['view'];
+  }
+
+  private ensure(view: IJobView): JobModel {
+    let model = this.models.get(view.id);
+    if (!model) {
+      model = new JobModel(view.id, view, this);
+      model.ended.connect((_, ended) => this.end.emit(ended));
+      this.models.set(view.id, model);
+    }
+    return model;
+  }
+
+  private ensure_id(id: string): JobModel {
+    const model = this.models.get(id);
+    if (!model) {
+      throw new Error(`no job ${id} on this page`);
+    }
+    return model;
+  }
+
+  private receive(_: Stream, message: ServerMessage): void {
+    switch (message.type) {
+      case 'hello':
+        this.take_hello(message.engine, message.pool, message.user);
+        return;
+      case 'pool':
+        this.current_pool = message.pool;
+        this.change.emit();
+        return;
+      case 'jobs':
+        this.listed = new Set(message.jobs.map(job => job.id));
+        for (const job of message.jobs) {
+          this.ensure(job).take({ type: 'job', job });
+        }
+        this.change.emit();
+        return;
+      case 'job':
+        this.listed.add(message.job.id);
+        this.ensure(message.job).take(message);
+        this.change.emit();
+        return;
+      case 'gone':
+        this.models.get(message.job)?.take(message);
+        this.listed.delete(message.job);
+        this.change.emit();
+        return;
+      case 'error':
+        if (message.job && message.code === 'not_found') {
+          this.models.get(message.job)?.take({ type: 'gone', job: message.job });
+        }
+        return;
+      case 'heartbeat':
+        return;
+      default:
+        this.models.get(message.job)?.take(message);
+    }
+  }
+
+  private take_hello(engine: string, pool: string, user: string): void {
+    if (this.engine && this.engine !== engine) {
+      for (const model of this.models.values()) {
+        model.new_engine();
+      }
+    }
+    this.engine = engine;
+    this.hello_pool = pool;
+    this.hello_user = user;
+    this.change.emit();
+  }
+
+  private connection_changed(): void {
+    for (const [id] of this.followed) {
+      this.models.get(id)?.connection_changed();
+    }
+    this.change.emit();
+  }
+
+  /** Unfinished jobs that this page lists, for the status bar and Lab's running list. */
+  get unfinished(): readonly JobModel[] {
+    return this.list.filter(m => !isFinal(m.view.state));
+  }
+
+  private models = new Map<string, JobModel>();
+  private followed = new Map<string, IFollowed>();
+  private listed = new Set<string>();
+  private current_pool: IPoolView | null = null;
+  private pool_watchers = 0;
+  private engine = '';
+  private hello_pool = '';
+  private hello_user = '';
+  private readonly change = new Signal<this, void>(this);
+  private readonly end = new Signal<this, IJobView>(this);
+}

@@ -1,0 +1,18 @@
+/** Names of our commands: in the palette, in menus, and free to be given keys. */
+export const CommandIDs = {
+  openPanel: 'dlaas:open-panel',
+  trainNotebook: 'dlaas:train-notebook',
+  scaleUp: 'dlaas:scale-up',
+  scaleDown: 'dlaas:scale-down',
+  halt: 'dlaas:halt',
+  resume: 'dlaas:resume',
+  cancel: 'dlaas:cancel',
+  goToCell: 'dlaas:go-to-cell',
+  why: 'dlaas:why',
+  copyName: 'dlaas:copy-name',
+  copyReport: 'dlaas:copy-report',
+  showSource: 'dlaas:show-source',
+  story: 'dlaas:story',
+  openNotebook: 'dlaas:open-notebook',
+  remove: 'dlaas:delete-record'
+} as const;

@@ -1,0 +1,195 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { IDisposable } from '@lumino/disposable';
+import { type Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import * as React from 'react';
+import { type Root, createRoot } from 'react-dom/client';
+
+import { type JobModel, state_of_copy } from '../model/job';
+import type { Jobs } from '../model/jobs';
+import { type IBundle, MIME_TYPE, asBundle } from '../protocol';
+import { IJobs } from '../tokens';
+import { JobCard } from '../views/card';
+import type { ICardHandlers } from '../views/handlers';
+import { useChanges, useNow, useSeen } from '../views/live';
+import { isFinal } from '../protocol';
+import { ICardServices } from './services';
+
+interface ILiveCardProps {
+  bundle: IBundle;
+  model: JobModel;
+  jobs: Jobs;
+  handlers: ICardHandlers;
+  allowed: boolean;
+}
+
+/** The same handle may name another job on another server: then the notebook's copy is all there is to show. */
+function other_pool(bundle: IBundle, model: JobModel): string | undefined {
+  const differs = model.isLive && Math.abs(model.view.submitted_s - bundle.job.submitted_s) > 2;
+  return differs ? bundle.pool : undefined;
+}
+
+function LiveCard(props: ILiveCardProps): React.JSX.Element {
+  const { bundle, model, jobs, handlers, allowed } = props;
+  const box = React.useRef<HTMLDivElement>(null);
+  const seen = useSeen(box);
+  useChanges(model.changed, seen);
+  const other = other_pool(bundle, model);
+  const own = allowed && other === undefined;
+  const state = own ? model.state : state_of_copy(bundle, jobs.connection);
+  const now_s = useNow(seen && own && (!isFinal(state.view.state) || state.connection.stale));
+  return (
+    <div ref={box}>
+      <JobCard state={state} handlers={handlers} now_s={now_s} allowed={allowed} other_pool={other} />
+    </div>
+  );
+}
+
+/** Jobs that the reader allowed in notebooks that are not trusted; for as long as the page lives. */
+const allowed_jobs = new Set<string>();
+
+/** Draws a job's bundle at once and then follows the job. Rendering only reads; text goes into the page as text. */
+class JobRenderer extends Widget implements IRenderMime.IRenderer {
+  constructor(
+    private readonly jobs: Jobs,
+    private readonly services: ICardServices | null
+  ) {
+    super();
+    this.addClass('jp-dlaas-output');
+    this.root = createRoot(this.node);
+    // Lab's command-mode keys must not act on the cell while somebody works in the card; Escape goes back to the cell
+    this.node.addEventListener('keydown', stop_keys);
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const bundle = asBundle(model.data[MIME_TYPE]);
+    if (!bundle) {
+      this.follow(null);
+      const text = model.data['text/plain'];
+      const said = Array.isArray(text) ? text.join('') : typeof text === 'string' ? text : '';
+      this.root?.render(<pre>{said || 'This training job was saved by a version that this page cannot read.'}</pre>);
+      return;
+    }
+    this.bundle = bundle;
+    this.allowed = model.trusted || allowed_jobs.has(bundle.job.id);
+    this.follow(bundle);
+    this.draw();
+  }
+
+  override dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this.follow(null);
+    this.node.removeEventListener('keydown', stop_keys);
+    const root = this.root;
+    this.root = null;
+    // React refuses to unmount a tree while it is drawing it
+    window.setTimeout(() => root?.unmount(), 0);
+    super.dispose();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.draw();
+  }
+
+  private follow(bundle: IBundle | null): void {
+    const before = this.handle;
+    this.handle = bundle && this.allowed ? this.jobs.open(bundle) : null;
+    before?.dispose(); // after the new one is open, so that the same job is not let go in between
+  }
+
+  private draw(): void {
+    const { bundle } = this;
+    if (!bundle || !this.root) {
+      return;
+    }
+    if (!this.handle) {
+      const state = state_of_copy(bundle, this.jobs.connection);
+      const now_s = Date.now() / 1000;
+      this.root.render(<JobCard state={state} handlers={this.handlers(bundle)} now_s={now_s} allowed={false} />);
+      return;
+    }
+    this.root.render(
+      <LiveCard
+        bundle={bundle}
+        model={this.handle.model}
+        jobs={this.jobs}
+        handlers={this.handlers(bundle)}
+        allowed={this.allowed}
+      />
+    );
+  }
+
+  private handlers(bundle: IBundle): ICardHandlers {
+    const id = bundle.job.id;
+    const { services } = this;
+    return {
+      scale: learners => void this.permitted(bundle).then(model => model?.scale(learners)),
+      act: verb =>
+        void this.permitted(bundle).then(async model => {
+          const view = await model?.act(verb);
+          if (view && view.id !== id) {
+            services?.show_new(view);
+          }
+        }),
+      retry_connection: () => this.jobs.retry(),
+      allow: () => this.allow(bundle),
+      copy_report: () => void services?.copy_report(id),
+      go_to_cell: services?.go_to_cell ? () => void services.go_to_cell?.(this.handle?.model.view ?? bundle.job) : undefined,
+      open_menu: anchor => services?.open_menu(id, anchor)
+    };
+  }
+
+  private allow(bundle: IBundle): void {
+    allowed_jobs.add(bundle.job.id);
+    this.allowed = true;
+    this.follow(bundle);
+    this.draw();
+  }
+
+  /** The model, after the reader agreed where the notebook is not trusted. */
+  private async permitted(bundle: IBundle): Promise<JobModel | null> {
+    if (!this.allowed) {
+      if (!this.services || !(await this.services.ask(bundle.job.id))) {
+        return null;
+      }
+      this.allow(bundle);
+    }
+    return this.handle?.model ?? null;
+  }
+
+  private root: Root | null;
+  private bundle: IBundle | null = null;
+  private allowed = false;
+  private handle: (IDisposable & { model: JobModel }) | null = null;
+}
+
+function stop_keys(event: KeyboardEvent): void {
+  if (event.key !== 'Escape') {
+    event.stopPropagation();
+  }
+}
+
+export const renderer: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:renderer',
+  description: 'Draws training jobs in cell outputs as live cards.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry, IJobs],
+  optional: [ICardServices],
+  activate: (_app: JupyterFrontEnd, registry: IRenderMimeRegistry, jobs: IJobs, services: ICardServices | null): void => {
+    // ipywidgets registers at -10 and the lower rank wins
+    registry.addFactory(
+      {
+        safe: true,
+        mimeTypes: [MIME_TYPE],
+        defaultRank: -20,
+        createRenderer: () => new JobRenderer(jobs, services)
+      },
+      -20
+    );
+  }
+};

@@ -1,0 +1,13 @@
+import { Widget } from '@lumino/widgets';
+
+/** A dialog's body that shows a long text as it stands. */
+export function text_widget(text: string): Widget {
+  const body = new Widget();
+  body.addClass('jp-dlaas');
+  const pre = document.createElement('pre');
+  pre.className = 'jp-dlaas-dialogtext';
+  pre.tabIndex = 0;
+  pre.textContent = text;
+  body.node.append(pre);
+  return body;
+}

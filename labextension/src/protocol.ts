@@ -1,0 +1,307 @@
+/**
+ * The words on the wire, as in `jupyter_dlaas/protocol.py`. The golden files in `tests/wire/` keep the two alike.
+ *
+ * Times are seconds since 1970 (`_s`). Sizes of a job are learners; `gpus_per_learner` turns them into devices.
+ */
+
+export const PROTOCOL = 1;
+
+export const MIME_TYPE = 'application/vnd.jupyter-dlaas.job+json';
+
+export type State =
+  | 'QUEUED'
+  | 'DEPLOYING'
+  | 'DOWNLOADING'
+  | 'PROCESSING'
+  | 'STORING'
+  | 'COMPLETED'
+  | 'HALTED'
+  | 'FAILED'
+  | 'CANCELLED';
+
+export type Tone = 'idle' | 'active' | 'good' | 'warn' | 'bad';
+
+export type ActionId = 'scale' | 'halt' | 'resume' | 'cancel' | 'retry';
+
+export interface IAction {
+  id: ActionId;
+  label: string;
+  enabled: boolean;
+  why_not: string | null;
+}
+
+export interface ISize {
+  min: number;
+  max: number;
+  wish: number;
+  held: number;
+}
+
+export interface IProgress {
+  epoch: number;
+  epochs: number | null;
+  step: number;
+  steps: number | null;
+  fraction: number | null;
+  steps_per_s: number | null;
+  samples_per_s: number | null;
+  left_s_low: number | null;
+  left_s_high: number | null;
+  at_s: number;
+}
+
+export interface ILearnerView {
+  member: number;
+  generation: number;
+  rank: number;
+  node: string;
+  devices: string[];
+  state: string;
+}
+
+export interface IWhere {
+  label: string;
+  line: number;
+  function: string | null;
+  first_line: number;
+  source: string[];
+}
+
+export interface IFailure {
+  cause: string;
+  code: string;
+  what: string;
+  advice: string;
+  where: IWhere | null;
+  raised_by: number[];
+  step: number | null;
+  traceback: string | null;
+}
+
+export interface IResize {
+  at_s: number;
+  step: number;
+  before: number;
+  after: number;
+  by: string;
+  idle_s: number | null;
+}
+
+export interface INote {
+  code: string;
+  text: string;
+}
+
+export interface IOrigin {
+  notebook: string | null;
+  cell_id: string | null;
+  execution_count: number | null;
+  host: string | null;
+}
+
+export interface IJobView {
+  row: number;
+  id: string;
+  name: string;
+  number: number;
+  owner: string;
+  state: State;
+  state_label: string;
+  tone: Tone;
+  status_line: string;
+  reason: string;
+  transition: string | null;
+  place: number | null;
+  waiting: number | null;
+  submitted_s: number;
+  started_s: number | null;
+  ended_s: number | null;
+  unit: string;
+  gpus_per_learner: number;
+  size: ISize;
+  elastic: 'off' | 'manual';
+  priority: number;
+  queue: string;
+  actions: IAction[];
+  learners: ILearnerView[];
+  progress: IProgress | null;
+  failure: IFailure | null;
+  resizes: IResize[];
+  outputs: string[];
+  results: string[];
+  origin: IOrigin;
+  notes: INote[];
+  directory: string;
+  generation: number;
+  restarts: number;
+}
+
+export interface IDeviceView {
+  id: string;
+  index: number;
+  kind: string;
+  memory_bytes: number;
+  job: string | null;
+  out_of_service: string | null;
+  busy_fraction: number | null;
+  memory_used_bytes: number | null;
+}
+
+export interface INodeView {
+  name: string;
+  devices: IDeviceView[];
+  cpus: number;
+  memory_bytes: number;
+}
+
+export interface IPoolView {
+  row: number;
+  name: string;
+  unit: string;
+  user: string;
+  nodes: INodeView[];
+  devices_total: number;
+  devices_free: number;
+  queue: string[];
+  gist: string;
+  isolation: string;
+}
+
+/** What a reader of a job has seen; valid after a restart of everything. */
+export interface ICursor {
+  row: number;
+  metrics: number;
+  logs: { [member: string]: number };
+}
+
+/** One point of a curve: step, time, value. */
+export type Point = [number, number, number];
+
+/** What a cell's output keeps: enough to draw the card without a server. */
+export interface IBundle {
+  schema: number;
+  pool: string;
+  job: IJobView;
+  curves: { [metric: string]: Point[] };
+  log: string[];
+}
+
+/** One line of metrics.jsonl: values, or a rewind that takes back what was logged for later steps. */
+export interface IMetricRecord {
+  t: number;
+  step?: number;
+  epoch?: number;
+  values?: { [metric: string]: number };
+  source?: string;
+  rewind?: number;
+}
+
+export type Want = 'view' | 'log' | 'metrics';
+
+export interface IHelloMessage {
+  type: 'hello';
+  protocol: number;
+  pool: string;
+  engine: string;
+  user: string;
+  now_s: number;
+}
+
+export interface ILogMessage {
+  type: 'log';
+  job: string;
+  member: number;
+  from: number;
+  to: number;
+  text: string;
+  at_s: number;
+}
+
+export interface ILogSkippedMessage {
+  type: 'log_skipped';
+  job: string;
+  member: number;
+  from: number;
+  to: number;
+}
+
+export interface IMetricsMessage {
+  type: 'metrics';
+  job: string;
+  from: number;
+  to: number;
+  records: IMetricRecord[];
+}
+
+/** What is told about one job. */
+export type JobMessage =
+  | { type: 'job'; job: IJobView }
+  | { type: 'progress'; job: string; progress: IProgress }
+  | ILogMessage
+  | ILogSkippedMessage
+  | IMetricsMessage
+  | { type: 'gone'; job: string };
+
+export type ServerMessage =
+  | IHelloMessage
+  | JobMessage
+  | { type: 'pool'; pool: IPoolView }
+  | { type: 'jobs'; jobs: IJobView[] }
+  | { type: 'error'; job: string | null; code: string; message: string }
+  | { type: 'heartbeat'; now_s: number };
+
+export type ClientMessage =
+  | { type: 'subscribe'; job: string; cursor: ICursor; want: Want[] }
+  | { type: 'unsubscribe'; job: string }
+  | { type: 'subscribe_pool' }
+  | { type: 'unsubscribe_pool' }
+  | { type: 'ack'; bytes: number }
+  | { type: 'ping' };
+
+export function isFinal(state: State): boolean {
+  return state === 'COMPLETED' || state === 'FAILED' || state === 'CANCELLED';
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** The job view in a bundle or message, or null when it is not one. Unknown fields are kept. */
+export function asJobView(value: unknown): IJobView | null {
+  if (
+    !isRecord(value) ||
+    typeof value.id !== 'string' ||
+    typeof value.state !== 'string' ||
+    !isRecord(value.size) ||
+    !Array.isArray(value.actions) ||
+    !Array.isArray(value.learners) ||
+    !Array.isArray(value.resizes) ||
+    !Array.isArray(value.notes)
+  ) {
+    return null;
+  }
+  return value as unknown as IJobView;
+}
+
+/** The bundle in a cell's output, or null when it was made by a version that this page does not understand. */
+export function asBundle(value: unknown): IBundle | null {
+  if (!isRecord(value) || value.schema !== 1) {
+    return null;
+  }
+  const job = asJobView(value.job);
+  if (!job) {
+    return null;
+  }
+  return {
+    schema: 1,
+    pool: typeof value.pool === 'string' ? value.pool : '',
+    job,
+    curves: isRecord(value.curves) ? (value.curves as IBundle['curves']) : {},
+    log: Array.isArray(value.log) ? value.log.filter(l => typeof l === 'string') : []
+  };
+}
+
+/** A message of the stream, or null when it is of a kind that this version does not know. */
+export function asServerMessage(value: unknown): ServerMessage | null {
+  return isRecord(value) && typeof value.type === 'string' ? (value as unknown as ServerMessage) : null;
+}

@@ -1,0 +1,200 @@
+import * as React from 'react';
+
+import type { IJobState } from '../model/job';
+import { isFinal } from '../protocol';
+import { Actions, Button } from './controls';
+import { Failure, FailureFoot, Traceback } from './failure';
+import * as format from './format';
+import type { ICardHandlers } from './handlers';
+import { Icon, Swatch, state_icon } from './icons';
+import { LogFold } from './log';
+import { Banner, Facts, Fold, Learners, Notes, Phases, ProgressRow, Results, ScaleBar, Why } from './sections';
+import { Tracks } from './tracks';
+
+export interface IJobCardProps {
+  state: IJobState;
+  handlers: ICardHandlers;
+  now_s: number;
+  /** False in a notebook that is not trusted, until the reader allowed this card to ask the server. */
+  allowed: boolean;
+  /** Name of the pool that the notebook's copy tells of, where it is another one than this server's. */
+  other_pool?: string;
+}
+
+const SPEAK_EVERY_MS = 5000;
+
+/** Speaks changes of state, at most once in five seconds. */
+function Spoken({ text }: { text: string }): React.JSX.Element {
+  const [said, say] = React.useState('');
+  const last = React.useRef({ text, at: 0 });
+  React.useEffect(() => {
+    if (text === last.current.text) {
+      return;
+    }
+    const wait = Math.max(0, last.current.at + SPEAK_EVERY_MS - Date.now());
+    const timer = window.setTimeout(() => {
+      last.current = { text, at: Date.now() };
+      say(text);
+    }, wait);
+    return () => window.clearTimeout(timer);
+  }, [text]);
+  return (
+    <div className="jp-dlaas-hidden" role="status" aria-live="polite">
+      {said}
+    </div>
+  );
+}
+
+function ConnectionBanner(props: { state: IJobState; now_s: number; handlers: ICardHandlers }): React.JSX.Element {
+  const { connection, view } = props.state;
+  const again = <Button icon="retry" label="Try now" onClick={props.handlers.retry_connection} />;
+  if (connection.kind === 'absent') {
+    return (
+      <Banner icon="plug" tone="idle" actions={again}>
+        This Jupyter server has no training part: the card shows what the notebook kept.
+      </Banner>
+    );
+  }
+  const heard = format.duration(Math.round(props.now_s - connection.heard_s));
+  const retry =
+    connection.retry_s !== null && connection.retry_s > props.now_s
+      ? ` Trying again in ${Math.max(1, Math.round(connection.retry_s - props.now_s))} s.`
+      : ' Trying again now.';
+  return (
+    <Banner icon="plug" tone="idle" actions={again}>
+      <b>{`Last heard ${heard} ago.`}</b>
+      {isFinal(view.state) ? '' : ' The job goes on without this page.'}
+      {retry}
+    </Banner>
+  );
+}
+
+function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element | null {
+  const { state, handlers } = props;
+  const { view } = state;
+  if (props.other_pool !== undefined) {
+    return (
+      <Banner icon="info" tone="idle">
+        {`This job is of another pool${props.other_pool ? `, ${props.other_pool}` : ''}: the card shows what the notebook kept.`}
+      </Banner>
+    );
+  }
+  if (!props.allowed) {
+    return (
+      <Banner icon="lock" tone="idle" actions={<Button label="Allow for this job" onClick={handlers.allow} />}>
+        This notebook is not trusted. The card shows what the file says and does nothing until you allow it.
+      </Banner>
+    );
+  }
+  if (state.gone) {
+    return (
+      <Banner icon="info" tone="idle">
+        Removed from this pool: the card shows what the notebook kept.
+      </Banner>
+    );
+  }
+  if (props.stale || (state.connection.kind === 'absent' && !isFinal(view.state))) {
+    return <ConnectionBanner state={state} now_s={props.now_s} handlers={handlers} />;
+  }
+  if (state.problem) {
+    return (
+      <Banner icon="warn" tone="warn">
+        {state.problem}
+      </Banner>
+    );
+  }
+  const waits = view.state === 'QUEUED';
+  if (view.reason && !waits && !view.failure && view.transition !== 'scaling') {
+    return (
+      <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>
+        {view.reason}
+      </Banner>
+    );
+  }
+  return null;
+}
+
+function metrics_gist(state: IJobState): string {
+  return [...state.curves]
+    .slice(0, 3)
+    .map(([name, points]) => {
+      const values = points.map(p => p[2]);
+      const value = values[values.length - 1];
+      return `${format.metric_label(name).toLowerCase()} ${format.metric_value(format.metric_kind(name, values), value)}`;
+    })
+    .join(' · ');
+}
+
+function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
+  const { state, handlers, stale, now_s } = props;
+  const { view } = state;
+  const starting = view.state === 'DEPLOYING' || view.state === 'DOWNLOADING' || view.state === 'STORING';
+  const ended = isFinal(view.state);
+  const drawn = state.curves.size > 0;
+  return (
+    <>
+      {view.state === 'QUEUED' && <Why view={view} />}
+      {view.failure && (
+        <>
+          <div role="alert">
+            <Failure failure={view.failure} />
+          </div>
+          <FailureFoot view={view} failure={view.failure} handlers={handlers} stale={stale} />
+        </>
+      )}
+      {starting && !state.progress && <Phases view={view} />}
+      {!ended && <ProgressRow state={state} stale={stale} />}
+      {!ended && <ScaleBar state={state} handlers={handlers} stale={stale} />}
+      {(view.state === 'HALTED' || view.state === 'COMPLETED') && <Facts state={state} now_s={now_s} />}
+      <Results view={view} />
+      {drawn &&
+        (ended || view.state === 'HALTED' ? (
+          <Fold title="Metrics" gist={metrics_gist(state)} open={view.state === 'COMPLETED'}>
+            {() => <Tracks state={state} />}
+          </Fold>
+        ) : (
+          <Tracks state={state} />
+        ))}
+      {!ended && <Learners view={view} />}
+      {view.failure && <Traceback failure={view.failure} />}
+      <Notes notes={view.notes} />
+      {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} now_s={now_s} />}
+    </>
+  );
+}
+
+/** A job, whole. The same card stands in a cell's output and wherever else a job is shown. */
+export function JobCard(props: IJobCardProps): React.JSX.Element {
+  const { state, handlers } = props;
+  const { view } = state;
+  const on_server = props.allowed && props.other_pool === undefined && !state.gone;
+  const stale = on_server && state.connection.stale && state.connection.kind !== 'absent';
+  const off = stale || state.connection.kind === 'absent';
+  const quiet = stale && !isFinal(view.state);
+  const tone = quiet ? 'idle' : view.tone;
+  return (
+    <section
+      className="jp-dlaas jp-dlaas-card"
+      role="region"
+      aria-label={`Job ${view.id}`}
+      data-status={view.state.toLowerCase()}
+      data-live={state.live ? '' : undefined}
+    >
+      <header className="jp-dlaas-head">
+        <Swatch number={view.number} />
+        <h3 className="jp-dlaas-name">{view.id}</h3>
+        <span className="jp-dlaas-status" data-tone={tone}>
+          <Icon name={state_icon(view)} />
+          {view.state_label}
+        </span>
+        <p className="jp-dlaas-gist">{view.status_line}</p>
+        {props.other_pool === undefined && !state.gone && (
+          <Actions state={state} handlers={handlers} now_s={props.now_s} stale={off} />
+        )}
+      </header>
+      <Notices {...props} stale={quiet} />
+      <Body {...props} stale={off} />
+      <Spoken text={`${view.id}: ${view.state_label}. ${view.status_line}`} />
+    </section>
+  );
+}

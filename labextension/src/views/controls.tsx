@@ -1,0 +1,270 @@
+import * as React from 'react';
+
+import type { IJobState } from '../model/job';
+import type { IAction, IJobView } from '../protocol';
+import type { ICardHandlers } from './handlers';
+import { Icon, type IconName } from './icons';
+import { units } from './format';
+
+interface IButtonProps {
+  icon?: IconName;
+  label: string;
+  onClick: (event: React.MouseEvent<HTMLButtonElement>) => void;
+  primary?: boolean;
+  /** The button shrinks to its icon where the card is narrow. */
+  folds?: boolean;
+  why_not?: string | null;
+  name?: string;
+}
+
+/** A button that stays focusable when it cannot act, and then says why. */
+export function Button(props: IButtonProps): React.JSX.Element {
+  const id = React.useId();
+  const off = props.why_not !== undefined && props.why_not !== null;
+  return (
+    <button
+      type="button"
+      className="jp-dlaas-button"
+      data-primary={props.primary ? '' : undefined}
+      data-fold-label={props.folds ? '' : undefined}
+      aria-disabled={off || undefined}
+      aria-describedby={off && props.why_not ? id : undefined}
+      aria-label={props.name}
+      title={off && props.why_not ? props.why_not : undefined}
+      onClick={event => {
+        if (!off) {
+          props.onClick(event);
+        }
+      }}
+    >
+      {props.icon && <Icon name={props.icon} />}
+      <span>{props.label}</span>
+      {off && props.why_not && (
+        <span id={id} hidden>
+          {props.why_not}
+        </span>
+      )}
+    </button>
+  );
+}
+
+const ACTION_ICONS: { [id: string]: IconName } = { halt: 'halt', resume: 'play', cancel: 'x', retry: 'retry' };
+
+export const NOT_CONNECTED = 'Not connected: trying again.';
+
+function why_not(action: IAction, stale: boolean): string | null {
+  return stale ? NOT_CONNECTED : action.enabled ? null : (action.why_not ?? '');
+}
+
+const KEEP_MS = 5000;
+
+/** Cancel asks in place: the button turns to `Cancel job` and `Keep` for five seconds. */
+function CancelButton(props: {
+  action: IAction;
+  view: IJobView;
+  stale: boolean;
+  now_s: number;
+  onCancel: () => void;
+}): React.JSX.Element {
+  const [asking, set_asking] = React.useState(false);
+  React.useEffect(() => {
+    if (!asking) {
+      return;
+    }
+    const timer = window.setTimeout(() => set_asking(false), KEEP_MS);
+    return () => window.clearTimeout(timer);
+  }, [asking]);
+  if (asking && props.action.enabled && !props.stale) {
+    return (
+      <>
+        <Button
+          icon="x"
+          label="Cancel job"
+          onClick={() => {
+            set_asking(false);
+            props.onCancel();
+          }}
+        />
+        <Button label="Keep" onClick={() => set_asking(false)} />
+      </>
+    );
+  }
+  const { started_s } = props.view;
+  const ran_little = started_s === null || props.now_s - started_s < 60;
+  return (
+    <Button
+      icon="x"
+      label={props.action.label}
+      folds
+      why_not={why_not(props.action, props.stale)}
+      onClick={() => (ran_little ? props.onCancel() : set_asking(true))}
+    />
+  );
+}
+
+/** The buttons of a card's head: exactly the actions that the server names. */
+export function Actions(props: {
+  state: IJobState;
+  handlers: ICardHandlers;
+  now_s: number;
+  stale: boolean;
+}): React.JSX.Element {
+  const { view } = props.state;
+  const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.failure));
+  return (
+    <div className="jp-dlaas-actions" role="group" aria-label={`Actions for ${view.id}`}>
+      {shown.map(action =>
+        action.id === 'cancel' ? (
+          <CancelButton
+            key={action.id}
+            action={action}
+            view={view}
+            stale={props.stale}
+            now_s={props.now_s}
+            onCancel={() => props.handlers.act('cancel')}
+          />
+        ) : (
+          <Button
+            key={action.id}
+            icon={ACTION_ICONS[action.id]}
+            label={action.label}
+            folds
+            primary={action.id === 'resume'}
+            why_not={why_not(action, props.stale)}
+            onClick={() => {
+              if (action.id !== 'scale') {
+                props.handlers.act(action.id);
+              }
+            }}
+          />
+        )
+      )}
+      <MoreButton name={view.id} onOpen={props.handlers.open_menu} />
+    </div>
+  );
+}
+
+export function MoreButton(props: { name: string; onOpen: (anchor: HTMLElement) => void }): React.JSX.Element {
+  return (
+    <button
+      type="button"
+      className="jp-dlaas-button"
+      data-bare=""
+      aria-label={`More actions for ${props.name}`}
+      aria-haspopup="menu"
+      onClick={event => props.onOpen(event.currentTarget)}
+    >
+      <Icon name="more" />
+    </button>
+  );
+}
+
+/** Size as the user sees it: in devices, which is learners times devices per learner. */
+export function shown_size(view: IJobView, learners: number): number {
+  return learners * Math.max(1, view.gpus_per_learner);
+}
+
+export function size_unit(view: IJobView): string {
+  return view.gpus_per_learner === 0 ? 'learner' : view.unit;
+}
+
+/** − number +: the number is the wish; what the job holds stands left of an arrow while the two differ. */
+export function Stepper(props: {
+  state: IJobState;
+  onScale: (learners: number) => void;
+  stale: boolean;
+  small?: boolean;
+}): React.JSX.Element {
+  const { view, wish } = props.state;
+  const { size } = view;
+  const [typed, set_typed] = React.useState('');
+  const wanted = wish.learners ?? size.wish;
+  const action = view.actions.find(a => a.id === 'scale');
+  const off = props.stale ? NOT_CONNECTED : action?.enabled ? null : (action?.why_not ?? 'The size is fixed.');
+  const running = size.held > 0;
+  const differs = running && size.held !== wanted;
+  const step = Math.max(1, view.gpus_per_learner);
+  const unit = size_unit(view);
+  const name = `${units(unit, 2)} of ${view.id}`;
+  const show = (learners: number): number => shown_size(view, learners);
+
+  const go = (learners: number): void => {
+    const bounded = Math.min(size.max, Math.max(size.min, learners));
+    if (off === null && bounded !== wanted) {
+      props.onScale(bounded);
+    }
+  };
+  const on_key = (event: React.KeyboardEvent): void => {
+    const keys: { [key: string]: number } = {
+      ArrowUp: wanted + 1,
+      ArrowRight: wanted + 1,
+      ArrowDown: wanted - 1,
+      ArrowLeft: wanted - 1,
+      Home: size.min,
+      End: size.max
+    };
+    if (event.key in keys) {
+      set_typed('');
+      go(keys[event.key]);
+    } else if (/^\d$/.test(event.key)) {
+      set_typed((typed + event.key).slice(-6));
+    } else if (event.key === 'Backspace' && typed) {
+      set_typed(typed.slice(0, -1));
+    } else if (event.key === 'Enter' && typed) {
+      go(Math.round(Number(typed) / step));
+      set_typed('');
+    } else if (event.key === 'Escape' && (typed || differs)) {
+      set_typed('');
+      if (!typed) {
+        go(size.held);
+      }
+      event.stopPropagation();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  };
+  const end = (label: string, icon: IconName, to: number, bound: boolean): React.JSX.Element => (
+    <button
+      type="button"
+      aria-label={label}
+      aria-disabled={off !== null || bound || undefined}
+      title={off ?? (bound ? `${show(wanted)} is the ${icon === 'plus' ? 'most' : 'least'} this job asked for.` : undefined)}
+      onClick={() => go(to)}
+    >
+      <Icon name={icon} />
+    </button>
+  );
+  return (
+    <span
+      className="jp-dlaas-stepper"
+      role="group"
+      aria-label={name}
+      data-pending={differs || wish.learners !== null ? '' : undefined}
+      data-small={props.small ? '' : undefined}
+    >
+      {end(`Remove a ${unit} from ${view.id}`, 'minus', wanted - 1, wanted <= size.min)}
+      <span
+        role="spinbutton"
+        tabIndex={0}
+        aria-label={name}
+        aria-valuemin={show(size.min)}
+        aria-valuemax={show(size.max)}
+        aria-valuenow={show(wanted)}
+        aria-valuetext={differs ? `${show(size.held)} now, ${show(wanted)} wanted` : undefined}
+        aria-disabled={off !== null || undefined}
+        onKeyDown={on_key}
+        onBlur={() => set_typed('')}
+      >
+        {typed ? (
+          typed
+        ) : (
+          <>
+            {differs && <span>{show(size.held)} →</span>} {show(wanted)}
+          </>
+        )}
+      </span>
+      {end(`Add a ${unit} to ${view.id}`, 'plus', wanted + 1, wanted >= size.max)}
+    </span>
+  );
+}

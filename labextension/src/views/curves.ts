@@ -1,0 +1,254 @@
+import type { IJobState } from '../model/job';
+import { isFinal } from '../protocol';
+import type { IJobView, Point } from '../protocol';
+import { shown_size, size_unit } from './controls';
+import * as format from './format';
+
+/** A line of a chart: x in seconds since the job started; null is a hole, never a straight line across. */
+export interface ILine {
+  x: number[];
+  y: (number | null)[];
+}
+
+/** One row of the metrics part: a quantity over the time axis that all rows share. */
+export interface ITrack {
+  key: string;
+  kind: 'loss' | 'accuracy' | 'rate' | 'gpus';
+  label: string;
+  value: string;
+  unit: string;
+  line: ILine;
+  /** The raw values behind a smoothed line. */
+  faint: ILine['y'] | null;
+  low: number;
+  high: number;
+  range: [string, string];
+  stepped: boolean;
+  filled: boolean;
+  show: (value: number) => string;
+}
+
+export interface IMark {
+  key: string;
+  x: number;
+  text: string;
+  cause: string;
+  title: string;
+  /** Too near to the one before to have room for words. */
+  crowded: boolean;
+  tight: boolean;
+}
+
+export interface IChart {
+  tracks: ITrack[];
+  marks: IMark[];
+  ticks: { x: number; text: string }[];
+  end: number;
+}
+
+const CROWDED = 0.05;
+const TIGHT = 0.14;
+const TRACKS_MOST = 8;
+
+function time_zero(view: IJobView, curves: IJobState['curves']): number {
+  let first = view.started_s ?? Infinity;
+  for (const points of curves.values()) {
+    first = Math.min(first, points[0][1]);
+  }
+  return first;
+}
+
+function with_holes(points: readonly Point[], zero: number): ILine {
+  const steps = points.slice(1).map((p, i) => p[1] - points[i][1]);
+  const usual = steps.slice().sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
+  const longest = Math.max(30, 20 * usual);
+  const x: number[] = [];
+  const y: (number | null)[] = [];
+  points.forEach((point, i) => {
+    const at = point[1] - zero;
+    if (i > 0 && steps[i - 1] > longest) {
+      x.push((x[x.length - 1] + at) / 2);
+      y.push(null);
+    }
+    x.push(at);
+    y.push(point[2]);
+  });
+  return { x, y };
+}
+
+/** A running mean that forgets: its memory is a fortieth of the curve. */
+function smooth(y: ILine['y']): ILine['y'] {
+  const keep = 1 - 1 / Math.max(3, y.length / 40);
+  let mean: number | null = null;
+  return y.map(value => {
+    if (value === null) {
+      mean = null;
+      return null;
+    }
+    mean = mean === null ? value : keep * mean + (1 - keep) * value;
+    return mean;
+  });
+}
+
+function metric_track(name: string, points: readonly Point[], zero: number): ITrack {
+  const values = points.map(p => p[2]);
+  const kind = format.metric_kind(name, values);
+  const show = (value: number): string => format.metric_value(kind, value);
+  const raw = with_holes(points, zero);
+  const smoothed = kind === 'loss' && points.length > 60;
+  let low = Math.min(...values);
+  let high = Math.max(...values);
+  if (kind === 'loss') {
+    low = Math.min(0, low);
+  } else if (kind === 'fraction') {
+    low = Math.floor(low * 5) / 5;
+    high = Math.max(low + 0.2, Math.ceil(high * 5) / 5);
+  }
+  if (low === high) {
+    high = low + Math.max(1e-9, Math.abs(low) || 1);
+  }
+  const range: [string, string] =
+    kind === 'fraction' ? [format.percent(high), format.percent(low)] : [format.significant(high, 2), format.significant(low, 2)];
+  return {
+    key: `metric ${name}`,
+    kind: kind === 'loss' ? 'loss' : 'accuracy',
+    label: format.metric_label(name),
+    value: show(values[values.length - 1]),
+    unit: '',
+    line: smoothed ? { x: raw.x, y: smooth(raw.y) } : raw,
+    faint: smoothed ? raw.y : null,
+    low,
+    high,
+    range,
+    stepped: kind === 'fraction' && points.length <= 100,
+    filled: false,
+    show
+  };
+}
+
+/** Steps per second between logged points: known for the whole job, also after a reload of the page. */
+function rate_track(state: IJobState, zero: number): ITrack | null {
+  let longest: readonly Point[] = [];
+  for (const points of state.curves.values()) {
+    longest = points.length > longest.length ? points : longest;
+  }
+  const stride = Math.max(1, Math.floor(longest.length / 120));
+  const x: number[] = [];
+  const y: (number | null)[] = [];
+  for (let i = stride; i < longest.length; i += stride) {
+    const [step_a, t_a] = longest[i - stride];
+    const [step_b, t_b] = longest[i];
+    if (t_b > t_a) {
+      x.push(t_b - zero);
+      y.push(step_b > step_a ? (step_b - step_a) / (t_b - t_a) : null);
+    }
+  }
+  const rates = y.filter((v): v is number => v !== null);
+  if (rates.length < 4) {
+    return null;
+  }
+  const high = Math.max(...rates);
+  const { progress } = state;
+  const samples = progress?.samples_per_s ?? null;
+  const now = samples ?? progress?.steps_per_s ?? rates[rates.length - 1];
+  return {
+    key: 'rate',
+    kind: 'rate',
+    label: 'Throughput',
+    value: format.significant(now),
+    unit: samples === null ? 'steps/s' : 'samples/s',
+    line: { x, y },
+    faint: null,
+    low: 0,
+    high,
+    range: [format.significant(high, 2), '0'],
+    stepped: false,
+    filled: false,
+    show: value => `${format.significant(value)} steps/s`
+  };
+}
+
+function size_track(view: IJobView, zero: number, end: number): ITrack {
+  const first = view.resizes[0]?.before ?? (view.size.held || view.size.wish);
+  const x = [0];
+  const y: (number | null)[] = [shown_size(view, first)];
+  for (const resize of view.resizes) {
+    x.push(Math.max(0, resize.at_s - zero));
+    y.push(shown_size(view, resize.after));
+  }
+  const last = y[y.length - 1];
+  x.push(end);
+  y.push(last);
+  const high = Math.max(shown_size(view, view.size.max), ...y.map(v => v ?? 0));
+  const differs = view.size.held > 0 && view.size.held !== view.size.wish;
+  return {
+    key: 'size',
+    kind: 'gpus',
+    label: format.units(size_unit(view).replace(/^learner/, 'Learner'), 2),
+    value: String(view.size.held > 0 ? shown_size(view, view.size.held) : last),
+    unit: differs ? `→ ${shown_size(view, view.size.wish)}` : '',
+    line: { x, y },
+    faint: null,
+    low: 0,
+    high,
+    range: [String(high), '0'],
+    stepped: true,
+    filled: true,
+    show: value => String(value)
+  };
+}
+
+function marks(view: IJobView, zero: number, end: number): IMark[] {
+  let last = -1;
+  return view.resizes.map((resize, i) => {
+    const x = Math.min(1, Math.max(0, (resize.at_s - zero) / end));
+    const near = last >= 0 ? x - last : 1;
+    const crowded = near < CROWDED;
+    if (!crowded) {
+      last = x;
+    }
+    const text = `${shown_size(view, resize.before)} → ${shown_size(view, resize.after)}`;
+    const pause = resize.idle_s === null ? '' : `, ${format.duration(resize.idle_s)} of pause`;
+    const title = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
+    return { key: String(i), x, text, cause: resize.by, title, crowded, tight: near < TIGHT };
+  });
+}
+
+const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400];
+
+function ticks(end: number, last: string): IChart['ticks'] {
+  const step = TICKS_S.find(s => end / s <= 6) ?? Math.ceil(end / 6 / 86_400) * 86_400;
+  const [unit_s, unit] = step < 60 ? [1, 's'] : step < 3600 ? [60, 'min'] : step < 86_400 ? [3600, 'h'] : [86_400, 'd'];
+  const out = [{ x: 0, text: `0 ${unit}` }];
+  for (let at = step; at < end * 0.93; at += step) {
+    out.push({ x: at / end, text: String(at / unit_s) });
+  }
+  out.push({ x: 1, text: last });
+  return out;
+}
+
+/** What the metrics part shows, or null while there is nothing to show. */
+export function chart(state: IJobState): IChart | null {
+  const { view, curves } = state;
+  if (curves.size === 0) {
+    return null;
+  }
+  const zero = time_zero(view, curves);
+  let last_s = isFinal(view.state) || view.state === 'HALTED' ? 0 : (state.progress?.at_s ?? 0);
+  for (const points of curves.values()) {
+    last_s = Math.max(last_s, points[points.length - 1][1]);
+  }
+  const end = Math.max(0.1, last_s - zero);
+  const tracks = [...curves].slice(0, TRACKS_MOST).map(([name, points]) => metric_track(name, points, zero));
+  const rate = rate_track(state, zero);
+  if (rate) {
+    tracks.push(rate);
+  }
+  tracks.push(size_track(view, zero, end));
+  return {
+    tracks,
+    marks: marks(view, zero, end),
+    ticks: ticks(end, isFinal(view.state) ? 'end' : view.state === 'PROCESSING' ? 'now' : 'last'),
+    end
+  };
+}

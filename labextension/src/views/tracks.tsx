@@ -1,0 +1,215 @@
+import * as React from 'react';
+import uPlot from 'uplot';
+
+import type { IJobState } from '../model/job';
+import { type IChart, type ITrack, chart } from './curves';
+
+interface IPlotProps {
+  track: ITrack;
+  chart: IChart;
+  sync: string;
+  onPoint: (value: number | null) => void;
+}
+
+/** The theme's colours as a canvas needs them; asked at each drawing, so that a change of theme is followed. */
+function colour(element: Element, variable: string): string {
+  return getComputedStyle(element).getPropertyValue(variable).trim() || 'gray';
+}
+
+function faded(element: Element, variable: string, percent: number): string {
+  return `color-mix(in srgb, ${colour(element, variable)} ${percent}%, transparent)`;
+}
+
+function dashes(u: uPlot, marks: IChart['marks'], stroke: string): void {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.strokeStyle = stroke;
+  ctx.lineWidth = uPlot.pxRatio;
+  ctx.setLineDash([2 * uPlot.pxRatio, 3 * uPlot.pxRatio]);
+  ctx.beginPath();
+  for (const mark of marks) {
+    const x = Math.round(bbox.left + mark.x * bbox.width) + 0.5;
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+function middle_line(u: uPlot, stroke: string): void {
+  const { ctx, bbox } = u;
+  const y = Math.round(bbox.top + bbox.height / 2) + 0.5;
+  ctx.save();
+  ctx.strokeStyle = stroke;
+  ctx.lineWidth = uPlot.pxRatio;
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.restore();
+}
+
+function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DOMRect): uPlot.Options {
+  const now = (): IPlotProps => latest.current as IPlotProps;
+  const { track } = now();
+  const line = (): string => colour(box, '--jp-brand-color1');
+  return {
+    width: Math.max(20, Math.floor(size.width)),
+    height: Math.max(20, Math.floor(size.height)),
+    padding: [5, 0, 2, 0],
+    legend: { show: false },
+    select: { show: false, left: 0, top: 0, width: 0, height: 0 },
+    cursor: { y: false, drag: { x: false, y: false }, sync: { key: now().sync }, points: { size: 6 } },
+    axes: [{ show: false }, { show: false }],
+    scales: {
+      x: { time: false, range: () => [0, now().chart.end] },
+      y: { range: () => [now().track.low, now().track.high] }
+    },
+    series: [
+      {},
+      {
+        stroke: line,
+        width: 1.5,
+        fill: track.filled ? () => faded(box, '--jp-brand-color1', 14) : undefined,
+        paths: track.stepped ? uPlot.paths.stepped?.({ align: 1 }) : undefined,
+        points: { show: u => u.data[0].length <= 3 }
+      },
+      { stroke: () => faded(box, '--jp-brand-color1', 28), width: 1, points: { show: false } }
+    ],
+    hooks: {
+      drawClear: [u => (now().track.kind === 'gpus' ? undefined : middle_line(u, colour(box, '--jp-border-color2')))],
+      draw: [u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55))],
+      setCursor: [
+        u => {
+          const index = u.cursor.idx;
+          const value = index === null || index === undefined ? null : u.data[1][index];
+          now().onPoint(value ?? null);
+        }
+      ]
+    }
+  };
+}
+
+function Plot(props: IPlotProps): React.JSX.Element {
+  const box = React.useRef<HTMLDivElement>(null);
+  const plot = React.useRef<uPlot | null>(null);
+  const latest = React.useRef<IPlotProps>(props);
+  latest.current = props;
+  const { track } = props;
+
+  React.useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || typeof ResizeObserver === 'undefined') {
+      return;
+    }
+    const data = (): uPlot.AlignedData => {
+      const { line, faint } = (latest.current as IPlotProps).track;
+      return [line.x, line.y, faint ?? line.x.map(() => null)];
+    };
+    const made = new uPlot(options(element, latest, element.getBoundingClientRect()), data(), element);
+    plot.current = made;
+    const sized = new ResizeObserver(() => {
+      const { width, height } = element.getBoundingClientRect();
+      if (width > 0 && height > 0) {
+        made.setSize({ width: Math.floor(width), height: Math.floor(height) });
+      }
+    });
+    sized.observe(element);
+    const themed = new MutationObserver(() => made.redraw());
+    themed.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light'] });
+    return () => {
+      sized.disconnect();
+      themed.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [track.stepped, track.filled]);
+
+  React.useLayoutEffect(() => {
+    plot.current?.setData([track.line.x, track.line.y, track.faint ?? track.line.x.map(() => null)]);
+  });
+
+  return <div ref={box} className="jp-dlaas-plot" role="img" aria-label={`${track.label}, ${track.value} ${track.unit}`.trim()} />;
+}
+
+function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX.Element {
+  const { track } = props;
+  const value = React.useRef<HTMLElement>(null);
+  return (
+    <div className="jp-dlaas-track" data-kind={track.kind}>
+      <div className="jp-dlaas-track-label">
+        <span>{track.label}</span>
+        <b>
+          <span ref={value} data-value={track.value}>
+            {track.value}
+          </span>
+          {track.unit && <small> {track.unit}</small>}
+        </b>
+      </div>
+      <Plot
+        {...props}
+        onPoint={point => {
+          // under the pointer the label shows that point; moving a mouse need not go through React
+          if (value.current) {
+            value.current.textContent = point === null ? (value.current.dataset.value ?? '') : track.show(point);
+          }
+        }}
+      />
+      <div className="jp-dlaas-range" aria-hidden="true">
+        <span>{track.range[0]}</span>
+        <span>{track.range[1]}</span>
+      </div>
+    </div>
+  );
+}
+
+const left = (x: number): React.CSSProperties => ({ left: `${(100 * x).toFixed(2)}%` });
+
+/** Loss, accuracy and whatever else is logged, throughput and size: one time axis, resizes as lines through all. */
+export function Tracks({ state }: { state: IJobState }): React.JSX.Element | null {
+  const sync = React.useId();
+  const shown = React.useMemo(() => chart(state), [state]);
+  if (!shown) {
+    return null;
+  }
+  return (
+    <div className="jp-dlaas-tracks" role="group" aria-label="Metrics">
+      {shown.marks.length > 0 && (
+        <div className="jp-dlaas-track" data-kind="marks">
+          <span />
+          <div>
+            {shown.marks
+              .filter(mark => !mark.crowded)
+              .map(mark => (
+                <button
+                  key={mark.key}
+                  type="button"
+                  style={left(Math.min(0.97, Math.max(0.03, mark.x)))}
+                  title={mark.title}
+                  data-tight={mark.tight ? '' : undefined}
+                >
+                  {mark.text}
+                  <small>, {mark.cause}</small>
+                </button>
+              ))}
+          </div>
+          <span />
+        </div>
+      )}
+      {shown.tracks.map(track => (
+        <Track key={track.key} track={track} chart={shown} sync={sync} />
+      ))}
+      <div className="jp-dlaas-track" data-kind="axis" aria-hidden="true">
+        <span />
+        <div>
+          {shown.ticks.map(tick => (
+            <span key={tick.x} style={left(tick.x)}>
+              {tick.text}
+            </span>
+          ))}
+        </div>
+        <span />
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,12 @@
+import { defineConfig } from 'vitest/config';
+
+export default defineConfig({
+  esbuild: { jsx: 'transform' },
+  test: {
+    environment: 'jsdom',
+    include: ['test/**/*.spec.{ts,tsx}'],
+    // two cores are what a small CI machine has
+    pool: 'threads',
+    poolOptions: { threads: { maxThreads: 2 } }
+  }
+});

@@ -1,0 +1,68 @@
+"""The golden wire messages: what Python writes and reads is what the page's tests read too."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.protocol import Bundle, Cursor, JobView, PoolView, Progress
+from jupyter_dlaas.wire import decode, encode
+
+HERE = Path(__file__).parent
+
+
+def load(name: str) -> Any:
+    return json.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+def made() -> dict[str, object]:
+    spec = importlib.util.spec_from_file_location("wire_make", HERE / "make.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dict(module.files())
+
+
+RECORDS: Mapping[str, type] = {
+    **{path.name: JobView for path in sorted(HERE.glob("job_*.json"))},
+    "pool.json": PoolView,
+    "bundle.json": Bundle,
+}
+INSIDE: Mapping[str, tuple[str, type]] = {
+    "message_job.json": ("job", JobView),
+    "message_progress.json": ("progress", Progress),
+    "message_pool.json": ("pool", PoolView),
+    "message_subscribe.json": ("cursor", Cursor),
+}
+
+
+def test_the_files_are_what_the_records_say() -> None:
+    on_disk = {path.name: load(path.name) for path in HERE.glob("*.json")}
+
+    assert on_disk == made()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_a_record_survives_the_wire(name: str) -> None:
+    value = load(name)
+
+    assert encode(decode(RECORDS[name], value)) == value
+
+
+@pytest.mark.parametrize("name", sorted(INSIDE))
+def test_a_message_carries_its_record_whole(name: str) -> None:
+    field, kind = INSIDE[name]
+    value = load(name)[field]
+
+    assert encode(decode(kind, value)) == value
+
+
+def test_a_log_frame_counts_bytes_not_characters() -> None:
+    frame = load("message_log.json")
+
+    assert frame["to"] - frame["from"] == len(frame["text"].encode()) > len(frame["text"])
