@@ -1,0 +1,155 @@
+"""A training cell, with what it needs of the cells that ran before, as one readable program.
+
+Nothing is executed, imported or read here: cells and facts in, a frozen `Capture` out. `kernel.py` gathers both from a
+running kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from jupyter_dlaas.notebook.cells import files_run, labels, statements_of, training_statements
+from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.preflight import (
+    check_asking,
+    check_modules,
+    check_pushes,
+    check_raised,
+    check_request,
+    check_slow,
+    check_source,
+    check_trainings,
+    check_writes,
+)
+from jupyter_dlaas.notebook.records import (
+    Capture,
+    ExecutedCell,
+    Kept,
+    KernelFacts,
+    LeftOut,
+    OwnModule,
+    Problem,
+    ResultRef,
+    TrainingCell,
+)
+from jupyter_dlaas.notebook.render import render
+from jupyter_dlaas.notebook.resolve import Solved, solve
+from jupyter_dlaas.notebook.tracing import Step, Trace, trace
+
+__all__ = ["capture", "files_run"]
+
+
+def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None = None) -> Capture:
+    """Make the training cell a program.
+
+    `cells` are the executed ones in the order of execution, without the training cell itself. `facts` is what the
+    kernel knows; None where there is no kernel (`jupyter dlaas check`), then values are not judged. Never raises for
+    anything that a user may have typed: what is wrong is in `errors`.
+    """
+    names = labels(cells)
+    files = facts.files if facts is not None else {}
+    history = [s for cell in cells for s in statements_of(cell, names[cell.count], files)]
+    label = f"cell [{training.count}]"
+    goal_statements, goal_text = training_statements(training, label)
+    source_errors = check_source(goal_text, training, label)
+    if source_errors:
+        return _refused(source_errors)
+    immutable = [n for n, fact in facts.names.items() if fact.is_immutable] if facts is not None else []
+    traced = trace([*history, *goal_statements], immutable)
+    goal = len(history)
+    solved = solve(traced, goal, training, facts)
+    modules = _own_modules(traced, solved, facts)
+    prelude = [i for i in sorted(solved.slice.kept) if i < goal]
+    lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
+    text, refs = render(
+        [traced.steps[i] for i in prelude],
+        [(sum(1 for i in prelude if i < line.index), line) for line in lines],
+        goal_text,
+        traced.steps[goal:],
+        label,
+        needs_dlaas=solved.needs_dlaas,
+    )
+    problems = (
+        *check_request(cells, training, facts),
+        *solved.errors,
+        *check_asking(traced, goal),
+        *check_pushes(traced, solved, facts),
+        *solved.warnings,
+        *check_trainings(traced, solved.slice),
+        *check_raised(traced, solved.slice),
+        *check_slow(traced, solved.slice, cells, goal, training.push),
+        *check_modules(modules),
+        *check_writes(traced, goal, training.learners_max),
+    )
+    refs_used = [g for g in lines if g.kind == "result"]
+    return Capture(
+        text=text,
+        lines=refs,
+        kept=tuple(_kept(traced.steps[i], solved.slice.kept[i]) for i in prelude),
+        left_out=_left_out(traced, solved),
+        pushed=tuple(name for g in lines if g.kind == "pushed" for name in g.names),
+        results=tuple(_result(g.names[0], facts) for g in refs_used),
+        literals=tuple(solved.literals),
+        modules=modules,
+        unbound=tuple(solved.unbound),
+        errors=tuple(p for p in problems if p.code not in WARNINGS),
+        warnings=tuple(p for p in problems if p.code in WARNINGS),
+    )
+
+
+WARNINGS = words(
+    """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
+    push_fresh push_changed_again"""
+)
+
+
+def _refused(errors: tuple[Problem, ...]) -> Capture:
+    return Capture(
+        text="",
+        lines=(),
+        kept=(),
+        left_out=(),
+        pushed=(),
+        results=(),
+        literals=(),
+        modules=(),
+        unbound=(),
+        errors=errors,
+        warnings=(),
+    )
+
+
+def _kept(step: Step, reason: str) -> Kept:
+    return Kept(step.statement.label, step.statement.line, step.statement.source, reason)
+
+
+def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
+    found = []
+    for index in sorted(solved.slice.left):
+        kind, reason = solved.slice.left[index]
+        statement = traced.steps[index].statement
+        option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "trained", "raised"} else ""
+        found.append(LeftOut(statement.label, statement.line, statement.head, kind, reason, option))
+    return tuple(found)
+
+
+def _result(name: str, facts: KernelFacts | None) -> ResultRef:
+    ref = facts.names[name].result if facts is not None else None
+    assert ref is not None, "a result line comes from a fact"
+    return ref
+
+
+def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:
+    """All own modules once one is imported: modules import each other, and only the kernel knows which."""
+    if facts is None or not facts.own_modules:
+        return ()
+    roots = {module.name.partition(".")[0] for module in facts.own_modules}
+    for index in solved.slice.kept:
+        node = traced.steps[index].statement.node
+        for part in ast.walk(node) if node is not None else ():
+            names = [part.module or ""] if isinstance(part, ast.ImportFrom) else []
+            names += [alias.name for alias in part.names] if isinstance(part, ast.Import) else []
+            if roots & {name.partition(".")[0] for name in names}:
+                return facts.own_modules
+    return ()

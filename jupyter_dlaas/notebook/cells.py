@@ -1,0 +1,283 @@
+"""Executed cells -> the Python statements that ran. Pure; imports IPython only for cells that need it.
+
+Magics and `!` lines are set apart; `%%time`, `%%capture`, `%time statement` are unwrapped; `%run file` becomes the
+file's statements.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
+
+WRAPPERS = frozenset({"time", "capture", "prun"})  # run the code in the user's namespace and add something around it
+JOB_MAGIC = "train"
+RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a statement's text and the line of the page's cell where it stands."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One top-level statement that ran, or a magic line (`node` is None)."""
+
+    cell: int  # execution count
+    label: str  # "cell [7]"
+    lines: tuple[Line, ...]
+    node: ast.stmt | None
+    kind: str = "python"  # "python", "magic", "job"
+    ran: str = "yes"  # "yes", "partly" (it raised), "unknown" (its cell raised), "no"
+    foreign: str = ""  # why it cannot run again: "a magic's result"
+    is_last: bool = False  # of its cell: IPython shows its value
+
+    @property
+    def line(self) -> int:
+        return self.lines[0].line
+
+    @property
+    def source(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def head(self) -> str:
+        """The first line of code, for lists."""
+        code = [line.text.strip() for line in self.lines if not line.text.lstrip().startswith("#")]
+        return code[0] if code else self.lines[0].text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A cell as plain Python. `lines` maps each line of `source` to the line of the raw cell."""
+
+    source: str
+    lines: tuple[int, ...]
+    magics: tuple[Line, ...] = ()
+    kind: str = "python"  # "python", "magic" (nothing of it is Python of this kernel), "job", "broken"
+    binds: tuple[str, ...] = ()  # by `%%capture out`
+    error: str = ""
+    error_line: int = 1
+
+
+def files_run(cells: Iterable[ExecutedCell]) -> tuple[str, ...]:
+    """The files whose text `capture` needs because a cell said `%run file`, as written there."""
+    names = []
+    for cell in cells:
+        for line in cell.source.splitlines():
+            if (found := RUN.match(line)) and (name := _run_target(found["args"])):
+                names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
+def labels(cells: Sequence[ExecutedCell]) -> dict[int, str]:
+    """The name of each execution for people: the number that the page shows now, where the cell is still the same."""
+    found: dict[int, str] = {}
+    by_id = {cell.cell_id: cell for cell in cells if cell.cell_id is not None}
+    by_source = {cell.source: cell for cell in cells}
+    for cell in cells:
+        newest = by_id.get(cell.cell_id, cell) if cell.cell_id is not None else by_source[cell.source]
+        if newest.source == cell.source:
+            found[cell.count] = f"cell [{newest.count}]"
+        else:
+            found[cell.count] = f"cell [{cell.count}], edited since"
+    return found
+
+
+def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> list[Statement]:
+    """The statements of one executed cell, in order, magics among them."""
+    clean = clean_cell(cell.source)
+    if clean.kind == "broken" and not cell.raised:
+        clean = replace(clean, kind="magic")  # it ran, so it was IPython's: `pip install torch`, `ls`
+    if clean.kind in {"magic", "job", "broken"}:
+        lines = tuple(Line(text, n) for n, text in enumerate(cell.source.splitlines(), 1) if text.strip())
+        if not lines or clean.kind == "broken":
+            return []  # a syntax error: nothing ran
+        return [Statement(cell=cell.count, label=label, lines=lines, node=None, kind=clean.kind)]
+    found = _split(clean, cell.count, label)
+    found += [Statement(cell=cell.count, label=label, lines=(m,), node=None, kind="magic") for m in clean.magics]
+    found.sort(key=lambda s: s.line)
+    found = [piece for s in found for piece in _run_files(s, files)]
+    if cell.raised:
+        found = [_in_raised_cell(s, cell.raised_line) for s in found]
+    if clean.binds:
+        lines = (Line(f"%%capture {clean.binds[0]}", 1),)
+        node = ast.parse(f"{clean.binds[0]} = None").body[0]
+        found.append(
+            Statement(cell=cell.count, label=label, lines=lines, node=node, foreign="the output that %%capture caught")
+        )
+    return found
+
+
+def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement], Cleaned]:
+    """The statements of the training cell; a syntax error is in the second value's `error`."""
+    clean = clean_cell(cell.source)
+    shift = cell.first_line - 1
+    clean = replace(
+        clean,
+        lines=tuple(n + shift for n in clean.lines),
+        magics=tuple(Line(m.text, m.line + shift) for m in clean.magics),
+        error_line=clean.error_line + shift,
+    )
+    if clean.kind != "python":
+        return [], clean
+    return _split(clean, cell.count, label), clean
+
+
+def clean_cell(raw: str) -> Cleaned:
+    """A raw cell as plain Python with the same line numbers where that can be."""
+    source, start, binds = raw, 0, []
+    while (first := source.lstrip()).startswith("%%"):
+        start += source[: len(source) - len(first)].count("\n") + 1
+        head, _, source = first.partition("\n")
+        name, _, args = head[2:].partition(" ")
+        if name == JOB_MAGIC:
+            return Cleaned("", (), kind="job")
+        if name not in WRAPPERS:
+            return Cleaned("", (), kind="magic")
+        if name == "capture":
+            binds += [word for word in args.split() if word.isidentifier()]
+    lines = tuple(range(start + 1, start + 1 + len(source.splitlines())))
+    if _parses(source):
+        return Cleaned(source, lines, binds=tuple(binds))
+    clean, lines = _transform(source, lines)
+    try:
+        tree = ast.parse(clean)
+    except (SyntaxError, ValueError) as error:
+        at = getattr(error, "lineno", None) or 1
+        line = lines[min(at, len(lines)) - 1] if lines else 1
+        return Cleaned("", (), kind="broken", error=str(getattr(error, "msg", error)), error_line=line)
+    return replace(_without_magics(clean, tree, lines, raw.splitlines()), binds=tuple(binds))
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    before = source.splitlines()
+    try:
+        clean = TransformerManager().transform_cell(source)
+    except SyntaxError:
+        return source, lines
+    after = clean.splitlines()
+    blank = next((i for i, text in enumerate(before) if text.strip()), 0)
+    if len(after) == len(before) - blank:
+        return clean, lines[blank:]
+    # a magic over several lines became one line: match the lines that stayed as they were
+    found: list[int] = []
+    last = lines[0] if lines else 1
+    same = {}
+    for block in difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        same.update({block.b + i: block.a + i for i in range(block.size)})
+    for i in range(len(after)):
+        last = lines[same[i]] if i in same else min(last + 1 if found else last, lines[-1])
+        found.append(last)
+    return clean, tuple(found)
+
+
+def _magic_call(node: ast.AST) -> tuple[str, list[str]] | None:
+    """`get_ipython().run_line_magic('time', 'f()')` -> ("run_line_magic", ["time", "f()"])."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=attr), args=args):
+            return attr, [a.value for a in args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        case _:
+            return None
+
+
+def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: list[str]) -> Cleaned:
+    """Unwrap `%time statement`; take out other magic lines, also those inside blocks, and keep their text."""
+    text, magics = clean.splitlines(), []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Expr) or (call := _magic_call(node.value)) is None:
+            continue
+        name, args = call
+        at = node.lineno - 1
+        line = lines[at]
+        indent = text[at][: len(text[at]) - len(text[at].lstrip())]
+        inner = args[1].removeprefix("--no-raise-error").strip() if len(args) > 1 else ""
+        if name == "run_line_magic" and args and args[0] in {"time", "prun"} and inner and _parses(inner):
+            text[at] = indent + inner
+            continue
+        text[at] = f"{indent}pass" if node.col_offset else ""
+        shown = raw[line - 1].strip() if line <= len(raw) else " ".join(args)
+        magics.append(Line(shown, line))
+    return Cleaned("\n".join(text), lines, tuple(magics))
+
+
+def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
+    """One record per top-level statement, with the comments that stand right above it."""
+    text = clean.source.splitlines()
+    nodes = ast.parse(clean.source).body
+    found = []
+    previous_end = 0
+    for position, node in enumerate(nodes):
+        start, end = _span(node)
+        alone_before = start > previous_end
+        next_start = _span(nodes[position + 1])[0] if position + 1 < len(nodes) else len(text) + 1
+        if alone_before and next_start > end:
+            first = start
+            while first - 1 > previous_end and text[first - 2].startswith("#"):
+                first -= 1
+            lines = tuple(Line(text[n - 1], clean.lines[n - 1]) for n in range(first, end + 1))
+        else:  # `a = 1; b = 2`
+            segment = ast.get_source_segment(clean.source, node) or ast.unparse(node)
+            lines = tuple(Line(part, clean.lines[start - 1 + i]) for i, part in enumerate(segment.splitlines()))
+        previous_end = end
+        foreign = "a magic's result" if _has_magic(node) else ""
+        is_last = position == len(nodes) - 1
+        found.append(Statement(cell=count, label=label, lines=lines, node=node, foreign=foreign, is_last=is_last))
+    return found
+
+
+def _span(node: ast.stmt) -> tuple[int, int]:
+    decorators = getattr(node, "decorator_list", [])
+    start = min([node.lineno, *(d.lineno for d in decorators)])
+    return start, node.end_lineno or node.lineno
+
+
+def _has_magic(node: ast.AST) -> bool:
+    return any(_magic_call(n) is not None for n in ast.walk(node))
+
+
+def _run_target(args: str) -> str | None:
+    """The file of `%run -i train.py --epochs 3`; None for notebooks and modules, which are not a file's text."""
+    try:
+        words = shlex.split(args)
+    except ValueError:
+        return None
+    files = [word for word in words if not word.startswith("-")]
+    return files[0] if files and files[0].endswith(".py") and "-m" not in words else None
+
+
+def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement]:
+    found = RUN.match(statement.source) if statement.kind == "magic" else None
+    name = _run_target(found["args"]) if found else None
+    if name is None or name not in files or not _parses(files[name]):
+        return [statement]
+    text = files[name]
+    clean = Cleaned(text, tuple(range(1, len(text.splitlines()) + 1)))
+    return _split(clean, statement.cell, f"{name}, run by {statement.label}")
+
+
+def _in_raised_cell(statement: Statement, raised_line: int | None) -> Statement:
+    if raised_line is None:
+        return replace(statement, ran="unknown")
+    if statement.lines[-1].line < raised_line:
+        return statement
+    return replace(statement, ran="no" if statement.line > raised_line else "partly")

@@ -1,0 +1,378 @@
+"""What a statement may change besides binding names, and which objects hold which. Pure.
+
+Python does not tell whether a call changes its arguments. These are the rules of thumb, made from what notebooks do:
+a call whose value is dropped changes its receiver and its arguments, unless it is known to only show or compute; the
+notebook's own functions are looked into. A wrong guess keeps a statement too many, which costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jupyter_dlaas.notebook.names import Function, bound_names, root_name
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of words written as text."""
+    return frozenset(text.split())
+
+
+SHOW_ROOTS = words(
+    """
+    print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance
+    """
+)
+SHOW_VERBS = ("show", "plot", "display", "visual", "print", "summary", "describe", "info", "imshow", "draw", "savefig")
+PURE_VERBS = words(
+    """
+    mean sum std var min max any all count unique nunique value_counts head tail sample isnull isna notnull corr
+    mode item items keys values get numpy size dim numel shape argmax argmin softmax round abs parameters
+    named_parameters named_modules state_dict children modules groupby merge query astype dropna fillna tolist
+    startswith endswith format join split strip lower upper predict predict_proba transform score evaluate forward
+    isin equal allclose memory_usage get_params get_weights cpu_count is_available device_count get_device_name
+    cuda_version exists listdir
+    """
+)
+PURE_ENDS = ("_score", "_matrix", "_report", "_error")
+CHANGING_VERBS = words(
+    """
+    append extend insert add update setdefault pop popitem remove discard clear sort reverse popleft appendleft
+    load_state_dict load_weights set_weights setattr partial_fit fit shuffle register_buffer register_forward_hook
+    add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
+    """
+)
+SEEDS = words(
+    """
+    manual_seed manual_seed_all seed seed_all set_seed set_random_seed seed_everything enable_full_determinism
+    use_deterministic_algorithms set_default_dtype set_default_device set_default_tensor_type set_num_threads
+    set_num_interop_threads set_float32_matmul_precision set_sharing_strategy set_start_method enable_op_determinism
+    set_global_policy set_floatx set_image_data_format set_visible_devices set_memory_growth set_grad_enabled
+    set_detect_anomaly set_per_process_memory_fraction filterwarnings simplefilter setrecursionlimit
+    """
+)
+SETUP_STARTS = (
+    "sys.path.",
+    "sys.path[",
+    "os.environ",
+    "os.putenv(",
+    "torch.backends.",
+    "jax.config.",
+    "tf.config.",
+    "logging.basicConfig(",
+)
+PICTURES = words("plt mpl matplotlib sns pd pandas rcParams alt px pio")
+FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
+STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
+    training_step""")
+VIEWS = words(
+    """
+    parameters named_parameters modules named_modules children named_children values items keys view detach numpy
+    state_dict to cuda cpu float half double train eval reshape squeeze get_submodule get_parameter requires_grad_
+    share_memory transpose permute flatten get setdefault layers
+    """
+)
+HOLDING = words(
+    """
+    list tuple dict set zip enumerate map filter reversed sorted chain partial getattr asarray as_tensor from_numpy
+    compile jit
+    """
+)
+NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.If, ast.Try, ast.TryStar, ast.Match)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that runs where it stands."""
+
+    function: str | None  # `f` of `f(x)`; None for methods
+    receiver: str | None  # `a` of `a.b.c(x)`
+    verb: str  # `f`, `c`
+    args: tuple[str, ...]  # variables whose objects are handed over
+    is_dropped: bool  # nobody takes its value
+    has_args: bool
+    line: int
+
+    @property
+    def only_shows(self) -> bool:
+        """It prints, draws or computes: no object is different afterwards."""
+        verb = self.verb.lower().lstrip("_")
+        root = self.function or self.receiver
+        return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Changes its receiver even where its value is used: `x = items.pop()`, `y = t.add_(1)`."""
+        return self.verb in CHANGING_VERBS or (self.verb.endswith("_") and not self.verb.startswith("_"))
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """After this, the objects of `targets` are, hold or are made of those of `objects`."""
+
+    targets: frozenset[str]
+    objects: frozenset[str]
+    makers: frozenset[str]  # called to make it: classes and functions
+    is_sure: bool  # a plain assignment: what the targets held before is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    touches: frozenset[str]  # `x[0] = 1`, `x.a = 1`, `del x[0]`
+    calls: tuple[Call, ...]
+    holds: tuple[Hold, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What calling one of the notebook's own functions does."""
+
+    touches: frozenset[str] = frozenset()  # module-level objects
+    touches_args: bool = False
+    trains: bool = False
+    asks: bool = False  # input()
+    seeds: bool = False
+    line: int = 0
+
+    def also(self, other: Behaviour) -> Behaviour:
+        return Behaviour(
+            self.touches | other.touches,
+            self.touches_args or other.touches_args,
+            self.trains or other.trains,
+            self.asks or other.asks,
+            self.seeds or other.seeds,
+            self.line,
+        )
+
+
+def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes that run where they stand: function bodies do not."""
+    todo = list(nodes)[::-1]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, NESTED):
+            outside: list[ast.AST] = [d for d in [*node.args.defaults, *node.args.kw_defaults] if d is not None]
+            if not isinstance(node, ast.Lambda):
+                outside += node.decorator_list
+            todo += outside[::-1]
+        else:
+            todo += list(ast.iter_child_nodes(node))[::-1]
+
+
+def effects_of(nodes: Iterable[ast.AST]) -> Effects:
+    """What these statements change and hold when they run."""
+    nodes = list(nodes)
+    top = {id(n) for n in nodes}
+    touches: set[str] = set()
+    calls: list[Call] = []
+    holds: list[Hold] = []
+    dropped: set[int] = set()
+    for node in walk_now(nodes):
+        match node:
+            case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
+                dropped.add(id(call))
+            case ast.Call():
+                calls.append(_call(node, is_dropped=id(node) in dropped))
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    touches |= _changed_parts(target)
+                holds.append(_hold(targets, value, is_sure=id(node) in top))
+                if all(isinstance(t, ast.Name) and t.id.startswith("_") for t in targets):
+                    dropped.add(id(value))  # `_ = model.apply(init)`
+                touches_into = [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript)]
+                holds += [_stored(t, value) for t in touches_into]  # `model.fc = head`
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                touches |= _changed_parts(target)
+                holds.append(_hold([target], value, is_sure=id(node) in top))
+            case ast.AugAssign(target=target, value=value):
+                touches |= _changed_parts(target) | bound_names(target)
+                holds.append(_hold([target], value, is_sure=False))
+            case ast.NamedExpr(target=target, value=value):
+                holds.append(_hold([target], value, is_sure=False))
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    touches |= _changed_parts(target)
+            case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
+                touches |= _changed_parts(target)
+                objects = frozenset(n.id for n in ast.walk(source) if isinstance(n, ast.Name))
+                holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
+            case ast.withitem(context_expr=value, optional_vars=target) if target is not None:
+                holds.append(_hold([target], value, is_sure=False))
+            case _:
+                continue
+    return Effects(frozenset(touches), tuple(calls), tuple(holds))
+
+
+def reach(start: Iterable[str], held: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The names and all that their objects hold."""
+    found: set[str] = set()
+    todo = list(start)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += held.get(name, ())
+    return frozenset(found)
+
+
+def behaviour_of(function: Function) -> Behaviour:
+    """What a call of this function does, as far as its own text tells; what it calls is looked up elsewhere."""
+    body = function.body if isinstance(function.body, list) else [ast.Expr(function.body)]
+    effects = effects_of(body)
+    held: dict[str, frozenset[str]] = {}
+    for hold in effects.holds:
+        for target in hold.targets:
+            held[target] = held.get(target, frozenset()) | hold.objects
+    touched: set[str] = set(effects.touches)
+    for call in effects.calls:
+        mode_only = call.verb in {"eval", "train", "zero_grad"}  # sets a flag that each user sets again
+        if call.only_shows or mode_only or not (call.is_dropped or call.is_in_place):
+            continue
+        touched |= {call.receiver} if call.receiver else set()
+        if call.is_dropped:
+            touched |= set(call.args)
+    reached = reach(touched, held)
+    args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    args += [a for a in (function.args.vararg, function.args.kwarg) if a is not None]
+    params = {a.arg for a in args}
+    declared = {name for n in ast.walk(function) if isinstance(n, ast.Global) for name in n.names}
+    stored = {name for part in body for name in bound_names(part)} - declared
+    return Behaviour(
+        touches=reached - params - stored,
+        touches_args=bool(reached & params),
+        trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
+        asks=any(call.function == "input" for call in effects.calls) and "input" not in stored | params,
+        seeds=any(call.verb in SEEDS for call in effects.calls),
+        line=getattr(function, "lineno", 0),
+    )
+
+
+def is_step(call: Call) -> bool:
+    """A call that only training makes: a gradient, or a step of an optimiser."""
+    if call.verb == "step" and call.receiver:
+        return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
+    return call.verb in STEPS
+
+
+def is_setup(node: ast.stmt) -> bool:
+    """Seeds, search paths, environment, defaults: libraries depend on them and nothing names them."""
+    if isinstance(node, ast.If):
+        return all(is_setup(part) or isinstance(part, ast.Pass) for part in [*node.body, *node.orelse])
+    if isinstance(node, BLOCKS) or not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
+        return False
+    value = node.value
+    if isinstance(value, ast.Call) and _verb(value.func) in SEEDS:
+        return True
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    texts = [ast.unparse(t) for t in targets] or [ast.unparse(value)]
+    return any(text.startswith(SETUP_STARTS) or text == "sys.path" for text in texts)
+
+
+def module_attribute(node: ast.stmt) -> str | None:
+    """The root of `ssl._create_default_https_context = f`: set-up for all, if the root is a module."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
+        return None
+    root = root_name(node.targets[0])
+    return None if root in PICTURES else root
+
+
+def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
+    """What each method of a class does; changing `self` counts as changing an argument."""
+    return {
+        part.name: behaviour_of(part) for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def _verb(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _call(node: ast.Call, *, is_dropped: bool) -> Call:
+    handed: set[str] = set()
+    for arg in [*node.args, *(k.value for k in node.keywords)]:
+        handed |= _objects(arg)
+    return Call(
+        function=node.func.id if isinstance(node.func, ast.Name) else None,
+        receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
+        verb=_verb(node.func),
+        args=tuple(sorted(handed)),
+        is_dropped=is_dropped,
+        has_args=bool(node.args or node.keywords),
+        line=node.lineno,
+    )
+
+
+def _objects(node: ast.AST) -> set[str]:
+    """The variables whose objects an expression hands on, rather than copies or computes with."""
+    match node:
+        case ast.Name(id=name):
+            return {name}
+        case (
+            ast.Starred(value=inner) | ast.Await(value=inner) | ast.Subscript(value=inner) | ast.NamedExpr(value=inner)
+        ):
+            return _objects(inner)
+        case ast.Attribute(value=inner):
+            return _objects(inner)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return {name for part in parts for name in _objects(part)}
+        case ast.Dict(values=parts):
+            return {name for part in parts for name in _objects(part)}
+        case ast.IfExp(body=one, orelse=other):
+            return _objects(one) | _objects(other)
+        case ast.ListComp(elt=elt, generators=generators) | ast.GeneratorExp(elt=elt, generators=generators):
+            own = {name for g in generators for name in bound_names(g.target)}
+            sources = {name for g in generators for name in _objects(g.iter)}
+            return (_objects(elt) - own) | sources
+        case ast.Call(func=ast.Attribute(value=inner, attr=verb), args=args) if verb in VIEWS | HOLDING:
+            found = _objects(inner)
+            return found | {name for arg in args for name in _objects(arg)} if verb in HOLDING else found
+        case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING:
+            return {name for arg in args for name in _objects(arg)}
+        case _:
+            return set()
+
+
+def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
+    """The callables that make a value, and the objects that a class or an own function is given."""
+    makers: set[str] = set()
+    given: set[str] = set()
+    for node in walk_now([value]):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name):
+            makers.add(node.func.id)
+        verb = _verb(node.func)
+        if verb[:1].isupper() or isinstance(node.func, ast.Name):
+            for arg in [*node.args, *(k.value for k in node.keywords)]:
+                given |= _objects(arg)
+    return makers, given
+
+
+def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
+    names = frozenset(name for target in targets for name in bound_names(target))
+    makers, given = _makers(value)
+    objects = _objects(value) | given
+    return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
+
+
+def _stored(target: ast.expr, value: ast.expr) -> Hold:
+    root = root_name(target)
+    return Hold(frozenset({root} if root else ()), _hold([], value, is_sure=False).objects, frozenset(), False)
+
+
+def _changed_parts(target: ast.AST) -> set[str]:
+    match target:
+        case ast.Attribute() | ast.Subscript():
+            root = root_name(target)
+            return {root} if root else set()
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return {name for part in parts for name in _changed_parts(part)}
+        case ast.Starred(value=inner):
+            return _changed_parts(inner)
+        case _:
+            return set()

@@ -1,0 +1,268 @@
+"""Slice until every needed name has a source: a step, the kernel's value as a literal, a push, a job's result. Pure."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jupyter_dlaas.notebook.effects import reach
+from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, TrainingCell
+from jupyter_dlaas.notebook.slicing import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
+from jupyter_dlaas.notebook.tracing import Step, Trace
+
+DLAAS = "dlaas"
+OUTPUT_NAMES = ("_", "__", "___", "Out", "In")
+
+
+@dataclass(slots=True)
+class Solved:
+    """The last pass, and what it took."""
+
+    slice: Slice
+    plan: Plan
+    needs_dlaas: bool = False
+    literals: list[Literal] = field(default_factory=list)
+    unbound: list[str] = field(default_factory=list)
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def solve(trace: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None) -> Solved:
+    """Find what the training cell (the steps from `goal` on) needs, and say what it cannot have."""
+    solver = _Solver(trace, goal, training, facts)
+    return solver.solve()
+
+
+class _Solver:
+    def __init__(self, trace: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None) -> None:
+        self.trace, self.steps, self.goal = trace, trace.steps, goal
+        self.training, self.facts = training, facts
+        self.literals: dict[str, Literal] = {}
+        trains: frozenset[str] = frozenset()
+        for step in self.steps[goal:]:
+            trains |= step.fits | (step.changes if step.trains else frozenset())
+        self.plan = Plan(
+            goal=goal,
+            outputs=training.outputs,
+            given=(*self._pushed(), *self._results()),
+            with_cells=frozenset(training.with_cells),
+            goal_trains=trains,
+        )
+
+    def solve(self) -> Solved:
+        for _ in range(4 * len(self.steps) + 16):  # each round settles a name or a step for good
+            found = slice_steps(self.steps, self.plan)
+            solved = Solved(found, self.plan)
+            plan = self._next_plan(found, solved)
+            if plan is None:
+                solved.literals = [self.literals[g.names[0]] for g in found.lines if g.kind == "literal"]
+                return solved
+            self.plan = plan
+        raise AssertionError("the slice did not settle")
+
+    def fact(self, name: str) -> NameFact | None:
+        return self.facts.names.get(name) if self.facts is not None else None
+
+    # names that come by value or by reference
+    def _last_binding(self, name: str) -> int | None:
+        for index in range(self.goal - 1, -1, -1):
+            step = self.steps[index]
+            if name in step.flow.binds | step.globals_bound and step.statement.ran != "no":
+                return index
+        return None
+
+    def _pushed(self) -> tuple[Given, ...]:
+        names = tuple(dict.fromkeys(self.training.push))
+        if not names:
+            return ()
+        needs = self._definitions_in(names)
+        bindings = [at for name in names if (at := self._last_binding(name)) is not None]
+        behind = [at + 1 for name in needs if (at := self._last_binding(name)) is not None]
+        index = max([min(bindings, default=self.goal), *behind])
+        left = f"{names[0]}" if len(names) == 1 else ", ".join(names)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        source = f"{left} = {DLAAS}.pushed({quoted})"
+        return (Given(index, names, source, "pushed", needs, "", *self._command_line()),)
+
+    def _command_line(self) -> tuple[str, int]:
+        return f"cell [{self.training.count}]", self.training.first_line - 1
+
+    def _results(self) -> tuple[Given, ...]:
+        if self.facts is None:
+            return ()
+        found = []
+        for name, fact in sorted(self.facts.names.items()):
+            ref = fact.result
+            if ref is None or name in self.training.push:
+                continue
+            index = self.goal
+            if ref.after_cell is not None:
+                later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
+                index = min(next(later, self.goal), self.goal)
+            needs = self._definitions_in((name,))
+            behind = [at + 1 for need in needs if (at := self._last_binding(need)) is not None]
+            source = f'{name} = {DLAAS}.result("{ref.job}", "{ref.name}")'
+            found.append(Given(max([index, *behind]), (name,), source, "result", needs, "", *self._command_line()))
+        return tuple(found)
+
+    def _definitions_in(self, names: Sequence[str]) -> frozenset[str]:
+        """The notebook's own classes and functions that unpickling these objects needs."""
+        facts = [fact for name in names if (fact := self.fact(name)) is not None]
+        told = frozenset(main for fact in facts for main in fact.main_names)
+        made_of = reach(reach(names, self.trace.holds), self.trace.late)
+        return (told | (made_of & self.trace.definitions)) - frozenset(names)
+
+    # one round
+    def _next_plan(self, found: Slice, solved: Solved) -> Plan | None:
+        """A better plan, or None when nothing is left to try; what stays blocked is said in `solved`."""
+        stars = [step for step in self.steps[: self.goal] if step.is_star]
+        if stars and not self.plan.stars:
+            in_kernel = self.facts.names if self.facts is not None else {}
+            missing = {b.name for b in found.blocked if b.index is None} - {DLAAS}
+            missing = {n for n in missing if self.facts is None or n in in_kernel}
+            if missing | {name for name in found.builtins if name in in_kernel}:
+                return replace(self.plan, stars=True)
+        for blocked in found.blocked:
+            if (plan := self._way_out(blocked, stars, solved)) is not None:
+                return plan
+        if any(given.kind != "literal" for given in found.lines):
+            solved.needs_dlaas = True
+        return None
+
+    def _way_out(self, blocked: Blocked, stars: Sequence[Step], solved: Solved) -> Plan | None:
+        name, fact = blocked.name, self.fact(blocked.name)
+        if name == DLAAS and blocked.index is None:
+            solved.needs_dlaas = True
+            return None
+        if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
+            return None
+        last = self._last_binding(name)
+        is_in_force = blocked.index is None or last is None or last <= blocked.index
+        if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
+            return self._with_literal(blocked, fact.literal)
+        readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
+        can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
+        known_bad = blocked.index is not None or fact is not None
+        if known_bad and can_poison and len(can_poison) == len(blocked.readers):
+            reason = blocked.reason or f"`{name}` is bound by no cell that is known"
+            return replace(self.plan, poison={**self.plan.poison, **dict.fromkeys(can_poison, reason)})
+        self._say(blocked, fact, solved)
+        return None
+
+    def _with_literal(self, blocked: Blocked, literal: str) -> Plan:
+        index = blocked.index if blocked.index is not None else 0
+        name = blocked.name
+        reason = blocked.reason or "no cell that is known bound it"
+        self.literals[name] = Literal(name, literal, reason)
+        source = f"{name} = {literal}  # the kernel's value: {reason}"
+        place = self._command_line()
+        if blocked.index is not None:
+            statement = self.steps[blocked.index].statement
+            place = (statement.label, statement.line)
+        given = Given(index, (name,), source, "literal", reason=reason, cell=place[0], line=place[1])
+        return replace(self.plan, given=(*self.plan.given, given))
+
+    def _comes_by_star(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
+        if self.facts is None:
+            return True
+        if fact is None:
+            return False
+        modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]
+        roots = {module.partition(".")[0] for module in modules}
+        return fact.module is None or fact.module.partition(".")[0] in roots | {"builtins"}
+
+    # what is said
+    def _say(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:
+        name = blocked.name
+        where, cell, line = self._where(blocked)
+        if fact is None and blocked.index is None:
+            if blocked.need is Need.PERHAPS:
+                return
+            if blocked.need is Need.LATE:
+                text = f"{where} may read `{name}`, which nothing binds. If that line runs in the job, it fails there."
+                solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
+                return
+            solved.unbound.append(name)
+            solved.errors.append(self._undefined(blocked, where, cell, line))
+            return
+        solved.unbound.append(name)
+        kind = _kind(fact)
+        reason = blocked.reason or "it is in the kernel, but no cell that is known bound it"
+        ways = f"--push {name} sends the value that it has now"
+        if blocked.index is not None and self._is_trained(blocked.index):
+            ways += f", --with-cell {self.steps[blocked.index].statement.cell} runs that cell again in the job"
+        text = f"{where} needs `{name}`{kind}, which the job cannot make again: {reason}. Type: {ways}."
+        solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
+
+    def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
+        name = blocked.name
+        if blocked.readers == frozenset({len(self.steps)}):
+            close = difflib.get_close_matches(name, sorted(self._bound_names()), n=1)
+            hint = f" Did you mean -o {close[0]}?" if close else ""
+            hint = hint or " Name it as the cell does."
+            text = f"-o {name}: nothing binds `{name}` in the training cell or before it.{hint}"
+            return Problem("output_unbound", text, cell, line, (name,))
+        if name in OUTPUT_NAMES or (name.startswith("_") and name[1:].isdigit()):
+            text = f"{where} reads `{name}`; outputs do not exist in a job. Give the value a name in its cell."
+            return Problem("undefined_name", text, cell, line, (name,))
+        because = f" ({blocked.reason})" if blocked.reason else ""
+        close = difflib.get_close_matches(name, sorted(self._bound_names() - {name}), n=1)
+        hint = f"Did you mean `{close[0]}`?" if close else f"Run the cell that defines `{name}`, or define it here."
+        text = f"{where} reads `{name}`, which no cell that ran has defined{because}. {hint}"
+        return Problem("undefined_name", text, cell, line, (name,))
+
+    def _bound_names(self) -> set[str]:
+        return {name for step in self.steps for name in step.flow.binds} | (BUILTINS - {"__name__"}) & {"range", "len"}
+
+    def _is_trained(self, index: int) -> bool:
+        step = self.steps[index]
+        return step.trains or bool(step.fits)
+
+    def _where(self, blocked: Blocked) -> tuple[str, str, int]:
+        """The place that reads the name: the training cell's, where it does."""
+        last = len(self.steps)
+        inside = sorted(i for i in blocked.readers if i < last)
+        inside = [i for i in inside if i >= self.goal] or inside
+        if not inside:
+            return f"-o {blocked.name}", f"cell [{self.training.count}]", self.training.first_line - 1
+        statement = self.steps[inside[0]].statement
+        line = _line_of(self.steps[inside[0]], blocked.name)
+        return f"{statement.label}, line {line},", statement.label, line
+
+
+def _line_of(step: Step, name: str) -> int:
+    """The line of a statement where a name stands, for messages."""
+    statement = step.statement
+    node = statement.node
+    if node is None:
+        return statement.line
+    first: int = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    lead = next((i for i, line in enumerate(statement.lines) if not line.text.lstrip().startswith("#")), 0)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id == name:
+            offset = part.lineno - first + lead
+            return statement.lines[min(offset, len(statement.lines) - 1)].line
+    return statement.lines[lead].line
+
+
+def _kind(fact: NameFact | None) -> str:
+    if fact is None:
+        return ""
+    words = [fact.type_name]
+    if fact.shape:
+        words.append(fact.shape)
+    if fact.size_bytes is not None:
+        words.append(size_text(fact.size_bytes))
+    return f" ({', '.join(words)})"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people: "12.4 MB"."""
+    size, unit = float(size_bytes), "bytes"
+    for larger in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,0 +1,296 @@
+"""The backward slice: which steps the training cell needs, from the last one to the first. Pure."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from jupyter_dlaas.notebook.tracing import Step
+
+BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
+GIVEN_IN_JOBS = frozenset({"display", "get_ipython"})  # the job's runner provides them
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A line that binds names by value or by reference, put before the step `index`.
+
+    It has the kernel's present value, so nothing that bound or changed these names later may run in the job.
+    """
+
+    index: int
+    names: tuple[str, ...]
+    source: str
+    kind: str  # "pushed", "result", "literal"
+    needs: frozenset[str] = frozenset()  # classes and functions that must stand before it
+    reason: str = ""
+    cell: str = ""  # the place in the notebook that a traceback names for this line
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is settled before a pass over the steps."""
+
+    goal: int  # index of the training cell's first step
+    outputs: tuple[str, ...] = ()
+    given: tuple[Given, ...] = ()
+    with_cells: frozenset[int] = frozenset()
+    poison: Mapping[int, str] = field(default_factory=dict)  # steps that cannot run again, with the reason
+    stars: bool = False
+    goal_trains: frozenset[str] = frozenset()  # names that the training cell trains
+
+
+class Need(IntEnum):
+    """How surely a name is read."""
+
+    PERHAPS = 0  # lazy annotations, names that the reader may have bound itself
+    LATE = 1  # by a function that may be called
+    SURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A name that is needed, and whose value cannot be made again."""
+
+    name: str
+    index: int | None  # the step that made it; None: no step did
+    reason: str
+    readers: frozenset[int]
+    need: Need
+
+
+@dataclass(slots=True)
+class Want:
+    """A name that later steps need. Scratch of one pass."""
+
+    need: Need
+    readers: set[int]
+    may_be_bound: bool = False
+    left_by: int | None = None  # a training that bound it is left out
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """An earlier training that is left out, or kept because its result is needed."""
+
+    index: int
+    names: tuple[str, ...]
+    is_kept: bool
+
+
+@dataclass(slots=True)
+class Slice:
+    """The outcome of one pass."""
+
+    kept: dict[int, str] = field(default_factory=dict)  # step -> reason
+    left: dict[int, tuple[str, str]] = field(default_factory=dict)  # step -> kind, reason
+    lines: list[Given] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    unsure: list[int] = field(default_factory=list)  # in a cell that raised: may have changed something that is needed
+    builtins: set[str] = field(default_factory=set)  # needed, and bound by no kept step
+
+
+def slice_steps(steps: Sequence[Step], plan: Plan) -> Slice:
+    """One pass over the steps, backwards. What is blocked is for the caller to solve, with another plan."""
+    return _Pass(steps, plan).run()
+
+
+class _Pass:
+    def __init__(self, steps: Sequence[Step], plan: Plan) -> None:
+        self.steps, self.plan = steps, plan
+        self.wanted: dict[str, Want] = {}
+        self.slice = Slice()
+        self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
+
+    def run(self) -> Slice:
+        for name in self.plan.outputs:
+            self.want(name, len(self.steps), Need.SURE)
+        for index in range(len(self.steps), -1, -1):
+            for given in self.plan.given:
+                if given.index == index:
+                    self.give(given)
+            if index > 0:
+                self.step(index - 1)
+        for name, want in sorted(self.wanted.items()):
+            if want.left_by is not None and not want.may_be_bound:
+                place = self.steps[want.left_by].statement.label
+                self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are left out")
+            elif name in BUILTINS | GIVEN_IN_JOBS:
+                self.slice.builtins.add(name)
+            elif not want.may_be_bound:
+                self.block(name, None, want.reason)
+        return self.slice
+
+    # names
+    def want(self, name: str, reader: int, need: Need) -> None:
+        known = self.wanted.get(name)
+        if known is None:
+            self.wanted[name] = Want(need, {reader})
+        else:
+            known.need = max(known.need, need)
+            known.readers.add(reader)
+            if need is Need.SURE:
+                known.may_be_bound = False
+
+    def block(self, name: str, index: int | None, reason: str) -> None:
+        want = self.wanted.pop(name)
+        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need))
+
+    def give(self, given: Given) -> None:
+        if given.kind != "pushed" and not any(name in self.wanted for name in given.names):
+            return
+        self.slice.lines.append(given)
+        for name in given.names:
+            self.wanted.pop(name, None)
+        for name in given.needs:
+            self.want(name, given.index, Need.LATE)
+
+    def settled(self, index: int) -> frozenset[str]:
+        """Names whose given value already has what this step did to them."""
+        return frozenset(name for name, at in self.given_at.items() if at <= index)
+
+    # steps
+    def step(self, index: int) -> None:
+        step, plan = self.steps[index], self.plan
+        statement = step.statement
+        if index >= plan.goal or step.is_future:
+            self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
+            return
+        if statement.node is None:
+            self.leave(index, *_magic(step))
+            return
+        if statement.cell in plan.with_cells and statement.ran != "no":
+            self.keep(index, f"--with-cell {statement.cell}")
+            return
+        if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
+            self.leave(index, "raised", f"{statement.label} raised an error here or before")
+            return
+        if step.is_star:
+            if plan.stars:
+                self.keep(index, "names come from it")
+            else:
+                self.leave(index, "unneeded", "every needed name is bound without it")
+            return
+        if step.is_setup and index not in plan.poison and not step.foreign:
+            self.keep(index, "sets up something for all that follows")
+            return
+        settled = self.settled(index)
+        self.deleted(index, step)
+        wanted = frozenset(self.wanted) - settled
+        binds = (step.flow.binds | step.globals_bound) & wanted
+        changes = self._changes(step, wanted, settled)
+        if not binds | changes:
+            self.leave(index, *self._why_unneeded(step, settled))
+        elif self._trains(step) and not self._gives_result(step, binds):
+            self._leave_training(index, binds, changes)
+        elif reason := self._why_blocked(index, step):
+            self._cannot(index, step, binds | changes, reason)
+        else:
+            if self._trains(step):
+                self.slice.trained.append(Trained(index, tuple(sorted(changes or binds)), is_kept=True))
+            self.keep(index, _because(binds, changes))
+
+    def _changes(self, step: Step, wanted: frozenset[str], settled: frozenset[str]) -> frozenset[str]:
+        """The wanted names that a step changes, but for changes that a given value already has in it."""
+        found: frozenset[str] = frozenset()
+        for touch in step.touches:
+            if touch.below.isdisjoint(settled) or touch.name in wanted:
+                found |= touch.affects
+        return found & wanted
+
+    def keep(self, index: int, reason: str) -> None:
+        step = self.steps[index]
+        self.slice.kept[index] = reason
+        settled = self.settled(index)
+        for name in step.flow.kills:
+            if name not in settled:
+                self.wanted.pop(name, None)
+        for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
+            if name in self.wanted:
+                self.wanted[name].may_be_bound = True
+        for name in step.flow.reads:
+            self.want(name, index, Need.SURE)
+        for name in step.reads_late - step.flow.reads:
+            self.want(name, index, Need.LATE)
+        for name in step.flow.soft - step.flow.reads:
+            self.want(name, index, Need.PERHAPS)
+
+    def leave(self, index: int, kind: str, reason: str) -> None:
+        self.slice.left[index] = (kind, reason)
+
+    def deleted(self, index: int, step: Step) -> None:
+        for name in step.flow.deletes & frozenset(self.wanted):
+            if name in BUILTINS:
+                self.wanted.pop(name)  # `del list` gives the builtin back
+            elif name not in self.settled(index):
+                self.block(name, None, f"{step.statement.label}, line {step.statement.line} deleted it")
+
+    def _trains(self, step: Step) -> bool:
+        if step.statement.node is None or step.is_definition:
+            return False
+        return step.trains or not step.fits.isdisjoint(self.plan.goal_trains)
+
+    def _gives_result(self, step: Step, binds: frozenset[str]) -> bool:
+        """`history = model.fit(x)` with `history` needed; not `model = train(model)`, which only trains on."""
+        return bool(binds) and not step.is_block and not binds <= (step.flow.reads | step.flow.soft)
+
+    def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str]) -> None:
+        statement = self.steps[index].statement
+        self.leave(index, "trained", "an earlier training: the job starts fresh")
+        step = self.steps[index]
+        names = (changes | binds) & step.trained or changes & step.fits or changes - step.flow.binds or changes | binds
+        self.slice.trained.append(Trained(index, tuple(sorted(names)), is_kept=False))
+        for name in binds:
+            if self.wanted[name].left_by is None:
+                self.wanted[name].left_by = index
+                self.wanted[name].reason = f"{statement.label}, line {statement.line} made it while training"
+
+    def _why_blocked(self, index: int, step: Step) -> str:
+        statement = step.statement
+        if index in self.plan.poison:
+            return self.plan.poison[index]
+        if step.foreign:
+            return f"{statement.label}, line {statement.line} got it from {step.foreign}"
+        if statement.ran == "partly" or (statement.ran == "unknown" and not step.is_definition):
+            return f"{statement.label} raised an error, so what line {statement.line} made of it is not known"
+        return ""
+
+    def _cannot(self, index: int, step: Step, names: frozenset[str], reason: str) -> None:
+        if step.statement.ran == "unknown" and not step.flow.binds & names:
+            self.slice.unsure.append(index)
+            self.leave(index, "raised", reason)
+            return
+        self.leave(index, "literal", reason)
+        for name in sorted(names):
+            self.block(name, index, reason)
+
+    def _why_unneeded(self, step: Step, settled: frozenset[str]) -> tuple[str, str]:
+        touched = (step.flow.binds | step.changes) & settled
+        if touched:
+            kinds = sorted(given.kind for given in self.plan.given if touched & set(given.names))
+            reasons = [given.reason for given in self.plan.given if touched & set(given.names) and given.reason]
+            return kinds[0], (reasons or [f"{_list(sorted(touched))} comes with the value that it has now"])[0]
+        if not step.flow.binds and not step.changes:
+            return "shown", "shows something and changes nothing"
+        return "unneeded", "the training cell does not need it"
+
+
+def _magic(step: Step) -> tuple[str, str]:
+    if step.statement.kind == "job":
+        return "job", "ran as a job, not in this kernel"
+    return "magic", "a notebook command; what it did to files and packages is there"
+
+
+def _because(binds: frozenset[str], changes: frozenset[str]) -> str:
+    if binds:
+        return f"binds {_list(sorted(binds))}"
+    return f"changes {_list(sorted(changes))}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,326 @@
+"""From statements to steps: what each one does in the light of all that ran before it. Pure, forward in time.
+
+A step knows the names that its calls may read (function bodies read globals when they are called, not when they are
+defined), the objects that it changes through other names (`layer = model.fc; layer.weight.zero_()`), whether it trains
+something, and whether it can run again at all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from jupyter_dlaas.notebook.cells import Statement
+from jupyter_dlaas.notebook.effects import (
+    BLOCKS,
+    FITS,
+    SEEDS,
+    Behaviour,
+    Call,
+    Effects,
+    behaviour_of,
+    effects_of,
+    is_setup,
+    is_step,
+    module_attribute,
+    own_methods,
+    reach,
+    walk_now,
+)
+from jupyter_dlaas.notebook.names import Flow, flow_of
+
+ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A change of an object through one of its names."""
+
+    name: str
+    below: frozenset[str]  # the name, and all names whose objects it holds
+    affects: frozenset[str]  # those, and the names that hold any of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One statement with all that it does."""
+
+    statement: Statement
+    flow: Flow
+    reads_late: frozenset[str]  # what the functions and objects that it uses read when they are called
+    touches: tuple[Touch, ...]  # objects that are different afterwards
+    globals_bound: frozenset[str]  # by functions that it calls
+    uses: frozenset[str]  # the notebook's own functions that it may call
+    is_setup: bool
+    is_star: bool
+    is_future: bool
+    trains: bool  # a gradient step: surely a training
+    trained: frozenset[str]  # what its optimisers and training functions are given
+    fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
+    foreign: str  # why it cannot run again, "" if it can
+
+    @property
+    def is_block(self) -> bool:
+        """A loop, with, if, try or match."""
+        return isinstance(self.statement.node, BLOCKS)
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """All names whose objects are different afterwards."""
+        return frozenset().union(*(touch.affects for touch in self.touches))
+
+    @property
+    def is_definition(self) -> bool:
+        """An import, function, class or plain constant: no side effect, and the same wherever it runs."""
+        node = self.statement.node
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            return node.value is not None and _is_constant(node.value)
+        return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All steps, and what is known when the last one has run."""
+
+    steps: tuple[Step, ...]
+    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that made it
+    definitions: frozenset[str]  # the notebook's own functions and classes
+    late: dict[str, frozenset[str]]
+    behaviours: dict[str, Behaviour]
+
+
+def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
+    """Go through the statements in the order in which they ran. `immutable`: names that no call can change."""
+    tracer = _Tracer(immutable)
+    steps = tuple(tracer.step(statement) for statement in statements)
+    holds = {name: tracer.objects.get(name, frozenset()) | tracer.makers.get(name, frozenset()) for name in tracer.seen}
+    definitions = frozenset(tracer.behaviours) | frozenset(tracer.classes)
+    return Trace(steps, holds, definitions, tracer.late, tracer.behaviours)
+
+
+class _Tracer:
+    def __init__(self, immutable: Collection[str]) -> None:
+        self.immutable = frozenset(immutable)
+        self.lazy_annotations = False
+        self.seen: set[str] = set()
+        self.plain: set[str] = set()  # bound by imports, definitions, constants
+        self.modules: set[str] = set()
+        self.asking: set[str] = set()  # names of widget libraries
+        self.classes: set[str] = set()
+        self.late: dict[str, frozenset[str]] = {}
+        self.objects: dict[str, frozenset[str]] = {}
+        self.makers: dict[str, frozenset[str]] = {}
+        self.behaviours: dict[str, Behaviour] = {}
+        self.methods: dict[str, Behaviour] = {}
+        self.globals_of: dict[str, frozenset[str]] = {}
+
+    def step(self, statement: Statement) -> Step:
+        node = statement.node
+        if node is None:
+            return _nothing(statement)
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            self.lazy_annotations = self.lazy_annotations or any(a.name == "annotations" for a in node.names)
+        flow = flow_of(node, lazy_annotations=self.lazy_annotations)
+        effects = effects_of([node])
+        reads = flow.reads | flow.soft
+        reads_late = self._closure(reads) - reads
+        uses = frozenset(n for n in reads | reads_late if n in self.behaviours) if effects.calls else frozenset()
+        behaviour = Behaviour()
+        for name in sorted(uses):
+            behaviour = behaviour.also(self.behaviours[name])
+        globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
+        self._hold(effects, flow)
+        touches = self._touches(effects, behaviour if uses else Behaviour(), statement)
+        fits, trained, trains = self._training(effects, uses)
+        self._remember(node, flow, reads)
+        for name in {name for touch in touches for name in touch.affects}:
+            self.late[name] = self.late.get(name, frozenset()) | flow.late | self._late_of(reads - {name})
+        root = module_attribute(node)
+        own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
+        return Step(
+            statement=statement,
+            flow=flow,
+            reads_late=reads_late,
+            touches=touches,
+            globals_bound=globals_bound,
+            uses=uses,
+            is_setup=is_setup(node) or own_seed or (root is not None and root in self.modules),
+            is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
+            is_future=isinstance(node, ast.ImportFrom) and node.module == "__future__",
+            trains=trains,
+            trained=trained,
+            fits=fits,
+            foreign=statement.foreign or self._asks(node, uses),
+        )
+
+    # what is read later
+    def _late_of(self, names: Iterable[str]) -> frozenset[str]:
+        return frozenset().union(*(self.late.get(name, frozenset()) for name in names))
+
+    def _closure(self, names: Iterable[str]) -> frozenset[str]:
+        return reach(names, self.late)
+
+    def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
+        """What the names bound here read when they are used, and what kind of thing they are."""
+        late = flow.late | self._late_of(reads)
+        is_plain = _binds_plain(node)
+        for name in flow.binds:
+            self.seen.add(name)
+            self.late[name] = late if name in flow.kills else self.late.get(name, frozenset()) | late
+            self.behaviours.pop(name, None)
+            self.globals_of.pop(name, None)
+            for group in (self.plain, self.modules, self.asking, self.classes):
+                group.discard(name)
+            if is_plain:
+                self.plain.add(name)
+                self.objects.pop(name, None)
+                self.makers.pop(name, None)
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self.behaviours[name] = behaviour_of(node)
+                self.globals_of[name] = flow.globals_bound
+            case ast.ClassDef(name=name):
+                self.classes.add(name)
+                self.globals_of[name] = flow.globals_bound
+                for method, behaviour in own_methods(node).items():
+                    self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
+                self.behaviours[name] = behaviour_of(function)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                self._wrapped(name, call)  # `step = jax.jit(step)`, `f = partial(g, 2)`
+            case ast.Import(names=names):
+                for alias in names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    self.modules.add(bound)
+                    if alias.name.partition(".")[0] in ASKING_MODULES:
+                        self.asking.add(bound)
+            case ast.ImportFrom(module=str(module), names=names):
+                for alias in names:
+                    bound = alias.asname or alias.name
+                    self.modules.add(bound) if bound.islower() else None
+                    if module in ASKING_MODULES or f"{module}.{alias.name}" in ASKING_MODULES:
+                        self.asking.add(bound)
+            case _:
+                return
+
+    def _wrapped(self, name: str, call: ast.Call) -> None:
+        inner = [a.id for a in call.args if isinstance(a, ast.Name) and a.id in self.behaviours]
+        if inner:
+            self.behaviours[name] = self.behaviours[inner[0]]
+            self.globals_of[name] = self.globals_of.get(inner[0], frozenset())
+
+    # what is changed
+    def _hold(self, effects: Effects, flow: Flow) -> None:
+        for hold in effects.holds:
+            objects = frozenset(n for n in hold.objects if self._is_object(n))
+            for target in hold.targets:
+                is_new = hold.is_sure and target in flow.kills and target not in hold.objects
+                self.objects[target] = objects if is_new else self.objects.get(target, frozenset()) | objects
+                self.makers[target] = hold.makers if is_new else self.makers.get(target, frozenset()) | hold.makers
+
+    def _is_object(self, name: str) -> bool:
+        return name not in self.plain and name not in self.immutable
+
+    def _touches(self, effects: Effects, behaviour: Behaviour, statement: Statement) -> tuple[Touch, ...]:
+        touched = set(effects.touches)
+        shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
+        for call in effects.calls:
+            touched |= self._touched_by(call, behaviour, shows_value=shows_value)
+        touched |= {n for n in behaviour.touches if self._is_object(n)}
+        return tuple(self._touch(name) for name in sorted(touched))
+
+    def _touched_by(self, call: Call, behaviour: Behaviour, *, shows_value: bool) -> set[str]:
+        args = {n for n in call.args if self._is_object(n)}
+        receiver = {call.receiver} if call.receiver else set()
+        own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
+        if call.verb in {"reload", "setattr", "delattr"}:
+            return set(call.args)
+        if call.function is not None and own is not None:
+            return args if behaviour.touches_args else set()
+        if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
+            return set()
+        if own is not None and not call.is_dropped:
+            return (receiver | args) if own.touches_args else set()
+        if call.is_dropped and not (shows_value and call.receiver in self.modules and not call.is_in_place):
+            return {n for n in receiver if n not in self.modules} | args
+        if call.is_in_place:
+            return {n for n in receiver if n not in self.modules} | (args if call.receiver in self.modules else set())
+        return set()
+
+    def _touch(self, name: str) -> Touch:
+        below = reach([name], self.objects)
+        found = set(below)
+        for other in self.objects:
+            if other not in found and not below.isdisjoint(reach([other], self.objects)):
+                found.add(other)
+        for other, makers in self.makers.items():  # `Net.forward = better` changes every model that `Net` made
+            if name in makers:
+                found.add(other)
+        return Touch(name, below, frozenset(found))
+
+    # what trains
+    def _training(self, effects: Effects, uses: frozenset[str]) -> tuple[frozenset[str], frozenset[str], bool]:
+        fits: set[str] = set()
+        trained: set[str] = set()
+        trains = any(self.behaviours[name].trains for name in uses)
+        for call in effects.calls:
+            method = self.methods.get(call.verb) if call.receiver else None
+            if is_step(call) or (method is not None and method.trains):
+                trains = True
+                if call.receiver and call.verb != "backward":
+                    trained |= reach([call.receiver], self.objects)
+            elif call.function in uses and trains:
+                trained |= reach([a for a in call.args if self._is_object(a)], self.objects)
+            elif call.receiver and call.receiver not in self.modules and call.verb in FITS:
+                if call.verb == "train" and "train" not in call.receiver.lower():
+                    continue  # `model.train()` sets a mode
+                fits |= reach([call.receiver], self.objects)
+                if "trainer" in call.receiver.lower() or call.receiver in {"learn", "learner"}:
+                    fits |= reach(call.args, self.objects)
+        return frozenset(fits), frozenset(trained), trains
+
+    # what cannot run again
+    def _asks(self, node: ast.stmt, uses: frozenset[str]) -> str:
+        if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
+            return ""
+        for part in walk_now([node]):
+            if not isinstance(part, ast.Call):
+                continue
+            names = {n.id for n in ast.walk(part.func) if isinstance(n, ast.Name)}
+            if "input" in names and isinstance(part.func, ast.Name) and "input" not in self.seen:
+                return "input()"
+            if names & self.asking:
+                return "a widget or a prompt"
+        asking = sorted(name for name in uses if self.behaviours[name].asks)
+        return f"input(), asked by `{asking[0]}`" if asking else ""
+
+
+def _nothing(statement: Statement) -> Step:
+    none: frozenset[str] = frozenset()
+    return Step(
+        statement=statement,
+        flow=Flow(),
+        reads_late=none,
+        touches=(),
+        globals_bound=none,
+        uses=none,
+        is_setup=False,
+        is_star=False,
+        is_future=False,
+        trains=False,
+        trained=none,
+        fits=none,
+        foreign="",
+    )
+
+
+def _binds_plain(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return isinstance(node.value, ast.Constant | ast.Lambda)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in ast.walk(node))
