@@ -155,10 +155,10 @@ class SimulatedPool:
         """The facts after `offset`, with the trouble that was asked for."""
         one = self._job(job)
         self._heard(job)
-        journal = bytes(one.streams.get(JOURNAL, b"")[: one.journal_shown])
-        found, end = facts_in(journal[offset:], offset, f"the journal of job {job}")
+        journal = one.streams.get(JOURNAL, bytearray())
+        found, end = facts_in(bytes(journal[offset : one.journal_shown]), offset, f"the journal of job {job}")
         if found and self.trouble.is_repeated:
-            earlier, _ = facts_in(journal[:offset], 0, job)
+            earlier, _ = facts_in(bytes(journal[:offset]), 0, job)
             found = self._random.sample(earlier, min(len(earlier), 2)) + found
         if self.trouble.is_reordered:
             self._random.shuffle(found)
@@ -258,6 +258,8 @@ class SimulatedPool:
             return bytes(one.streams.get(JOURNAL, b"")[: one.journal_shown])
         if stream == PROGRESS and one.journal_shown:
             return json.dumps(encode(one.play.progress)).encode()
+        if stream in (METRICS, PROGRESS):
+            return bytes(one.streams.get(stream, b""))
         if stream not in one.streams:
             raise NotFound(f"job {job} has no stream {stream!r}")
         return bytes(one.streams[stream])

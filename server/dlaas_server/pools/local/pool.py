@@ -1,0 +1,340 @@
+"""The pool on this machine: files for the facts, processes for the work, and no thread for any job."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import jupyter_dlaas
+from dlaas_server.core.model import Node
+from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
+from dlaas_server.pools.config import PoolConfig, load_config
+from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
+from dlaas_server.pools.local.folder import JobFolder, in_words
+from dlaas_server.pools.local.watching import JobWatch
+from dlaas_server.pools.paths import safe_parts
+from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
+from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
+from jupyter_dlaas.runtime.files import send_datagram
+from jupyter_dlaas.runtime.process import JOB_MARK, Identity, boot_id, environment_of
+from jupyter_dlaas.runtime.start import Started, start_guardian
+
+__all__ = ["LocalPool", "Starter"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PROBE_EVERY_S: Final = 10.0
+SMALL_BYTES: Final = 1 << 18
+"""Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
+
+
+class Starter(Protocol):
+    """Starts a guardian and returns once its process exists."""
+
+    def __call__(
+        self,
+        job_dir: Path,
+        interpreter: str,
+        package_dir: Path,
+        environment: Mapping[str, str],
+        zygote_dir: Path | None,
+        framework: str | None,
+    ) -> Started: ...
+
+
+class LocalPool:
+    """Jobs on this machine, kept in `directory`.
+
+    Everything about a job is in its directory, so an engine that starts anew knows what the one before knew.
+    """
+
+    isolation = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is advice, not a wall"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: PoolConfig | None = None,
+        probe: Probe | None = None,
+        start: Starter = start_guardian,
+        uses_zygote: bool = True,
+    ) -> None:
+        self.path = directory
+        self.config = load_config(directory) if config is None else config
+        self.name = self.config.pool.name
+        self.unit = "CPU slot"
+        self._jobs_dir = directory / "jobs"
+        self._probe = probe
+        self._start = start
+        self._zygote_dir = directory / "zygotes" if uses_zygote else None
+        self._nodes: tuple[Node, ...] = ()
+        self._package_dir = directory
+        self._changed: Changed = lambda job, stream: None
+        self._nodes_changed: Callable[[], None] = lambda: None
+        self._watch: JobWatch | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._specs: dict[str, JobSpec] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
+
+    # ---- begin and end ---------------------------------------------------------------------------------------
+
+    async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
+        """Find the devices, and the jobs of an earlier engine with their guardians."""
+        self._changed, self._nodes_changed = changed, nodes_changed
+        with in_words(f"the pool's directory {self.path} cannot be used"):
+            self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._zygote_dir is not None:
+                self._zygote_dir.mkdir(mode=0o700, exist_ok=True)
+            self._package_dir = await asyncio.to_thread(_package_dir, self.path / "runtime")
+        if self._probe is None:
+            self._probe = await asyncio.to_thread(choose_probe, self.config, is_ours=self._is_ours)
+        self.unit = self._probe.unit
+        self._watch = JobWatch(changed, self._guardian_gone)
+        for folder in await asyncio.to_thread(self._find_jobs):
+            self._hold_again(folder)
+        self._nodes = await asyncio.to_thread(self._probe.nodes, self._lent_devices())
+        if self.unit == "GPU":
+            self._probing = asyncio.create_task(self._probe_again(), name="device probe")
+
+    async def close(self) -> None:
+        """Stop watching. Jobs go on."""
+        if self._probing is not None:
+            self._probing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._probing
+            self._probing = None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._probe is not None:
+            self._probe.close()
+
+    def _find_jobs(self) -> list[JobFolder]:
+        """Jobs of which a process may be left. Also clears away what a crash left half made or half removed."""
+        found: list[JobFolder] = []
+        for entry in sorted(self._jobs_dir.iterdir()):
+            if entry.name.startswith((".making-", ".removed-")):
+                shutil.rmtree(entry, ignore_errors=True)
+                continue
+            folder = JobFolder(entry.name, entry)
+            if entry.is_dir() and ((entry / "wanted.json").exists() or folder.guardian()) and not folder.is_closed():
+                found.append(folder)
+        return found
+
+    def _hold_again(self, folder: JobFolder) -> None:
+        assert self._watch is not None
+        self._watch.follow(folder)
+        self._watch.is_guarded(folder)
+        wanted = folder.wanted()
+        if wanted is not None:
+            self._lend(folder.job, wanted)
+
+    # ---- devices ---------------------------------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        """This machine, or the nodes that the configuration describes."""
+        return self._nodes
+
+    async def _probe_again(self) -> None:
+        assert self._probe is not None
+        while True:
+            await asyncio.sleep(PROBE_EVERY_S)
+            nodes = await asyncio.to_thread(self._probe.nodes, self._lent_devices())
+            if nodes != self._nodes:
+                self._nodes = nodes
+                self._nodes_changed()
+
+    def _is_ours(self, pid: int) -> bool:
+        home = environment_of(pid).get(JOB_MARK)
+        return home is not None and Path(home).parent == self._jobs_dir
+
+    def _lend(self, job: str, wanted: Wanted) -> None:
+        now = frozenset(device for member in wanted.members for device in member.devices)
+        before = self._lent.get(job, (frozenset[str](), frozenset[str]()))
+        if before[0] != now:
+            self._lent[job] = (now, before[0])
+
+    def _lent_devices(self) -> Mapping[str, str]:
+        return {device: job for job, both in self._lent.items() for some in both for device in some}
+
+    def _seat(self, member: MemberWanted, spec: JobSpec) -> MemberWanted:
+        """The member with the environment of its seat."""
+        node = next((n for n in self._nodes if n.name == member.node), None)
+        own = seat_environment(
+            member.devices,
+            cores_of_node=node.cpus if node else 1.0,
+            slots_of_node=len(node.devices) if node else 1,
+            cpus=spec.cpus_per_learner,
+        )
+        return replace(member, environment=own | dict(member.environment))
+
+    # ---- jobs ------------------------------------------------------------------------------------------------
+
+    async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
+        """Make the job's directory; one that exists stays as it is."""
+        await asyncio.to_thread(self._folder(job).create, owner, spec, environment)
+
+    async def put(self, job: str, path: str, data: bytes) -> None:
+        """Store one file of the job, whole or not at all."""
+        await asyncio.to_thread(self._folder(job).put, path, data)
+
+    async def put_file(self, job: str, path: str, source: str) -> None:
+        """Store a copy of a file."""
+        await asyncio.to_thread(self._folder(job).put_file, path, source)
+
+    async def remove(self, job: str) -> None:
+        """Take the job's files away. Refused while its guardian lives."""
+        folder = self._folder(job)
+        async with self._lock(job):
+            if self._watching().is_guarded(folder):
+                raise PoolError(f"job {job} cannot be removed: its guardian still runs")
+            self._watching().forget(job)
+            self._specs.pop(job, None)
+            self._lent.pop(job, None)
+            await asyncio.to_thread(folder.remove)
+        self._locks.pop(job, None)
+
+    def directory(self, job: str) -> str:
+        """The job's directory."""
+        return str(self._folder(job).root)
+
+    def _folder(self, job: str) -> JobFolder:
+        try:
+            parts = safe_parts(job)
+        except Refused as error:
+            raise NotFound(f"the pool has no job {job!r}") from error
+        if len(parts) != 1 or job.startswith("."):
+            raise NotFound(f"the pool has no job {job!r}")
+        return JobFolder(job, self._jobs_dir / job)
+
+    def _watching(self) -> JobWatch:
+        if self._watch is None:
+            raise PoolError(f"pool {self.name} is not open")
+        return self._watch
+
+    def _lock(self, job: str) -> asyncio.Lock:
+        return self._locks.setdefault(job, asyncio.Lock())
+
+    # ---- guardians -------------------------------------------------------------------------------------------
+
+    async def act(self, job: str, wanted: Wanted) -> None:
+        """Write the document and wake the job's guardian; start one where none lives."""
+        folder, watch = self._folder(job), self._watching()
+        async with self._lock(job):  # or two acts at once would start two guardians
+            folder.must_exist()
+            if job not in self._specs:
+                self._specs[job] = folder.spec()
+            spec = self._specs[job]
+            there = folder.wanted()
+            if there is not None and there.revision > wanted.revision:
+                return
+            wanted = replace(wanted, members=tuple(self._seat(m, spec) for m in wanted.members))
+            if there != wanted:
+                folder.write_wanted(wanted)
+            self._lend(job, wanted)
+            with in_words(f"job {job} cannot be watched"):
+                watch.follow(folder)
+            if watch.is_guarded(folder):
+                send_datagram(folder.root / "guardian.wake", b"wanted")
+            else:
+                await self._start_one(folder, spec)
+
+    async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
+        environment = folder.environment()
+        try:
+            started = await asyncio.to_thread(
+                self._start,
+                folder.root,
+                spec.interpreter or sys.executable,
+                self._package_dir,
+                environment,
+                self._zygote_dir,
+                spec.framework,
+            )
+        except OSError as error:
+            raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
+        log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
+        who = Identity(started.pid, started.start, boot_id())
+        if self._watch is not None and not self._watch.hold(folder.job, who):
+            # So short was its life that nothing will tell of its end: tell it here.
+            asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)
+
+    def _guardian_gone(self, job: str) -> None:
+        """Look at the journal for the last word; a job that is closed needs no watching."""
+        self._changed(job, JOURNAL)
+        if self._watch is not None and job not in self._watch.guarded() and self._folder(job).is_closed():
+            for stream in self._folder(job).stream_files():
+                self._changed(job, stream)
+            self._watch.unfollow(job)
+            self._lent.pop(job, None)
+            self._specs.pop(job, None)
+
+    async def is_guarded(self, job: str) -> bool | None:
+        """Whether a guardian lives."""
+        folder = self._folder(job)
+        folder.must_exist()
+        return self._watching().is_guarded(folder)
+
+    # ---- what happened ---------------------------------------------------------------------------------------
+
+    async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
+        """The facts after `offset`. They are on the disk for good when this returns."""
+        return await asyncio.to_thread(self._folder(job).facts, offset)
+
+    async def streams(self, job: str) -> Mapping[str, int]:
+        """The streams that there are, with their sizes."""
+        return self._folder(job).streams()
+
+    async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
+        """Bytes of a stream."""
+        return await self._blocking(limit, lambda: self._folder(job).read(stream, offset, limit))
+
+    async def time_of(self, job: str, member: int, offset: int) -> float | None:
+        """When the byte at `offset` of a learner's log was written."""
+        return self._folder(job).time_of(member, offset)
+
+    async def files(self, job: str, folder: str) -> Mapping[str, int]:
+        """Files below a folder, named from there."""
+        return await asyncio.to_thread(self._folder(job).files, folder)
+
+    async def get(self, job: str, path: str, offset: int, limit: int) -> bytes:
+        """Bytes of one file of the job."""
+        return await self._blocking(limit, lambda: self._folder(job).get(path, offset, limit))
+
+    async def _blocking(self, limit: int, read: Callable[[], T]) -> T:
+        return read() if limit <= SMALL_BYTES else await asyncio.to_thread(read)
+
+
+def _package_dir(runtime: Path) -> Path:
+    """A folder with nothing but `jupyter_dlaas` in it, for the PYTHONPATH of jobs.
+
+    The installation's own folder would bring every package of the engine's environment into the user's.
+    """
+    package = Path(jupyter_dlaas.__file__).resolve().parent
+    version = hashlib.sha256(f"{jupyter_dlaas.__version__}:{package}".encode()).hexdigest()[:16]
+    folder = runtime / version
+    link = folder / "jupyter_dlaas"
+    if link.is_symlink() and link.resolve() == package:
+        return folder
+    making = runtime / f".making-{version}-{os.getpid()}"
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(mode=0o700, parents=True)
+    (making / "jupyter_dlaas").symlink_to(package)
+    if folder.exists():
+        shutil.rmtree(folder)
+    with suppress(FileExistsError):
+        making.rename(folder)
+    shutil.rmtree(making, ignore_errors=True)
+    return folder

@@ -1,0 +1,425 @@
+"""What every pool promises to the engine. Each adapter's test module gives a `rig` and runs all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, log_of
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
+
+ENDLESS = 100_000
+LEADING_OUT = [
+    "../x",
+    "files/../../x",
+    "/etc/passwd",
+    "files//x",
+    "files/./x",
+    "",
+    "files/",
+    "files/a\0b",
+    "files/" + "a" * 300,
+]
+UP = FactKind.LEARNER_UP
+DOWN = FactKind.LEARNER_DOWN
+
+
+class Rig(Protocol):
+    """A pool under test, and what its tests need beside the contract."""
+
+    pool: Pool
+    news: list[tuple[str, str]]
+    """What `changed` was called with."""
+
+    async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
+        """A job whose learners take so many short steps, print one line each, and (first time) fail at one."""
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Let time pass until something is so; fails where it never is."""
+
+    def kill_guardian(self, job: str) -> None:
+        """As `kill -9`."""
+
+    def kill_learner(self, job: str, member: int) -> None:
+        """As `kill -9`."""
+
+    async def reopened(self) -> Pool:
+        """The pool as a new engine finds it; the old one is closed."""
+
+
+def wanted(
+    revision: int = 1, members: Sequence[int] = (0,), *, goal: Goal = Goal.RUN, generation: int = 1, node: str
+) -> Wanted:
+    seats = tuple(MemberWanted(member=m, node=node) for m in members)
+    return Wanted(revision=revision, goal=goal, generation=generation, members=seats, grace_s=5.0)
+
+
+async def facts_of(pool: Pool, job: str) -> list[Fact]:
+    return list((await pool.facts(job, 0))[0])
+
+
+async def kinds_of(pool: Pool, job: str) -> list[FactKind]:
+    return [fact.kind for fact in await facts_of(pool, job)]
+
+
+def members_of(facts: Sequence[Fact], kind: FactKind) -> list[int | None]:
+    return [fact.member for fact in facts if fact.kind == kind]
+
+
+class PoolContract:
+    """The promises. `rig` comes from the module that inherits them."""
+
+    # ---- helpers ---------------------------------------------------------------------------------------------
+
+    async def act(self, rig: Rig, job: str, revision: int = 1, members: Sequence[int] = (0,), **more: object) -> None:
+        node = rig.pool.nodes()[0].name
+        await rig.pool.act(job, wanted(revision, members, node=node, **more))  # type: ignore[arg-type]
+
+    async def told(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Fact]:
+        async def is_so() -> bool:
+            return (await kinds_of(rig.pool, job)).count(kind) >= times
+
+        await rig.until(is_so, f"{times} × {kind} of {job}")
+        return await facts_of(rig.pool, job)
+
+    async def unguarded(self, rig: Rig, job: str) -> None:
+        async def is_so() -> bool:
+            return await rig.pool.is_guarded(job) is False
+
+        await rig.until(is_so, f"{job} without a guardian")
+
+    async def running(self, rig: Rig, members: Sequence[int] = (0,), **how: int) -> str:
+        job = await rig.job(**how)
+        await self.act(rig, job, members=members)
+        await self.told(rig, job, FactKind.GENERATION)
+        return job
+
+    # ---- the pool --------------------------------------------------------------------------------------------
+
+    async def test_a_pool_says_what_it_is(self, rig: Rig) -> None:
+        assert rig.pool.name
+        assert rig.pool.unit in ("GPU", "CPU slot")
+        assert rig.pool.isolation
+
+    async def test_devices_have_ids_of_their_own_and_stay_in_order(self, rig: Rig) -> None:
+        ids = [(node.name, device.id) for node in rig.pool.nodes() for device in node.devices]
+
+        assert ids
+        assert len(set(ids)) == len(ids)
+        assert ids == [(node.name, device.id) for node in rig.pool.nodes() for device in node.devices]
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    async def test_a_job_that_was_never_made_is_not_found(self, rig: Rig) -> None:
+        pool = rig.pool
+        for ask in (
+            lambda: self.act(rig, "nobody-1"),
+            lambda: pool.put("nobody-1", "train.py", b""),
+            lambda: pool.is_guarded("nobody-1"),
+            lambda: pool.facts("nobody-1", 0),
+            lambda: pool.streams("nobody-1"),
+            lambda: pool.read("nobody-1", JOURNAL, 0, 10),
+            lambda: pool.time_of("nobody-1", 0, 0),
+            lambda: pool.files("nobody-1", "files"),
+            lambda: pool.get("nobody-1", "train.py", 0, 10),
+        ):
+            with pytest.raises(NotFound):
+                await ask()
+
+    async def test_a_job_cannot_be_a_path(self, rig: Rig) -> None:
+        for name in ("../a-1", "a/../../b", "/tmp", "", "..", "."):
+            with pytest.raises((NotFound, Refused)):
+                await rig.pool.get(name, "train.py", 0, 10)
+
+    async def test_making_a_job_again_leaves_what_is_there(self, rig: Rig) -> None:
+        job = await rig.job()
+        before = await rig.pool.get(job, "spec.json", 0, 10_000)
+        await rig.pool.create(job, "somebody", JobSpec(name="other"), {"A": "b"})
+
+        assert await rig.pool.get(job, "spec.json", 0, 10_000) == before
+
+    async def test_a_file_is_read_as_it_was_put(self, rig: Rig) -> None:
+        job = await rig.job()
+        await rig.pool.put(job, "files/own/module.py", b"old")
+        await rig.pool.put(job, "files/own/module.py", b"0123456789")
+
+        assert await rig.pool.get(job, "files/own/module.py", 0, 100) == b"0123456789"
+        assert await rig.pool.get(job, "files/own/module.py", 4, 3) == b"456"
+        assert await rig.pool.get(job, "files/own/module.py", 100, 3) == b""
+        assert await rig.pool.files(job, "files") == {"own/module.py": 10}
+
+    async def test_a_large_file_comes_from_the_disk(self, rig: Rig, tmp_path: Path) -> None:
+        job = await rig.job()
+        source = tmp_path / "large"
+        source.write_bytes(b"x" * 1_000_000)
+        await rig.pool.put_file(job, "inputs/pushed.bin", str(source))
+
+        assert await rig.pool.files(job, "inputs") == {"pushed.bin": 1_000_000}
+        assert await rig.pool.get(job, "inputs/pushed.bin", 0, 2_000_000) == source.read_bytes()
+
+    @pytest.mark.parametrize("path", LEADING_OUT)
+    async def test_a_path_that_leads_out_is_refused(self, rig: Rig, path: str) -> None:
+        job = await rig.job()
+        for ask in (
+            lambda: rig.pool.put(job, path, b"x"),
+            lambda: rig.pool.get(job, path, 0, 10),
+            lambda: rig.pool.files(job, path),
+        ):
+            with pytest.raises(Refused):
+                await ask()
+
+    @pytest.mark.parametrize("path", ["journal.jsonl", "wanted.json", "environment.json", "output/x", "files", "a.py"])
+    async def test_only_the_program_and_its_inputs_can_be_put(self, rig: Rig, path: str) -> None:
+        job = await rig.job()
+        with pytest.raises(Refused):
+            await rig.pool.put(job, path, b"x")
+
+    @pytest.mark.parametrize("path", ["environment.json", "nothing", "results/nothing.bin", "files"])
+    async def test_what_is_secret_or_not_there_is_not_found(self, rig: Rig, path: str) -> None:
+        job = await rig.job()
+        with pytest.raises(NotFound):
+            await rig.pool.get(job, path, 0, 10)
+
+    async def test_a_folder_that_is_not_there_has_no_files(self, rig: Rig) -> None:
+        job = await rig.job()
+
+        assert await rig.pool.files(job, "output") == {}
+
+    # ---- acts and facts --------------------------------------------------------------------------------------
+
+    async def test_a_new_job_has_no_facts_and_no_guardian(self, rig: Rig) -> None:
+        job = await rig.job()
+
+        assert await rig.pool.facts(job, 0) == ([], 0)
+        assert await rig.pool.is_guarded(job) is False
+
+    async def test_learners_start_in_rank_order_and_then_train_together(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1))
+        facts = await facts_of(rig.pool, job)
+        kinds = [fact.kind for fact in facts]
+
+        assert kinds[:4] == [FactKind.GUARDIAN_UP, FactKind.SEEN, UP, UP]
+        assert sorted(kinds[4:7]) == sorted([FactKind.LEARNER_READY, FactKind.LEARNER_READY, FactKind.GENERATION])
+        assert kinds[6] == FactKind.GENERATION
+        assert [(f.member, f.rank, f.generation) for f in facts if f.kind == UP] == [(0, 0, 1), (1, 1, 1)]
+        assert [f.revision for f in facts if f.kind == FactKind.SEEN] == [1]
+
+    async def test_facts_are_numbered_without_holes(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=5)
+        facts = await self.told(rig, job, FactKind.CLOSED)
+
+        assert [fact.n for fact in facts] == list(range(len(facts)))
+
+    async def test_the_offset_after_the_facts_brings_only_newer_ones(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        early, offset = await rig.pool.facts(job, 0)
+        await self.act(rig, job, 2, (), goal=Goal.STOP)
+        everything = await self.told(rig, job, FactKind.CLOSED)
+        late, end = await rig.pool.facts(job, offset)
+
+        assert [*early, *late] == everything
+        assert await rig.pool.facts(job, end) == ([], end)
+
+    async def test_a_job_that_ends_well_is_completed_and_closed(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1), steps=5)
+        facts = await self.told(rig, job, FactKind.CLOSED)
+        kinds = [fact.kind for fact in facts]
+
+        assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
+        assert kinds[-2:] == [FactKind.COMPLETED, FactKind.CLOSED]
+        assert facts[-1].why == "completed"
+        await self.unguarded(rig, job)
+
+    async def test_the_same_document_twice_changes_nothing(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        await self.act(rig, job)
+        await self.act(rig, job, 2)
+        facts = await self.told(rig, job, FactKind.SEEN, 2)
+
+        assert members_of(facts, UP) == [0]
+        assert members_of(facts, DOWN) == []
+
+    async def test_an_older_revision_is_dropped(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        await self.act(rig, job, 5)
+        await self.told(rig, job, FactKind.SEEN, 2)
+        await self.act(rig, job, 4, goal=Goal.STOP)
+        await self.act(rig, job, 6)
+        facts = await self.told(rig, job, FactKind.SEEN, 3)
+
+        assert [fact.revision for fact in facts if fact.kind == FactKind.SEEN] == [1, 5, 6]
+        assert members_of(facts, DOWN) == []
+
+    async def test_a_halted_job_is_left_by_all_and_closed(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1))
+        await self.act(rig, job, 2, (0, 1), goal=Goal.HALT)
+        facts = await self.told(rig, job, FactKind.CLOSED)
+
+        assert [fact.kind for fact in facts][-2:] == [FactKind.HALTED, FactKind.CLOSED]
+        assert facts[-1].why == "halted"
+        assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
+        await self.unguarded(rig, job)
+
+    async def test_a_halted_job_goes_on_with_new_learners(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        await self.act(rig, job, 2, (0,), goal=Goal.HALT)
+        await self.told(rig, job, FactKind.CLOSED)
+        await self.unguarded(rig, job)
+        await self.act(rig, job, 3, (1,), generation=2)
+        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+
+        assert members_of(facts, UP) == [0, 1]
+        assert [fact.took_over for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, False]
+        assert await rig.pool.is_guarded(job) is True
+
+    async def test_a_stopped_job_ends_at_once(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1))
+        await self.act(rig, job, 2, (), goal=Goal.STOP)
+        facts = await self.told(rig, job, FactKind.CLOSED)
+
+        assert facts[-1].why == "stopped"
+        assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
+        await self.unguarded(rig, job)
+
+    async def test_a_change_of_size_lets_the_old_leave_before_the_new_come(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1))
+        await self.act(rig, job, 2, (2, 3, 4), generation=2)
+        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+        order = [fact for fact in facts if fact.kind in (UP, DOWN)]
+
+        assert [fact.kind for fact in order] == [UP, UP, DOWN, DOWN, UP, UP, UP]
+        assert members_of(facts, UP) == [0, 1, 2, 3, 4]
+        assert FactKind.LOST not in [fact.kind for fact in facts]
+
+    # ---- losses ----------------------------------------------------------------------------------------------
+
+    async def test_a_killed_guardian_is_noticed_and_replaced(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        rig.news.clear()
+        rig.kill_guardian(job)
+        await self.unguarded(rig, job)
+
+        async def is_told() -> bool:
+            return (job, JOURNAL) in rig.news
+
+        await rig.until(is_told, "news of the guardian's end")
+        await self.act(rig, job)
+        facts = await self.told(rig, job, FactKind.GUARDIAN_UP, 2)
+
+        assert [fact.took_over for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, True]
+        assert members_of(facts, UP) == [0]
+        assert members_of(facts, DOWN) == []
+        await self.act(rig, job, 2, (), goal=Goal.STOP)
+        assert members_of(await self.told(rig, job, FactKind.CLOSED), DOWN) == [0]
+
+    async def test_a_killed_learner_breaks_its_generation_and_the_next_one_can_start(self, rig: Rig) -> None:
+        job = await self.running(rig, members=(0, 1))
+        rig.kill_learner(job, 1)
+        facts = await self.told(rig, job, FactKind.LOST)
+        (loss,) = (fact for fact in facts if fact.kind == DOWN and fact.member == 1)
+
+        assert loss.signal == 9
+        assert loss.failure is not None
+        assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
+        await self.act(rig, job, 2, (2, 3), generation=2)
+        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+        assert members_of(facts, UP) == [0, 1, 2, 3]
+
+    async def test_a_learner_that_fails_says_why(self, rig: Rig) -> None:
+        job = await self.running(rig, fails_at=3)
+        facts = await self.told(rig, job, FactKind.LOST)
+        (loss,) = (fact for fact in facts if fact.kind == DOWN)
+
+        assert loss.code == 1
+        assert loss.failure is not None
+        assert loss.failure.what
+        assert facts[-1].failure is not None
+
+    async def test_a_new_engine_finds_a_running_job(self, rig: Rig) -> None:
+        job = await self.running(rig)
+        before = await facts_of(rig.pool, job)
+        await rig.reopened()
+
+        assert await rig.pool.is_guarded(job) is True
+        assert (await facts_of(rig.pool, job))[: len(before)] == before
+        rig.news.clear()
+        await self.act(rig, job, 2, (), goal=Goal.STOP)
+        await self.told(rig, job, FactKind.CLOSED)
+        await self.unguarded(rig, job)
+        assert (job, JOURNAL) in rig.news
+
+    # ---- streams ---------------------------------------------------------------------------------------------
+
+    async def test_a_log_grows_and_is_read_without_gap_or_double(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=30)
+        await self.told(rig, job, FactKind.CLOSED)
+        size = (await rig.pool.streams(job))[log_of(0)]
+        whole = await rig.pool.read(job, log_of(0), 0, 1_000_000)
+        parts, at = b"", 0
+        while at < size:
+            chunk = await rig.pool.read(job, log_of(0), at, 7)
+            assert (chunk.start, chunk.size) == (at, size)
+            parts, at = parts + chunk.data, chunk.end
+
+        assert len(whole.data) == size > 0
+        assert parts == whole.data
+
+    async def test_an_offset_counts_from_the_end_when_it_is_negative(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=5)
+        await self.told(rig, job, FactKind.CLOSED)
+        whole = (await rig.pool.read(job, log_of(0), 0, 1_000_000)).data
+        tail = await rig.pool.read(job, log_of(0), -5, 100)
+
+        assert tail.data == whole[-5:]
+        assert (await rig.pool.read(job, log_of(0), -(10**9), 3)).data == whole[:3]
+
+    async def test_past_the_end_there_is_an_empty_chunk(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=5)
+        await self.told(rig, job, FactKind.CLOSED)
+        chunk = await rig.pool.read(job, log_of(0), 10**9, 100)
+
+        assert chunk.start == chunk.end == chunk.size
+        assert chunk.data == b""
+
+    async def test_a_stream_that_has_not_begun_is_empty_and_an_unknown_one_not_found(self, rig: Rig) -> None:
+        job = await rig.job()
+
+        assert await rig.pool.streams(job) == {}
+        for stream in (JOURNAL, METRICS, PROGRESS):
+            assert (await rig.pool.read(job, stream, 0, 10)).size == 0
+        for stream in (log_of(0), "log:-1", "log:00", "log:x", "nothing", "../spec.json", ""):
+            with pytest.raises(NotFound):
+                await rig.pool.read(job, stream, 0, 10)
+
+    async def test_the_time_of_a_line_is_known(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=5)
+        facts = await self.told(rig, job, FactKind.CLOSED)
+        at_s = await rig.pool.time_of(job, 0, 0)
+
+        assert at_s is not None
+        assert facts[0].at_s <= at_s <= facts[-1].at_s + 1.0
+        assert await rig.pool.time_of(job, 7, 0) is None
+
+    async def test_news_name_the_stream_that_grew(self, rig: Rig) -> None:
+        job = await self.running(rig)
+
+        async def is_told() -> bool:
+            return {(job, JOURNAL), (job, log_of(0))} <= set(rig.news)
+
+        await rig.until(is_told, "news of journal and log")
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    async def test_a_removed_job_is_gone_and_may_be_removed_again(self, rig: Rig) -> None:
+        job = await self.running(rig, steps=5)
+        await self.told(rig, job, FactKind.CLOSED)
+        await self.unguarded(rig, job)
+        await rig.pool.remove(job)
+        await rig.pool.remove(job)
+
+        with pytest.raises(NotFound):
+            await rig.pool.streams(job)

@@ -1,0 +1,70 @@
+"""The pool's configuration file: what it may say, and what it says when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.pools.config import ConfigError, DeviceChoice, PoolConfig, load_config
+
+
+def written(folder: Path, text: str) -> PoolConfig:
+    (folder / "config.toml").write_text(text)
+    return load_config(folder)
+
+
+def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
+    assert load_config(tmp_path) == PoolConfig()
+
+
+def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        """
+        [pool]
+        name = "lab"
+        devices = "cpus"
+        cpu_slots = 8
+        [retention]
+        days = 2
+        [[nodes]]
+        name = "left"
+        cpus = 4
+        [[nodes.devices]]
+        id = "GPU-1"
+        kind = "A100"
+        memory_gib = 40
+        """,
+    )
+
+    assert (config.pool.name, config.pool.devices, config.pool.cpu_slots) == ("lab", DeviceChoice.CPUS, 8)
+    assert config.retention.days == 2.0
+    assert config.nodes[0].devices[0].kind == "A100"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[pool]\ncpu_slots = 0", "pool.cpu_slots: 0 must be from 1 to 4096"),
+        ("[pool]\ncpu_slot = 8", "pool.cpu_slot: no such field; there are name, devices"),
+        ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is none of auto, gpus, cpus"),
+        ("[pool\n", "is no TOML"),
+        ("[[nodes]]\ncpus = 1", "nodes[0].name: is missing"),
+        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[1].name: there are two nodes 'a'"),
+        (
+            '[[nodes]]\nname = "a"\n[[nodes.devices]]\nid = "x"\n[[nodes.devices]]\nid = "x"',
+            "nodes[0].devices[1].id: there are two devices 'x'",
+        ),
+        (
+            '[[nodes]]\nname = "a"\nslots = 1\n[[nodes.devices]]\nid = "x"',
+            "nodes[0].slots: give either slots or devices",
+        ),
+    ],
+)
+def test_an_error_names_file_and_key(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        written(tmp_path, text)
+
+    assert str(tmp_path / "config.toml") in str(error.value)
+    assert says in str(error.value)

@@ -1,0 +1,258 @@
+"""The simulated pool keeps the contract of a real one, and plays the faults that are asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.pools.base import JOURNAL, Pool, PoolError
+from dlaas_server.pools.simulated import Fault, Script, SimulatedPool, Trouble, VirtualClock
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.protocol import JobSpec
+from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def nodes(count: int = 1, devices: int = 8) -> tuple[Node, ...]:
+    return tuple(
+        Node(name=f"n{n}", devices=tuple(Device(id=f"n{n}-{i}", index=i, kind="SIM") for i in range(devices)))
+        for n in range(count)
+    )
+
+
+@dataclass
+class SimulatedRig:
+    clock: VirtualClock
+    pool: Pool
+    simulated: SimulatedPool
+    news: list[tuple[str, str]] = field(default_factory=list)
+
+    async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
+        faults = () if fails_at is None else (Fault(step=fails_at),)
+        self.simulated.scripts[name] = Script(steps=steps, faults=faults)
+        await self.pool.create(name, "me", JobSpec(), {})
+        await self.pool.put(name, "train.py", b"")
+        return name
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
+        for _ in range(10_000):
+            if await is_so():
+                return
+            assert self.clock.step(), f"nothing is to come, and not yet: {what}"
+        raise AssertionError(f"never: {what}")
+
+    def kill_guardian(self, job: str) -> None:
+        self.simulated.kill_guardian(job)
+
+    def kill_learner(self, job: str, member: int) -> None:
+        self.simulated.kill_learner(job, member)
+
+    async def reopened(self) -> Pool:
+        await self.pool.close()
+        await self.pool.open(lambda job, stream: self.news.append((job, stream)), lambda: None)
+        return self.pool
+
+
+async def opened(clock: VirtualClock, trouble: Trouble | None = None, script: Script | None = None) -> SimulatedRig:
+    pool = SimulatedPool(nodes(), clock, trouble=trouble, script=script)
+    rig = SimulatedRig(clock, pool, pool)
+    await pool.open(lambda job, stream: rig.news.append((job, stream)), lambda: None)
+    return rig
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[SimulatedRig]:
+    one = await opened(VirtualClock(1000.0))
+    yield one
+    await one.pool.close()
+
+
+def run(revision: int, members: dict[int, str], *, generation: int | None = None, goal: Goal = Goal.RUN) -> Wanted:
+    seats = tuple(MemberWanted(member=m, node="n0", devices=(device,)) for m, device in members.items())
+    return Wanted(revision=revision, goal=goal, generation=generation or revision, members=seats)
+
+
+def numbers(facts: list[Fact]) -> list[int]:
+    return [fact.n for fact in facts]
+
+
+class TestContract(PoolContract):
+    """All promises, kept by the fake."""
+
+
+async def test_committed_steps_cover_all_steps_once_through_losses_and_resizes(rig: SimulatedRig) -> None:
+    rig.simulated.scripts["a-1"] = Script(steps=95, faults=(Fault(step=33), Fault(step=34, rank=1)))
+    await rig.pool.create("a-1", "me", JobSpec(), {})
+    await rig.pool.act("a-1", run(1, {0: "n0-0", 1: "n0-1"}))
+    generation, member = 1, 2
+    for _ in range(40):
+        rig.clock.advance(rig.clock.now_s() + 0.7)
+        if FactKind.CLOSED in await kinds_of(rig.pool, "a-1"):
+            break
+        generation += 1
+        seats = {member: "n0-0", member + 1: "n0-1"}
+        member += 2
+        await rig.pool.act("a-1", run(generation, seats))
+    rig.clock.advance(rig.clock.now_s() + 100)
+    facts = await facts_of(rig.pool, "a-1")
+    covered = [(f.first_step, f.step) for f in facts if f.kind == FactKind.COMMITTED]
+
+    assert facts[-1].why == "completed"
+    assert covered[0][0] == 0
+    assert covered[-1][1] == 95
+    assert all(before[1] == after[0] for before, after in pairwise(covered))
+
+
+async def test_late_facts_are_readable_only_later() -> None:
+    rig = await opened(VirtualClock(), Trouble(late_s=5.0))
+    job = await rig.job()
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(4.0)
+    early = await kinds_of(rig.pool, job)
+    rig.clock.advance(6.0)
+
+    assert early == []
+    assert FactKind.GUARDIAN_UP in await kinds_of(rig.pool, job)
+
+
+async def test_repeated_and_reordered_facts_come_in_disorder_and_complete() -> None:
+    rig = await opened(VirtualClock(), Trouble(is_repeated=True, is_reordered=True, seed=3))
+    job = await rig.job(steps=50)
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(2.0)
+    first, offset = await rig.pool.facts(job, 0)
+    rig.clock.advance(100.0)
+    second, _ = await rig.pool.facts(job, offset)
+    got = numbers(list(first)) + numbers(list(second))
+
+    assert got != sorted(set(got))
+    assert sorted(set(got)) == list(range(max(got) + 1))
+
+
+async def test_a_device_that_is_lent_twice_is_caught(rig: SimulatedRig) -> None:
+    for name in ("a-1", "b-1"):
+        await rig.job(name)
+        await rig.pool.act(name, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 1)
+
+    assert len(rig.simulated.conflicts) == 1
+    assert "b-1" in rig.simulated.conflicts[0]
+
+
+async def test_a_start_can_be_refused_so_many_times(rig: SimulatedRig) -> None:
+    job = await rig.job()
+    rig.simulated.starts_refused[job] = 1
+    with pytest.raises(PoolError):
+        await rig.pool.act(job, run(1, {0: "n0-0"}))
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+
+    assert await rig.pool.is_guarded(job) is True
+
+
+async def test_an_unreachable_job_is_neither_guarded_nor_not(rig: SimulatedRig) -> None:
+    job = await rig.job()
+    rig.simulated.unreachable.add(job)
+
+    assert await rig.pool.is_guarded(job) is None
+    with pytest.raises(PoolError):
+        await rig.pool.facts(job, 0)
+
+
+async def test_what_happened_without_a_guardian_is_told_by_the_next(rig: SimulatedRig) -> None:
+    job = await rig.job(steps=20)
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 0.5)
+    rig.simulated.kill_guardian(job)
+    rig.clock.advance(rig.clock.now_s() + 100)
+    before = await kinds_of(rig.pool, job)
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 1)
+    after = await kinds_of(rig.pool, job)
+
+    assert FactKind.COMPLETED not in before
+    assert after[len(before)] == FactKind.GUARDIAN_UP
+    assert after[-1] == FactKind.CLOSED
+    assert FactKind.COMPLETED in after
+
+
+async def test_a_learner_that_ignores_a_halt_is_killed_after_the_grace(rig: SimulatedRig) -> None:
+    rig.simulated.scripts["a-1"] = Script(steps=ENDLESS, ignores_halt=True)
+    await rig.pool.create("a-1", "me", JobSpec(), {})
+    await rig.pool.act("a-1", run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 2)
+    await rig.pool.act("a-1", run(2, {0: "n0-0"}, goal=Goal.HALT))
+    rig.clock.advance(rig.clock.now_s() + 29)
+    before = await kinds_of(rig.pool, "a-1")
+    rig.clock.advance(rig.clock.now_s() + 2)
+    facts = await facts_of(rig.pool, "a-1")
+
+    assert FactKind.HALTED not in before
+    assert [f.signal for f in facts if f.kind == FactKind.LEARNER_DOWN] == [9]
+    assert facts[-1].why == "halted"
+
+
+async def test_a_torn_line_at_the_end_is_left_for_later(rig: SimulatedRig) -> None:
+    job = await rig.job()
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 0.5)
+    before = await rig.pool.facts(job, 0)
+    rig.simulated.tear_journal(job)
+
+    assert await rig.pool.facts(job, 0) == before
+
+
+async def test_a_damaged_line_is_named_after_the_good_ones_were_given(rig: SimulatedRig) -> None:
+    job = await rig.job()
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 0.5)
+    good, offset = await rig.pool.facts(job, 0)
+    rig.simulated.tear_journal(job, b"garbage\n")
+
+    assert await rig.pool.facts(job, 0) == (good, offset)
+    with pytest.raises(PoolError, match=f"byte {offset}"):
+        await rig.pool.facts(job, offset)
+
+
+async def test_nodes_that_change_are_told() -> None:
+    told: list[bool] = []
+    pool = SimulatedPool(nodes(), VirtualClock())
+    await pool.open(lambda job, stream: None, lambda: told.append(True))
+    pool.set_nodes(nodes(2))
+
+    assert told == [True]
+    assert [node.name for node in pool.nodes()] == ["n0", "n1"]
+
+
+async def test_a_silent_pool_tells_nobody() -> None:
+    rig = await opened(VirtualClock(), Trouble(is_silent=True))
+    job = await rig.job()
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(10.0)
+
+    assert rig.news == []
+    assert (await rig.pool.read(job, JOURNAL, 0, 10)).size > 0
+
+
+def test_a_virtual_clock_calls_in_order_and_at_the_right_time() -> None:
+    clock, calls = VirtualClock(), list[tuple[str, float]]()
+    clock.call_at(2.0, lambda: calls.append(("b", clock.now_s())))
+    clock.call_at(1.0, lambda: calls.append(("a", clock.now_s())))
+    clock.call_at(2.0, lambda: calls.append(("c", clock.now_s())))
+    clock.advance(1.5)
+    first = list(calls)
+    clock.advance(5.0)
+
+    assert first == [("a", 1.0)]
+    assert calls == [("a", 1.0), ("b", 2.0), ("c", 2.0)]
+    assert clock.now_s() == 5.0
+    assert clock.next_s is None
