@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from jupyter_dlaas.client import Client
@@ -41,6 +42,7 @@ class Follower:
     view: JobView | None = None
     is_lossless: bool = True
     """Where the engine jumps to the tail of a long log, read what it left out. False: hand out its mark."""
+    _was_odd: bool = False
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """All that is newer than the cursor, then what comes, until the job is over."""
@@ -50,39 +52,40 @@ class Follower:
             self.job = self.view.id
         while True:
             is_over = self.view is not None and self.view.state.is_final
-            batch, after = self._ask(0.0 if is_over else self.wait_s)
             handed_out = 0
-            for message in batch:
-                verdict = self._take(message)
-                if verdict == "refuse":
-                    odd += 1
-                    break
-                if verdict == "hand out":
-                    handed_out += message.get("type") != "progress"
-                    if message.get("type") == "log_skipped" and self.is_lossless:
-                        yield from self._skipped(message)
-                        continue
-                    yield message
-                    if message.get("type") == "gone":
-                        return
-            else:
-                odd = 0
-                if after.row > self.cursor.row:
-                    self.cursor = replace(self.cursor, row=after.row)
+            for message in self.once(0.0 if is_over else self.wait_s):
+                handed_out += message["type"] != "progress"
+                yield message
+                if message["type"] == "gone":
+                    return
+            odd = odd + 1 if self._was_odd else 0
             if odd > _ODD_ANSWERS_MAX:
                 raise DlaasError(f"{self.job}: the stream does not continue where it was left; read it with logs()")
             if is_over and not handed_out and not odd:
                 return
 
+    def once(self, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """What one request brings; it waits up to `wait_s` (the follower's own, if not given) for something new."""
+        self._was_odd = False
+        batch, after = self._ask(self.wait_s if wait_s is None else wait_s)
+        for message in batch:
+            verdict = self._take(message)
+            if verdict == "refuse":
+                self._was_odd = True
+                return
+            if verdict == "hand out" and message["type"] == "log_skipped" and self.is_lossless:
+                yield from self._skipped(message)
+            elif verdict == "hand out":
+                yield message
+        if after.row > self.cursor.row:
+            self.cursor = replace(self.cursor, row=after.row)
+
     def _skipped(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What lies between two frames of a log, as frames."""
         at, end, member = int(message["from"]), int(message["to"]), int(message["member"])
         while at < end:
-            part = self._patiently(
-                lambda offset=at: self.client.log(
-                    self.job, member=member, offset=offset, limit=min(end - offset, _PIECE)
-                )
-            )
+            limit = min(end - at, _PIECE)
+            part = self._patiently(partial(self.client.log, self.job, member=member, offset=at, limit=limit))
             if int(part["to"]) <= at:
                 raise DlaasError(f"{self.job}: the log of learner {member} ends at {at}, before {end}")
             yield {"type": "log", "job": self.job, "member": member, "from": at, "to": part["to"], "text": part["text"]}
