@@ -63,7 +63,7 @@ def wrong_imports(lines: Sequence[str], imports: Iterable[tuple[str, str]]) -> l
 
 
 def is_within(imported: str, allowed: str, theirs: str | None) -> bool:
-    return imported == allowed or theirs == allowed or imported.startswith(f"{allowed}.")
+    return imported == allowed or (allowed not in OURS and (theirs == allowed or imported.startswith(f"{allowed}.")))
 
 
 class ArrowsContract(Contract):

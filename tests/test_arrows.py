@@ -46,6 +46,13 @@ def test_an_inner_part_with_an_entry_of_its_own_is_not_the_outer_one() -> None:
     assert wrong == ["dlaas_server.pools.base -> pynvml (not one of ours)"]
 
 
+def test_a_root_package_in_the_list_means_itself_and_not_what_is_in_it() -> None:
+    arrows = ["jupyter_dlaas.wire: jupyter_dlaas", "jupyter_dlaas.api:"]
+    imports = [("jupyter_dlaas.wire", "jupyter_dlaas"), ("jupyter_dlaas.wire", "jupyter_dlaas.api")]
+
+    assert wrong_imports(arrows, imports) == ["jupyter_dlaas.wire -> jupyter_dlaas.api"]
+
+
 def test_a_new_module_must_be_given_a_place() -> None:
     wrong = wrong_imports(ARROWS, [("dlaas_server.misplaced", "json")])
 
