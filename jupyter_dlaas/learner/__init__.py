@@ -1,0 +1,29 @@
+"""What training code uses: `run = dlaas.run()`, and `pushed(...)` for objects that travelled by value.
+
+Standard library only at import: torch and numpy are loaded where the user's own code uses them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.inputs import pushed
+    from jupyter_dlaas.learner.running import Run, run
+
+__all__ = ["Run", "pushed", "run"]
+
+_HOME: Final = {
+    "Run": "jupyter_dlaas.learner.running",
+    "pushed": "jupyter_dlaas.learner.inputs",
+    "run": "jupyter_dlaas.learner.running",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,106 @@
+"""A learner's line to its guardian: one daemon thread, JSON lines, reconnects by itself.
+
+The guardian may die and be replaced at any time. Everything it must know is state, not events: the state is said again
+with each hello, so nothing is lost and nothing needs to be queued.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.runtime.files import connect
+
+__all__ = ["Control"]
+
+TTL_S: Final = 60.0
+"""A learner without a guardian for so long leaves (`DLAAS_TTL_S` in the job's environment says otherwise)."""
+
+
+class Control:
+    """Says what the guardian asks, and tells it what it must know."""
+
+    def __init__(self, job_dir: Path, member: int) -> None:
+        self.pid = os.getpid()
+        self._path = job_dir / "guardian.sock"
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._state: dict[str, Any] = {"t": "hello", "member": member}
+        self._ttl_s = float(os.environ.get("DLAAS_TTL_S", TTL_S))
+        self.on_message: Callable[[dict[str, Any]], None] | None = None
+        self.on_orphaned: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Connect, say hello, and listen from now on."""
+        self._connect()
+        threading.Thread(target=self._listen, name="dlaas-control", daemon=True).start()
+
+    def state(self, **fields: Any) -> None:
+        """Tell the guardian something that stays true; a new guardian is told too."""
+        with self._lock:
+            self._state |= fields
+            self._send(self._state)
+
+    def tell(self, **message: Any) -> None:
+        """Tell the present guardian something; lost where there is none."""
+        with self._lock:
+            self._send(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except OSError:
+            self._socket = None  # the listening thread sees the end too, closes and connects anew
+
+    def _connect(self) -> socket.socket | None:
+        try:
+            sock = connect(socket.SOCK_STREAM, self._path, timeout_s=5.0)
+        except OSError:
+            return None
+        sock.settimeout(None)
+        with self._lock:
+            self._socket = sock
+            self._send(self._state)
+        return sock
+
+    def _listen(self) -> None:
+        sock = self._socket
+        heard_s = time.monotonic()
+        is_orphan = False
+        while True:
+            if sock is not None:
+                self._read(sock)
+                with self._lock:
+                    self._socket = None
+                sock.close()
+                heard_s, is_orphan = time.monotonic(), False
+            away_s = time.monotonic() - heard_s
+            if away_s >= self._ttl_s and not is_orphan:
+                is_orphan = True
+                if self.on_orphaned is not None:
+                    self.on_orphaned()
+            time.sleep(0.02 if away_s < 5.0 else 0.25)
+            sock = self._connect()
+
+    def _read(self, sock: socket.socket) -> None:
+        rest = b""
+        while True:
+            try:
+                data = sock.recv(1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if self.on_message is not None:
+                    self.on_message(message)

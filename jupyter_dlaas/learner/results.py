@@ -1,0 +1,71 @@
+"""What `-o model,history` brings back: one file per name, read again in the user's own kernel only."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas.runtime.files import write_whole
+
+__all__ = ["dump", "load", "store"]
+
+# What follows the first byte: a pickle, or what torch.save writes. The byte saves guessing and loading torch in vain.
+_PICKLE = b"P"
+_TORCH = b"T"
+
+
+def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Write the named values of a script; returns the names that were written, and why the others were not."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stored: list[str] = []
+    errors: dict[str, str] = {}
+    for name in names:
+        if name not in script:
+            errors[name] = "the job bound no such name"
+            continue
+        try:
+            data = dump(script[name])
+        except Exception as error:  # noqa: BLE001 - a value of any class may refuse in any way; the others still go
+            kind = type(script[name]).__name__
+            errors[name] = f"a {kind} cannot be stored ({type(error).__name__}: {error})"[:500]
+            continue
+        write_whole(folder / f"{name}.bin", data, sync=True)
+        stored.append(name)
+    return stored, errors
+
+
+def dump(value: Any) -> bytes:
+    """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return _PICKLE + pickle.dumps(value, protocol=5)
+    file = io.BytesIO()
+    torch.save(_to_cpu(value, torch), file)
+    return _TORCH + file.getvalue()
+
+
+def _to_cpu(value: Any, torch: Any) -> Any:
+    """Tensors in the usual containers come to the CPU here; those inside other objects when they are loaded."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu() if value.device.type != "cpu" else value
+    if type(value) is dict:
+        return {key: _to_cpu(one, torch) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_to_cpu(one, torch) for one in value)
+    return value
+
+
+def load(data: bytes) -> Any:
+    """The value in a result file. Unpickles: only for files of one's own jobs, in one's own kernel."""
+    kind, body = data[:1], io.BytesIO(data[1:])
+    if kind == _TORCH:
+        import torch
+
+        return torch.load(body, map_location="cpu", weights_only=False)
+    if kind == _PICKLE:
+        return pickle.load(body)  # noqa: S301 - the user's own job, see above
+    raise ValueError("this is no result file of a job")

@@ -1,0 +1,192 @@
+"""Runs a job's train.py as this process' `__main__` and leaves its last word in result.json.
+
+`python -m jupyter_dlaas.learner.runner JOB_DIR MEMBER`, or the same `main` in a fork of a zygote.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jupyter_dlaas.learner import notebookisms, printed, seeds
+from jupyter_dlaas.learner.context import Context, Leave, enter
+from jupyter_dlaas.learner.control import Control
+from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
+from jupyter_dlaas.protocol import Cause, Failure, JobSpec
+from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.runtime.launch import learner_folder
+from jupyter_dlaas.wire import decode, encode
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run one learner to its end. Does not return."""
+    job_dir, member = Path(arguments[0]), int(arguments[1])
+    context = _context(job_dir, member)
+    enter(context)
+    cells = CellMap(job_dir / "train.py", context.spec.cells)
+    code = 1
+    body: dict[str, Any] = {}
+    try:
+        _prepare(context)
+        context.control.start()
+        code, body = _run(context, cells)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two
+        if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
+            context.control.state(storing=True)
+            body |= _store_results(context)
+        body |= _end(context)
+    finally:
+        # Whatever went wrong above was ours; the process must still end, and the guardian sees that no word was left.
+        if body:
+            body["at_s"] = body.get("at_s") or time.time()
+            write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
+        _flush()
+        if not body:
+            sys.excepthook(*sys.exc_info())
+            _flush()
+        # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
+        os._exit(code)
+
+
+def _context(job_dir: Path, member: int) -> Context:
+    body = json.loads((job_dir / "spec.json").read_bytes())
+    job: str = body["id"]
+    return Context(
+        job=job,
+        job_dir=job_dir,
+        spec=decode(JobSpec, body["spec"], unknown="ignore"),
+        member=member,
+        generation=int(os.environ.get("DLAAS_GENERATION", "0")),
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        seed=seeds.seed_of(job),
+        control=Control(job_dir, member),
+    )
+
+
+def _prepare(context: Context) -> None:
+    """Make this process what a script of the user's would find."""
+    job_dir, spec = context.job_dir, context.spec
+    faulthandler.enable()
+    seeds.seed_all(context.seed, later=True)
+
+    def on_term(*_: object) -> None:
+        context.is_terminated = True
+        raise Leave("terminated")
+
+    signal.signal(signal.SIGTERM, on_term)
+    context.control.on_orphaned = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    context.control.on_message = lambda message: _told(message)
+    sys.argv = [str(job_dir / "train.py"), *spec.command]
+    directory = spec.directory or str(job_dir)
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        print(f"[the directory {directory} is not there ({error.strerror}); running in {job_dir}]", flush=True)
+        os.chdir(job_dir)
+        directory = str(job_dir)
+    own = [str(job_dir / "files"), directory]
+    sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
+    if spec.cells:
+        notebookisms.install(lambda: context.output_dir)
+    if spec.metric_patterns and context.rank == 0:
+        from jupyter_dlaas.learner.running import log_printed
+
+        printed.listen(spec.metric_patterns, log_printed)
+
+
+def _told(message: dict[str, Any]) -> None:
+    """Before run() takes over: the one thing that concerns any program."""
+    if message.get("t") == "leave":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
+    """User code, from its first line to its last thread."""
+    script = context.job_dir / "train.py"
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
+    # A real module of that name: spawned data workers read its file, pickles look classes up in it.
+    sys.modules["__main__"] = module
+    context.script = module.__dict__
+    try:
+        exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what it is for
+        _join_threads()
+    except Leave:
+        return 0, {"outcome": "left", "code": 0, "failure": None}
+    except SystemExit as end:
+        return _exit(end, context)
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes its failure
+        if context.is_terminated:  # the signal came in the middle of something that took it for an error
+            return 0, {"outcome": "left", "code": 0, "failure": None}
+        failure = failure_of(error, cells, context.job_dir / "files")
+        print(in_cells(error, cells), end="", file=sys.stderr, flush=True)
+        return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
+    return 0, {"outcome": "ok", "code": 0, "failure": None}
+
+
+def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
+    body: dict[str, Any] = encode(failure)
+    return body | {"raised_by": [context.member]}
+
+
+def _exit(end: SystemExit, context: Context) -> tuple[int, dict[str, Any]]:
+    if context.is_terminated:
+        return 0, {"outcome": "left", "code": 0, "failure": None}
+    if end.code is None or end.code == 0:
+        return 0, {"outcome": "ok", "code": 0, "failure": None}
+    if isinstance(end.code, int):
+        return end.code & 0xFF, {"outcome": "exit", "code": end.code & 0xFF, "failure": None}
+    print(end.code, file=sys.stderr, flush=True)
+    what = Failure(cause=Cause.YOUR_CODE, code="exit_code", what=f"sys.exit: {end.code}"[:500], advice="See the log.")
+    return 1, {"outcome": "exit", "code": 1, "failure": _with_member(what, context)}
+
+
+def _join_threads() -> None:
+    """As the interpreter would at its end: wait for threads that are not daemons."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _store_results(context: Context) -> dict[str, Any]:
+    from jupyter_dlaas.learner import results
+
+    stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
+    for name, why in errors.items():
+        print(f"[{name} could not be brought back: {why}]", file=sys.stderr, flush=True)
+    return {"results": stored, "errors": errors}
+
+
+def _end(context: Context) -> dict[str, Any]:
+    """What programs expect at their end, without the interpreter's own teardown."""
+    found: dict[str, Any] = {}
+    for ending in context.at_end:
+        found |= ending()
+    _flush()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    return found
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

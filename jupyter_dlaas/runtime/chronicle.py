@@ -1,0 +1,145 @@
+"""What a guardian writes down of its job: each thing once, whoever of several guardians saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.runtime.files import read_json
+from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read_result, told
+from jupyter_dlaas.runtime.journal import Journal
+from jupyter_dlaas.runtime.manifests import Range, manifests
+from jupyter_dlaas.runtime.process import Identity
+from jupyter_dlaas.wire import decode
+
+__all__ = ["Chronicle"]
+
+
+class Chronicle:
+    """The journal, and what it says already."""
+
+    def __init__(self, job_dir: Path) -> None:
+        self._job_dir = job_dir
+        self.journal = Journal(job_dir / "journal.jsonl")
+        self.earlier: Told = told(self.journal.earlier)
+        self._together = self.earlier.together
+        self._storing = self.earlier.storing
+        self._checkpoints = set(self.earlier.checkpoints)
+        self._committed = set(self.earlier.committed)
+        self._revision = self.earlier.revision
+        self._is_completed = self.earlier.is_completed
+        self._last_step_s: float | None = None
+
+    def guardian_up(self, me: Identity, took_over: bool) -> None:
+        self.journal.append(
+            FactKind.GUARDIAN_UP, pid=me.pid, start=me.start, boot=me.boot, took_over=True if took_over else None
+        )
+
+    def seen(self, revision: int) -> None:
+        if revision > self._revision:
+            self._revision = revision
+            self.journal.append(FactKind.SEEN, revision=revision)
+
+    def up(self, one: Learner) -> None:
+        self.journal.append(
+            FactKind.LEARNER_UP,
+            member=one.member,
+            rank=one.rank,
+            generation=one.generation,
+            pid=one.who.pid,
+            start=one.who.start,
+            boot=one.who.boot,
+        )
+
+    def ready(self, one: Learner) -> None:
+        self.journal.append(FactKind.LEARNER_READY, member=one.member, generation=one.generation)
+
+    def down(self, one: Learner) -> Failure | None:
+        """A learner is gone: what it still finished, then its end. Returns its failure, if nobody asked it to go."""
+        result = read_result(self._job_dir, one.member)
+        code, number, failure = how_it_ended(one, result)
+        self.checkpoints()
+        if one.rank == 0:
+            self._last_step_s = result.at_s if result is not None and result.at_s else self._last_progress_s()
+            if result is not None and result.outcome in ("ok", "left"):
+                self.committed(one.generation, [decode(Range, part) for part in result.trained])
+        self.journal.append(
+            FactKind.LEARNER_DOWN,
+            member=one.member,
+            generation=one.generation,
+            code=code,
+            signal=number,
+            failure=failure,
+        )
+        return failure
+
+    def _last_progress_s(self) -> float | None:
+        at_s = (read_json(self._job_dir / "progress.json") or {}).get("at_s")
+        return float(at_s) if isinstance(at_s, int | float) and at_s else self._last_step_s
+
+    def checkpoints(self) -> None:
+        """The checkpoints on disk are the truth; what of them is not in the journal yet goes there."""
+        for _, one in manifests(self._job_dir):
+            if (one.generation, one.step) in self._checkpoints:
+                continue
+            self._checkpoints.add((one.generation, one.step))
+            self.committed(one.generation, one.trained)
+            self.journal.append(
+                FactKind.CHECKPOINT,
+                generation=one.generation,
+                step=one.step,
+                epoch=one.epoch,
+                seconds=one.seconds,
+                bytes=one.bytes,
+            )
+
+    def committed(self, generation: int, ranges: Sequence[Range]) -> None:
+        for part in ranges:
+            if (generation, part.first) not in self._committed:
+                self._committed.add((generation, part.first))
+                self.journal.append(
+                    FactKind.COMMITTED, generation=generation, first_step=part.first, step=part.end, epoch=part.epoch
+                )
+
+    def checkpoint_step(self) -> int | None:
+        """The step of the last checkpoint."""
+        found = manifests(self._job_dir)
+        return found[-1][1].step if found else None
+
+    def together(self, generation: int, step: int | None, at_s: float | None = None) -> None:
+        if self._together >= generation:
+            return
+        self._together = generation
+        idle_s = None
+        if self._last_step_s is not None and at_s is not None:
+            idle_s = max(0.0, at_s - self._last_step_s)
+        self.journal.append(FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s)
+
+    def is_together(self, generation: int) -> bool:
+        return self._together >= generation
+
+    def storing(self, generation: int) -> None:
+        if self._storing < generation:
+            self.together(generation, None)
+            self._storing = generation
+            self.journal.append(FactKind.STORING, generation=generation)
+
+    def lost(self, generation: int, failure: Failure | None) -> None:
+        self.journal.append(FactKind.LOST, generation=generation, failure=failure, step=self.checkpoint_step())
+
+    def halted(self) -> None:
+        step = self.checkpoint_step()
+        self.journal.append(FactKind.HALTED, step=step or 0, has_checkpoint=step is not None)
+
+    def completed(self, generation: int, result: Result | None) -> None:
+        if self._is_completed:
+            return
+        self._is_completed = True
+        self.together(generation, None)
+        results, step = (result.results, result.step) if result is not None else ((), None)
+        self.journal.append(FactKind.COMPLETED, generation=generation, results=results, step=step)
+
+    def closed(self, why: str) -> None:
+        self.journal.append(FactKind.CLOSED, why=why)

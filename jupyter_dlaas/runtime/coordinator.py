@@ -1,0 +1,72 @@
+"""What a guardian does next: from what is wanted and what is, without clock, files or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jupyter_dlaas.facts import Goal, Wanted
+
+__all__ = ["Act", "Seen", "agree", "decide"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A picture of a job: the last generation that was started (-1: none) and how it fares."""
+
+    generation: int
+    alive: int
+    """Learners whose process exists."""
+    is_broken: bool = False
+    """A learner of this generation failed, unasked."""
+    is_complete: bool = False
+    """All learners of this generation ended well by themselves."""
+    is_leaving: bool = False
+    """The learners of this generation were asked to leave. That is not taken back: they may be half out already."""
+
+
+class Act(StrEnum):
+    """The one thing to do now."""
+
+    WAIT = "wait"
+    START = "start"
+    """Start the wanted generation."""
+    LEAVE = "leave"
+    """Bring the living learners to a checkpoint and out."""
+    END = "end"
+    """End the living learners now: nothing they do counts any more."""
+    COMPLETE = "complete"
+    HALTED = "halted"
+    STOPPED = "stopped"
+
+
+def decide(wanted: Wanted | None, seen: Seen) -> Act:
+    """The next act. Asked again after each change; doing the same act twice must do nothing twice."""
+    if wanted is None:
+        return Act.WAIT
+    if wanted.goal is Goal.STOP:
+        return Act.END if seen.alive else Act.STOPPED
+    if seen.alive:
+        if seen.is_broken:
+            return Act.END
+        if seen.is_leaving or wanted.goal is Goal.HALT or wanted.generation > seen.generation:
+            return Act.LEAVE
+        return Act.WAIT
+    if seen.is_complete:
+        return Act.COMPLETE  # also when a halt came in the last moment: there is nothing to go on with
+    if wanted.goal is Goal.HALT:
+        return Act.HALTED
+    if wanted.generation > seen.generation:
+        return Act.START
+    # A halt that was taken back too late: closed all the same, so that whoever wants the job to run wants it anew.
+    return Act.HALTED if seen.is_leaving else Act.WAIT
+
+
+def agree(promises: Iterable[int | None]) -> int:
+    """The boundary at which all leave: the first that none of them has passed.
+
+    A learner promises not to pass the boundary after its present one before it is told where to stop. One that has not
+    begun yet (None) will come to every boundary.
+    """
+    return max((0 if tick is None else tick + 1 for tick in promises), default=0)

@@ -1,0 +1,258 @@
+"""The learners of a job as its guardian knows them: who they are, what they said, how they ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.protocol import Cause, Failure
+from jupyter_dlaas.runtime import failures
+from jupyter_dlaas.runtime.files import read_json
+from jupyter_dlaas.runtime.launch import learner_folder
+from jupyter_dlaas.runtime.lines import Lines, Message
+from jupyter_dlaas.runtime.process import Identity, boot_id, marked, open_process
+from jupyter_dlaas.wire import Invalid, decode
+
+__all__ = ["Learner", "Result", "Told", "find_living", "how_it_ended", "read_result", "reap", "told"]
+
+
+@dataclass(slots=True)
+class Learner:
+    """One learner process, alive or just gone."""
+
+    member: int
+    generation: int
+    rank: int
+    who: Identity
+    pidfd: int | None = None
+    """None: gone."""
+    line: Lines | None = None
+    is_ready: bool = False
+    uses_run: bool = False
+    trains_from: int | None = None
+    """The step at which its loop began."""
+    began_s: float = 0.0
+    is_asked: bool = False
+    """It was told to leave or to end: how it ends says nothing about it."""
+    proposed: int = 0
+    """The last proposal that went over `line`."""
+    is_told: bool = False
+    """Where to stop went over `line`."""
+    promise: tuple[int, int | None, int | None] | None = None
+    """(number of the proposal, boundary it is before, boundary that an earlier guardian told it)."""
+    status: int | None = None
+    """As `waitpid` gave it; None for a learner that was adopted."""
+    oom_kills: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return self.pidfd is not None
+
+    def listen(self, message: Message) -> None:
+        """Take in what the learner says of itself; a hello repeats all of it after a guardian was away."""
+        kind = message.get("t")
+        if kind in ("hello", "run", "training"):
+            self.uses_run = self.uses_run or message.get("uses_run") is True
+            step, at_s = message.get("step"), message.get("at_s")
+            if isinstance(step, int):
+                self.trains_from = step
+                self.began_s = float(at_s) if isinstance(at_s, int | float) else 0.0
+        elif kind == "promise":
+            number, tick, told = message.get("n"), message.get("tick"), message.get("told")
+            if isinstance(number, int):
+                self.promise = (
+                    number,
+                    tick if isinstance(tick, int) else None,
+                    told if isinstance(told, int) else None,
+                )
+
+    def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
+            self.line = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A learner's last word."""
+
+    outcome: str
+    code: int
+    failure: Failure | None = None
+    step: int | None = None
+    at_s: float | None = None
+    trained: tuple[Any, ...] = ()
+    results: tuple[str, ...] = ()
+
+
+def read_result(job_dir: Path, member: int) -> Result | None:
+    """What `learner-N/result.json` says; None when the learner was killed before it wrote it."""
+    body = read_json(learner_folder(job_dir, member) / "result.json")
+    try:
+        return None if body is None else decode(Result, body, unknown="ignore")
+    except Invalid:
+        return None
+
+
+def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:
+    """Exit code, signal, and the failure where the learner was not asked to end."""
+    code: int | None = None
+    signal: int | None = None
+    if learner.status is not None:
+        ended = os.waitstatus_to_exitcode(learner.status)
+        code, signal = (ended, None) if ended >= 0 else (None, -ended)
+    elif result is not None:
+        code = result.code
+    if learner.is_asked:
+        return code, signal, None
+    if result is None:
+        is_full = failures.oom_kills() > learner.oom_kills
+        return code, signal, failures.from_exit(code, signal, out_of_memory=is_full)
+    if result.outcome == "left":
+        return code, signal, _UNGUARDED
+    if result.outcome == "ok":
+        return code, signal, None
+    return code, signal, result.failure or failures.from_exit(result.code, None)
+
+
+_UNGUARDED = Failure(
+    cause=Cause.PLATFORM,
+    code="unguarded",
+    what="left, since no guardian answered for a while",
+    advice="Nothing to do: it goes on from its checkpoint.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the journal of earlier guardians says, as far as a new one needs it."""
+
+    revision: int = -1
+    closed_revision: int | None = None
+    """The last revision that was seen before the job was closed, if nothing came after."""
+    generation: int = -1
+    up: Mapping[int, Fact]
+    """Members that were started and not seen to end."""
+    ever: frozenset[int] = frozenset()
+    """All members that were ever started."""
+    ready: frozenset[int] = frozenset()
+    failed: Sequence[tuple[int, Failure]] = ()
+    """Of the last generation, in the order in which they were seen."""
+    members: frozenset[int] = frozenset()
+    """Of the last generation."""
+    ranks: Mapping[int, int]
+    """Of its members."""
+    together: int = -1
+    """The last generation of which it was told that it trains."""
+    lost: int = -1
+    storing: int = -1
+    checkpoints: frozenset[tuple[int, int]] = frozenset()
+    """(generation, step) of those that were told."""
+    committed: frozenset[tuple[int, int]] = frozenset()
+    """(generation, first step) of the ranges that were told."""
+    is_completed: bool = False
+
+
+def told(facts: Iterable[Fact]) -> Told:
+    """Fold a journal."""
+    up: dict[int, Fact] = {}
+    ready: set[int] = set()
+    failed: list[tuple[int, Failure]] = []
+    ranks: dict[int, int] = {}
+    ever: set[int] = set()
+    checkpoints: set[tuple[int, int]] = set()
+    committed: set[tuple[int, int]] = set()
+    revision = generation = together = lost = storing = -1
+    closed: int | None = None
+    is_completed = False
+    for fact in facts:
+        its = -1 if fact.generation is None else fact.generation
+        if fact.kind is FactKind.SEEN and fact.revision is not None:
+            revision, closed = max(revision, fact.revision), None
+        elif fact.kind is FactKind.LEARNER_UP and fact.member is not None:
+            if its > generation:
+                generation, is_completed = its, False
+                failed, ranks = [], {}
+            up[fact.member] = fact
+            ever.add(fact.member)
+            ranks[fact.member] = fact.rank or 0
+        elif fact.kind is FactKind.LEARNER_READY and fact.member is not None:
+            ready.add(fact.member)
+        elif fact.kind is FactKind.LEARNER_DOWN and fact.member is not None:
+            up.pop(fact.member, None)
+            if fact.failure is not None and its == generation:
+                failed.append((fact.member, fact.failure))
+        elif fact.kind is FactKind.GENERATION:
+            together = its
+        elif fact.kind is FactKind.LOST:
+            lost = its
+        elif fact.kind is FactKind.STORING:
+            storing = its
+        elif fact.kind is FactKind.CHECKPOINT and fact.step is not None:
+            checkpoints.add((its, fact.step))
+        elif fact.kind is FactKind.COMMITTED and fact.first_step is not None:
+            committed.add((its, fact.first_step))
+        elif fact.kind is FactKind.COMPLETED:
+            is_completed = True
+        elif fact.kind is FactKind.CLOSED:
+            closed = revision
+    return Told(
+        revision=revision,
+        closed_revision=closed,
+        generation=generation,
+        up=up,
+        ever=frozenset(ever),
+        ready=frozenset(ready),
+        failed=tuple(failed),
+        members=frozenset(ranks),
+        ranks=ranks,
+        together=together,
+        lost=lost,
+        storing=storing,
+        checkpoints=frozenset(checkpoints),
+        committed=frozenset(committed),
+        is_completed=is_completed,
+    )
+
+
+def find_living(job_dir: str, up: Mapping[int, Fact], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
+    """The learners of an earlier guardian that are alive: member -> who it is and a pidfd.
+
+    Named by the journal, or, where the guardian died between starting one and writing it down, found by the job's mark:
+    of the processes with the mark of a member that the journal never named the oldest is the learner, the others are
+    its children.
+    """
+    candidates = {
+        member: Identity(fact.pid, fact.start, fact.boot or boot_id())
+        for member, fact in up.items()
+        if fact.pid is not None and fact.start is not None
+    }
+    for who, number in marked(job_dir):
+        if number is not None and number not in ever:
+            candidates.setdefault(number, who)
+    living: dict[int, tuple[Identity, int]] = {}
+    for member, who in sorted(candidates.items()):
+        fd = open_process(who, job_dir)
+        if fd is not None:
+            living[member] = (who, fd)
+    return living
+
+
+def reap() -> dict[int, int]:
+    """Wait for every child that ended, orphans that came to us too: pid -> status."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended

@@ -1,0 +1,582 @@
+"""One job's guardian: makes the wanted document so, and writes down what happened.
+
+`python -m jupyter_dlaas.runtime.guardian JOB_DIR`. One thread, one loop, no waiting: it must be able to fork. It may be
+killed at any moment; the next one reads the journal, adopts the living learners and goes on (see server/WIRE.md).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.facts import MemberWanted, Wanted
+from jupyter_dlaas.protocol import Failure, JobSpec
+from jupyter_dlaas.runtime import failures, launch, store
+from jupyter_dlaas.runtime.chronicle import Chronicle
+from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.files import bind, read_json, write_whole
+from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap
+from jupyter_dlaas.runtime.lines import Lines, Message
+from jupyter_dlaas.runtime.logs import LOG, LogIndex
+from jupyter_dlaas.runtime.process import (
+    JOB_MARK,
+    Identity,
+    become_subreaper,
+    boot_id,
+    environment_of,
+    identity,
+    is_alive,
+    kill_round,
+    send,
+)
+from jupyter_dlaas.runtime.watch import Watch
+from jupyter_dlaas.wire import decode
+
+__all__ = ["Guardian", "guard", "main"]
+
+GATHER_S: Final = 0.02
+"""Under flow a log is looked at this often."""
+TERM_S: Final = 5.0
+"""From SIGTERM to SIGKILL where nothing is to be saved any more."""
+LAST_WORDS_S: Final = 0.3
+"""How long the others of a broken gang may still say what they died of."""
+NO_MORE: Final = 1e18
+TakeParked = Callable[[launch.Order], int | None]
+"""Gives a learner that was forked ahead its order; None when there is none left."""
+
+
+class Guardian:
+    """The shell around `coordinator.decide`: takes pictures, carries out acts."""
+
+    def __init__(self, job_dir: Path, *, is_warm: bool, take_parked: TakeParked | None) -> None:
+        self.job_dir = job_dir
+        self._is_warm = is_warm
+        self._take_parked = take_parked
+        body = json.loads((job_dir / "spec.json").read_bytes())
+        self._job: str = body["id"]
+        self._spec = decode(JobSpec, body["spec"], unknown="ignore")
+        self._base: Mapping[str, str] = json.loads((job_dir / "environment.json").read_bytes())
+        source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        self._is_torch = launch.torch_is_used(self._spec.framework, source)
+        # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
+        self._expects_run = "jupyter_dlaas" in source and re.search(r"\brun\s*\(", source) is not None
+        self._tell = Chronicle(job_dir)
+        self._earlier = self._tell.earlier
+        self._wanted: Wanted | None = None
+        self._learners: dict[int, Learner] = {}
+        self._sessions: set[int] = set()
+        self._generation = self._earlier.generation
+        is_settled = self._earlier.lost >= self._generation
+        self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
+        self._is_completed = self._earlier.is_completed
+        self._indices: dict[int, LogIndex] = {}
+        self._watch = Watch()
+        self._gather_at = 0.0
+        self._store: Identity | None = None
+        self._leave_at: list[tuple[float, int]] = []
+        self._proposal = 0
+        self._stop_at: int | None = None
+        self._end_at: list[tuple[float, int]] = []
+        self._strangers: list[Lines] = []
+        self._statuses: dict[int, int] = {}
+        self._is_closed = False
+        self._wake = bind(socket.SOCK_DGRAM, job_dir / "guardian.wake")
+        self._wake.setblocking(False)
+        self._door = bind(socket.SOCK_STREAM, job_dir / "guardian.sock", listen=128)
+        self._door.setblocking(False)
+        self._chld_r, self._chld_w = socket.socketpair()
+        for end in (self._chld_r, self._chld_w):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._chld_w.fileno(), warn_on_full_buffer=False)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Guard the job until it is closed."""
+        self._read_wanted()
+        wanted = self._wanted
+        closed = self._earlier.closed_revision
+        if wanted is None or (closed is not None and wanted.revision <= closed):
+            return  # closed already, and nothing new is wanted
+        self._adopt()
+        self._tell.seen(wanted.revision)
+        self._go_on()
+        while not self._is_closed:
+            self._turn()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        poll = select.poll()
+        sockets: dict[int, Callable[[], None]] = {
+            self._wake.fileno(): self._woken,
+            self._door.fileno(): self._welcome,
+            self._chld_r.fileno(): self._drain_children,
+        }
+        for one in self._learners.values():
+            if one.pidfd is not None:
+                poll.register(one.pidfd, select.POLLIN)
+            if one.line is not None:
+                poll.register(one.line.fd, select.POLLIN | (select.POLLOUT if one.line.has_more else 0))
+        for line in self._strangers:
+            poll.register(line.fd, select.POLLIN)
+        for fd in sockets:
+            poll.register(fd, select.POLLIN)
+        if self._watch.fd is not None and now >= self._gather_at:
+            poll.register(self._watch.fd, select.POLLIN)
+        due_s = self._due(now)
+        ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, due_s - now) * 1000 + 0.5)}
+        for fd, act in sockets.items():
+            if fd in ready:
+                act()
+        self._listen(ready)
+        if (self._watch.fd in ready or self._watch.must_poll) and time.monotonic() >= self._gather_at:
+            self._look_at_logs()
+        self._statuses |= reap()
+        self._see_ends()
+        self._tell.journal.flush()
+        self._go_on()
+
+    def _due(self, now: float) -> float | None:
+        times = [at for at, _ in (*self._leave_at[:1], *self._end_at[:1])]
+        if now < self._gather_at:
+            times.append(self._gather_at)
+        if self._watch.must_poll:
+            times.append(now + 0.1)
+        if not self._tell.journal.flush():
+            times.append(now + 1.0)
+        return min(times, default=None)
+
+    def _drain_children(self) -> None:
+        with suppress(BlockingIOError):
+            while self._chld_r.recv(4096):
+                pass
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def _woken(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._wake.recv(4096)
+        if self._read_wanted() and self._wanted is not None:
+            self._tell.seen(self._wanted.revision)
+
+    def _read_wanted(self) -> bool:
+        body = read_json(self.job_dir / "wanted.json")
+        if body is None:
+            return False
+        wanted = decode(Wanted, body, unknown="ignore")
+        if self._wanted is not None and wanted.revision <= self._wanted.revision:
+            return False
+        self._wanted = wanted
+        return True
+
+    def _picture(self) -> Seen:
+        alive = [one for one in self._learners.values() if one.is_alive]
+        return Seen(
+            generation=self._generation,
+            alive=len(alive),
+            is_broken=bool(self._failed),
+            is_leaving=bool(self._leave_at),
+            is_complete=not alive and self._is_complete(),
+        )
+
+    def _is_complete(self) -> bool:
+        """The gang is through when its first learner ended well by itself and nobody failed."""
+        if self._is_completed:
+            return True
+        first = [one for one in self._learners.values() if one.generation == self._generation and one.rank == 0]
+        if not first or self._failed:
+            return False
+        result = read_result(self.job_dir, first[0].member)
+        return result is not None and result.outcome == "ok"
+
+    def _go_on(self) -> None:
+        """Do what there is to do, until there is nothing more to do without waiting."""
+        for _ in range(8):
+            seen = self._picture()
+            act = decide(self._wanted, seen)
+            if seen.is_broken and not seen.alive:
+                self._end_store()
+                self._tell.lost(self._generation, failures.choose(self._failed))
+                self._failed = []
+                continue
+            if act is Act.START:
+                self._start()
+            elif act is Act.LEAVE:
+                self._leave()
+                return
+            elif act is Act.END:
+                self._end()
+                return
+            elif act is Act.WAIT:
+                return
+            else:
+                self._close(act)
+                return
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Take over from an earlier guardian: find its learners, see who ended meanwhile, write down who I am."""
+        earlier = self._earlier
+        status = read_json(self.job_dir / "status.json") or {}
+        started = status.get("starting")
+        deadline = time.monotonic() + (1.0 if started else 0.0)
+        living = find_living(str(self.job_dir), earlier.up, earlier.ever)
+        # The one before was killed while it started these: each may be about to appear.
+        waiting = {m for m in started if isinstance(m, int)} if isinstance(started, list) else set()
+        while waiting - set(living) - earlier.ever and time.monotonic() < deadline:
+            time.sleep(0.01)
+            living = find_living(str(self.job_dir), earlier.up, earlier.ever)
+        me = identity(os.getpid())
+        assert me is not None
+        self._tell.guardian_up(me, bool(living or earlier.up))
+        ends = status.get("store")
+        if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
+            self._store = Identity(ends["pid"], ends["start"], boot_id())
+        for member, (who, fd) in living.items():
+            self._take(member, who, fd, earlier)
+        for member, fact in earlier.up.items():
+            if member not in living and fact.pid is not None and fact.start is not None:
+                who = Identity(fact.pid, fact.start, fact.boot or "")
+                gone = Learner(member, fact.generation or 0, fact.rank or 0, who, is_ready=member in earlier.ready)
+                self._learners[member] = gone
+                self._sessions.add(who.pid)
+                self._see_down(gone)
+        for member in earlier.members - set(earlier.up):  # ended before, and told: only what they were is of interest
+            rank = earlier.ranks.get(member, 0)
+            gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
+            self._learners[member] = gone
+        self._tell.checkpoints()
+        self._write_status()
+
+    def _take(self, member: int, who: Identity, fd: int, earlier: Told) -> None:
+        fact = earlier.up.get(member)
+        if fact is None:
+            environment = environment_of(who.pid)
+            generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
+            self._generation = max(self._generation, generation)
+        else:
+            generation, rank = fact.generation or 0, fact.rank or 0
+        one = Learner(
+            member, generation, rank, who, fd, is_ready=member in earlier.ready, oom_kills=failures.oom_kills()
+        )
+        if fact is None:
+            self._tell.up(one)
+        self._learners[member] = one
+        self._sessions.add(who.pid)
+        self._follow_log(member)
+
+    def _start(self) -> None:
+        """Start the wanted generation: its store, then all its learners."""
+        wanted = self._wanted
+        assert wanted is not None
+        self._generation, self._failed, self._leave_at, self._end_at = wanted.generation, [], [], []
+        self._stop_at, self._is_completed = None, False
+        self._end_store()
+        self._learners = {}
+        where = self._start_store(wanted.members) if self._is_torch and len(wanted.members) > 1 else None
+        self._write_status(starting=[m.member for m in wanted.members])
+        for rank in range(len(wanted.members)):
+            self._start_one(wanted.members, rank, where)
+        self._write_status()
+
+    def _start_one(self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None) -> None:
+        wanted = members[rank]
+        environment = launch.learner_environment(
+            self._base,
+            job=self._job,
+            job_dir=str(self.job_dir),
+            generation=self._generation,
+            members=members,
+            rank=rank,
+            store=where,
+            package_dir=launch.package_folder(),
+        )
+        order = launch.Order(
+            job_dir=self.job_dir,
+            member=wanted.member,
+            generation=self._generation,
+            directory=self._spec.directory,
+            environment=environment,
+        )
+        try:
+            pid = self._take_parked(order) if self._take_parked is not None else None
+            if pid is None:
+                pid = launch.start_learner(order, is_warm=self._is_warm)
+        except OSError as error:
+            print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
+            lost = Learner(wanted.member, self._generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
+            self._tell.up(lost)
+            self._learners[wanted.member] = lost
+            self._see_down(lost)
+            return
+        fd = os.pidfd_open(pid)  # our child until we wait for it: its pid cannot be another's
+        who = identity(pid) or Identity(pid, 0, boot_id())
+        one = Learner(wanted.member, self._generation, rank, who, fd, oom_kills=failures.oom_kills())
+        self._learners[wanted.member] = one
+        self._sessions.add(pid)
+        self._tell.up(one)
+        self._follow_log(wanted.member)
+
+    def _start_store(self, members: tuple[MemberWanted, ...]) -> tuple[str, int]:
+        with store.listen() as listening:
+            port: int = listening.getsockname()[1]
+            environment = {**self._base, **members[0].environment}
+            environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self.job_dir), "OMP_NUM_THREADS": "1"}
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+            pid = launch.start_store(listening, self.job_dir, environment, is_warm=self._is_warm)
+        self._store = identity(pid)
+        return "127.0.0.1", port
+
+    def _end_store(self) -> None:
+        if self._store is not None:
+            send(self._store, signal.SIGKILL)
+            self._store = None
+
+    # -- leaving and ending --------------------------------------------------------------------------------------------
+
+    def _alive(self) -> list[Learner]:
+        return [one for one in self._learners.values() if one.is_alive]
+
+    def _leave(self) -> None:
+        """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
+        assert self._wanted is not None
+        now = time.monotonic()
+        alive = self._alive()
+        if not self._leave_at:
+            grace_s = self._wanted.grace_s
+            have_begun = any(one.trains_from is not None for one in alive)
+            # Where no loop runs there is no boundary to stop at, and nothing new to save: a signal does it.
+            polite_s = grace_s if have_begun else 0.0
+            kill_s = polite_s + (TERM_S if have_begun else grace_s)
+            self._leave_at = [(now + polite_s, signal.SIGTERM), (now + kill_s, signal.SIGKILL), (NO_MORE, 0)]
+            self._proposal += 1
+        for one in alive:
+            one.is_asked = True
+            if one.uses_run and one.line is not None and one.proposed != self._proposal:
+                one.proposed = self._proposal
+                one.line.tell({"t": "propose", "n": self._proposal})
+        self._commit(alive)
+        self._pass_deadlines(self._leave_at, now)
+
+    def _commit(self, alive: list[Learner]) -> None:
+        """Tell all where to stop, once all have promised not to run past it."""
+        users = [one for one in alive if one.uses_run]
+        promises = {
+            one.member: one.promise for one in users if one.promise is not None and one.promise[0] == self._proposal
+        }
+        if self._stop_at is None:
+            if not users or len(promises) < len(alive):
+                return
+            before = [at for _, _, at in promises.values() if at is not None]  # an earlier guardian told it already
+            self._stop_at = max(before) if before else agree(tick for _, tick, _ in promises.values())
+        for one in users:
+            if one.line is not None and one.member in promises and not one.is_told:
+                one.is_told = True
+                one.line.tell({"t": "commit", "n": self._proposal, "at": self._stop_at})
+
+    def _end(self) -> None:
+        """End the learners: nothing they do counts any more."""
+        now = time.monotonic()
+        if not self._end_at:
+            is_told_to_stop = self._wanted is not None and not self._failed
+            words_s = 0.0 if is_told_to_stop else LAST_WORDS_S
+            grace_s = min(self._wanted.grace_s, TERM_S) if self._wanted is not None else TERM_S
+            self._end_at = [
+                (now + words_s, signal.SIGTERM),
+                (now + words_s + grace_s, signal.SIGKILL),
+                (NO_MORE, 0),
+            ]
+        self._pass_deadlines(self._end_at, now)
+
+    def _pass_deadlines(self, deadlines: list[tuple[float, int]], now: float) -> None:
+        while deadlines[0][0] <= now:
+            _, number = deadlines.pop(0)
+            for one in self._alive():
+                one.is_asked = True
+                send(one.who, number)
+                if number == signal.SIGTERM:
+                    send(one.who, signal.SIGCONT)  # a stopped process hears nothing
+
+    # -- what learners say and how they end ----------------------------------------------------------------------------
+
+    def _welcome(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                sock, _ = self._door.accept()
+                self._strangers.append(Lines(sock))
+
+    def _listen(self, ready: set[int]) -> None:
+        for line in [line for line in self._strangers if line.fd in ready]:
+            messages = line.read()
+            if messages:
+                self._strangers.remove(line)
+                self._introduce(line, messages)
+            elif not line.is_open:
+                self._strangers.remove(line)
+                line.close()
+        for one in list(self._learners.values()):
+            if one.line is not None and one.line.fd in ready:
+                one.line.write()
+                self._take_in(one, one.line.read())
+                if not one.line.is_open:
+                    one.line.close()
+                    one.line = None
+
+    def _introduce(self, line: Lines, messages: list[Message]) -> None:
+        """Who connects is known by the kernel's word for its pid, not by its own."""
+        pid = line.peer_pid()
+        one = next((one for one in self._alive() if one.who.pid == pid), None)
+        if one is None:
+            line.tell({"t": "leave"})
+            line.close()
+            return
+        if one.line is not None:
+            one.line.close()
+        one.line, one.promise, one.proposed, one.is_told = line, None, 0, False
+        self._take_in(one, messages)
+
+    def _take_in(self, one: Learner, messages: list[Message]) -> None:
+        for message in messages:
+            one.listen(message)
+            if message.get("t") == "checkpoint":
+                self._tell.checkpoints()
+            if not one.is_ready:
+                one.is_ready = True
+                self._tell.ready(one)
+            if message.get("storing") is True:
+                self._tell.storing(one.generation)
+        self._see_together()
+
+    def _see_together(self) -> None:
+        gang = [one for one in self._learners.values() if one.generation == self._generation]
+        if self._tell.is_together(self._generation) or not gang:
+            return
+        if all(one.trains_from is not None for one in gang):
+            first = min(gang, key=lambda one: one.rank)
+            self._tell.together(self._generation, first.trains_from, max(one.began_s for one in gang))
+        elif not self._expects_run and all(one.is_ready and not one.uses_run for one in gang):
+            self._tell.together(self._generation, None)
+
+    def _see_ends(self) -> None:
+        for one in list(self._learners.values()):
+            if one.pidfd is None:
+                continue
+            if one.who.pid in self._statuses:
+                one.status = self._statuses.pop(one.who.pid)
+            elif is_alive(one.who):
+                continue
+            if one.line is not None:  # its last messages may have come together with its end
+                self._take_in(one, one.line.read())
+            one.close()
+            self._sweep(one.member, one.who.pid)
+            self._see_down(one)
+            self._write_status()
+        self._statuses = {pid: s for pid, s in self._statuses.items() if pid in self._sessions}
+
+    def _sweep(self, member: int, session: int) -> None:
+        """End what a learner left behind (data workers, programs it started): its devices are to be free."""
+        deadline = time.monotonic() + 2.0
+        while kill_round(str(self.job_dir), member=member, sessions=(session,)) and time.monotonic() < deadline:
+            self._statuses |= reap()
+            time.sleep(0.002)
+
+    def _close(self, act: Act) -> None:
+        """Write how it ended, end whatever is left, say the last word."""
+        if act is Act.COMPLETE:
+            first = next((one for one in self._learners.values() if one.rank == 0), None)
+            self._tell.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
+        elif act is Act.HALTED:
+            self._tell.halted()
+        self._end_store()
+        deadline = time.monotonic() + 30.0
+        while kill_round(str(self.job_dir), roots=(os.getpid(),), sessions=self._sessions):
+            reap()
+            time.sleep(0.002)
+            if time.monotonic() > deadline:
+                # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
+                print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+                break
+        reap()
+        why = {Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped")
+        self._tell.closed(why)
+        while not self._tell.journal.flush():
+            time.sleep(1.0)
+        self._is_closed = True
+
+    def _see_down(self, one: Learner) -> None:
+        if one.member in self._indices:
+            self._indices.pop(one.member).look()
+            self._watch.remove(launch.learner_folder(self.job_dir, one.member))
+        failure = self._tell.down(one)
+        if failure is not None and one.generation == self._generation:
+            self._failed.append((one.member, failure))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _write_status(self, starting: list[int] | None = None) -> None:
+        me = identity(os.getpid())
+        assert me is not None
+        alive = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
+        body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot, "learners": alive}
+        if self._store is not None:
+            body["store"] = {"pid": self._store.pid, "start": self._store.start}
+        if starting:
+            body["starting"] = starting
+        with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
+            write_whole(self.job_dir / "status.json", json.dumps(body).encode())
+
+    def _follow_log(self, member: int) -> None:
+        folder = launch.learner_folder(self.job_dir, member)
+        with suppress(OSError):
+            self._indices[member] = LogIndex(folder)
+            self._watch.add(folder)
+            self._indices[member].look()
+
+    def _look_at_logs(self) -> None:
+        names = {path.parent.name for path in self._watch.read() if path.name == LOG}
+        for member, index in self._indices.items():
+            if f"learner-{member}" in names and index.look():
+                self._gather_at = time.monotonic() + GATHER_S
+
+
+def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:
+    """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
+    fd = os.open(job_dir / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    os.umask(0o077)
+    become_subreaper()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    Guardian(job_dir, is_warm=is_warm, take_parked=take_parked).run()
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The command line: JOB_DIR."""
+    if len(arguments) != 1:
+        print("usage: python -m jupyter_dlaas.runtime.guardian JOB_DIR", file=sys.stderr)
+        return 2
+    with suppress(PermissionError):  # already a session of its own
+        os.setsid()
+    return guard(Path(arguments[0]).absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""A job's journal: facts appended one line each, numbered without holes, readable after any crash."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.facts import Fact, FactKind, fact_from_line, fact_to_line
+
+__all__ = ["Journal", "facts_of", "read_facts"]
+
+_LASTING: Final = frozenset(
+    {
+        FactKind.CHECKPOINT,
+        FactKind.CLOSED,
+        FactKind.COMMITTED,
+        FactKind.COMPLETED,
+        FactKind.HALTED,
+        FactKind.LOST,
+    }
+)
+"""Written through to the disk. A power cut ends all processes, so what only tells of them need not outlive it."""
+
+
+def facts_of(data: bytes) -> list[Fact]:
+    """The facts of all whole lines. A damaged line (a power cut can leave one) is passed over."""
+    facts = []
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        try:
+            facts.append(fact_from_line(line))
+        except ValueError:
+            continue
+    return facts
+
+
+def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
+    """The facts after byte `offset`, and the offset after the last whole line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return (), offset
+    return facts_of(data), offset + data.rfind(b"\n") + 1
+
+
+class Journal:
+    """The only writer of a journal. A line torn by a crash is cut off when it is opened.
+
+    A full disk loses nothing: facts wait in memory, in order, until `flush` can write them.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        data = b""
+        while chunk := os.read(self._fd, 1 << 20):
+            data += chunk
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(self._fd, whole)
+        self._size = whole
+        self.earlier: Sequence[Fact] = facts_of(data)
+        """What an earlier guardian wrote."""
+        self._next = self.earlier[-1].n + 1 if self.earlier else 0
+        self._waiting: list[Fact] = []
+
+    def append(self, kind: FactKind, **fields: Any) -> Fact:
+        """Write one fact now, with the next number and the time."""
+        fact = Fact(n=self._next, at_s=self._now(), kind=kind, **fields)
+        self._next += 1
+        self._waiting.append(fact)
+        self.flush()
+        return fact
+
+    def flush(self) -> bool:
+        """Write what waits; False while the disk takes nothing."""
+        while self._waiting:
+            fact = self._waiting[0]
+            line = fact_to_line(fact)
+            try:
+                written = os.write(self._fd, line)
+                if written < len(line):
+                    raise OSError("the disk is full")
+                if fact.kind in _LASTING:
+                    os.fsync(self._fd)
+            except OSError:
+                os.ftruncate(self._fd, self._size)  # half a line must not stay: a reader would wait for its end
+                return False
+            self._size += len(line)
+            self._waiting.pop(0)
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,243 @@
+"""How a learner and the gang's store become processes: by fork where this Python is warm, else by a plain start.
+
+Both ways end in the same code with the same environment; only the time to get there differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from jupyter_dlaas.facts import MemberWanted
+from jupyter_dlaas.runtime.logs import LOG
+from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK, thread_count
+
+__all__ = [
+    "Order",
+    "close_all_but",
+    "fork",
+    "guardian_environment",
+    "learner_environment",
+    "learner_folder",
+    "package_folder",
+    "start_learner",
+    "start_store",
+    "torch_is_used",
+]
+
+LEARNER: Final = "jupyter_dlaas.learner.runner"
+STORE: Final = "jupyter_dlaas.runtime.store"
+_OWN: Final = re.compile(
+    r"DLAAS_.*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+)
+"""Variables that belong to one learner; a job submitted from within another one must not inherit them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One learner that is to be started."""
+
+    job_dir: Path
+    member: int
+    generation: int
+    directory: str | None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def package_folder() -> str:
+    """The folder from which this very `jupyter_dlaas` was imported; it goes first on the learner's path."""
+    import jupyter_dlaas
+
+    return str(Path(jupyter_dlaas.__file__).parent.parent)
+
+
+def learner_folder(job_dir: Path, member: int) -> Path:
+    return job_dir / f"learner-{member}"
+
+
+def torch_is_used(framework: str | None, source: str) -> bool:
+    """Whether a job trains with PyTorch: as its spec says, else as its imports say."""
+    if framework is not None:
+        return framework.lower() in ("torch", "pytorch", "lightning", "transformers", "accelerate")
+    pattern = r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b"
+    return re.search(pattern, source, re.MULTILINE) is not None
+
+
+def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
+    """The guardian's environment: the job's, so that its interpreter starts, less what would change our own code.
+
+    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … are for the learners alone.
+    """
+    kept = {
+        k: v for k, v in environment.items() if k == "PYTHONHOME" or not (k.startswith("PYTHON") or _OWN.fullmatch(k))
+    }
+    return kept | {"PYTHONPATH": package_dir, JOB_MARK: job_dir}
+
+
+def learner_environment(
+    base: Mapping[str, str],
+    *,
+    job: str,
+    job_dir: str,
+    generation: int,
+    members: Sequence[MemberWanted],
+    rank: int,
+    store: tuple[str, int] | None,
+    package_dir: str,
+) -> dict[str, str]:
+    """A learner's whole environment, as server/WIRE.md lists it.
+
+    Where each learner sees only its own GPUs it is alone on its "node" for torchrun's scripts: their
+    `set_device(LOCAL_RANK)` must name a device that is visible.
+    """
+    me = members[rank]
+    here = [m.member for m in members if m.node == me.node]
+    sees_own_gpus = bool(me.environment.get("CUDA_VISIBLE_DEVICES"))
+    local = (0, 1) if sees_own_gpus else (here.index(me.member), len(here))
+    found = {k: v for k, v in base.items() if not _OWN.fullmatch(k)}
+    found |= {"PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+    found |= me.environment
+    path = found.get("PYTHONPATH")
+    return found | {
+        "PYTHONPATH": f"{package_dir}{os.pathsep}{path}" if path else package_dir,
+        "DLAAS_JOB": job,
+        JOB_MARK: job_dir,
+        MEMBER_MARK: str(me.member),
+        "DLAAS_GENERATION": str(generation),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local[0]),
+        "WORLD_SIZE": str(len(members)),
+        "LOCAL_WORLD_SIZE": str(local[1]),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": store[0] if store else "127.0.0.1",
+        "MASTER_PORT": str(store[1] if store else 0),
+        "TORCHELASTIC_USE_AGENT_STORE": str(store is not None),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": f"{job}.{generation}",
+    }
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------
+
+
+def start_learner(order: Order, *, is_warm: bool) -> int:
+    """Start a learner and return its pid. Raises OSError where the system refuses.
+
+    `is_warm`: this process was forked from a zygote, so its children need not import anything again. A process with a
+    second thread must not fork (a lock held there would stay locked for ever): then a plain start does it.
+    """
+    folder = learner_folder(order.job_dir, order.member)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    arguments = [str(order.job_dir), str(order.member)]
+    log = str(folder / LOG)
+    if is_warm and thread_count() == 1:
+        return fork(lambda: _become(LEARNER, arguments, order.environment, log))
+    return _spawn(LEARNER, arguments, order.environment, log)
+
+
+def start_store(listening: socket.socket, job_dir: Path, environment: Mapping[str, str], *, is_warm: bool) -> int:
+    """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
+    log = str(job_dir / "guardian.log")
+    fd = listening.fileno()
+    if is_warm and thread_count() == 1:
+        return fork(lambda: _become(STORE, [str(fd), str(job_dir)], environment, log, keep=(fd,)))
+    return _spawn(STORE, ["3", str(job_dir)], environment, log, passed=fd)
+
+
+def _spawn(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str, passed: int | None = None
+) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    if passed is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, passed, 3))
+    # -P: what lies in the directory where this starts must not stand in for modules of ours.
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", module, *arguments],
+        dict(environment),
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+    )
+
+
+def fork(child: Callable[[], None]) -> int:
+    """Run `child` in a fork of this process, which ends there; returns the pid to the parent alone."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        child()
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except BaseException:  # noqa: BLE001 - the frames below belong to the parent: nothing may unwind into them
+        sys.excepthook(*sys.exc_info())
+        os._exit(70)
+    os._exit(0)
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Close every descriptor but 0, 1, 2 and those named: a lock or a socket of the parent must end with the parent."""
+    low = 3
+    for fd in sorted(set(kept)):
+        if fd >= 3:
+            os.closerange(low, fd)
+            low = fd + 1
+    limit = max((int(entry.name) for entry in Path("/proc/self/fd").iterdir()), default=low)
+    os.closerange(low, limit + 1)
+
+
+def _become(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str, keep: Sequence[int] = ()
+) -> NoReturn:
+    """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    close_all_but(keep)
+    redirect(log)
+    put_on(environment)
+    runtime = importlib.import_module("jupyter_dlaas.runtime.warm")
+    runtime.wake(environment)
+    main = importlib.import_module(module).main
+    sys.argv = [module, *arguments]
+    main(list(arguments))
+    os._exit(0)
+
+
+def redirect(log: str) -> None:
+    """Standard input from nowhere, output and errors to the end of a file."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.flush()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for fd in {nothing, out}:
+        if fd > 2:
+            os.close(fd)
+
+
+def put_on(environment: Mapping[str, str]) -> None:
+    """Make an environment this process' own."""
+    os.environ.clear()
+    os.environ.update(environment)

@@ -1,0 +1,67 @@
+"""When which byte of a log was written: the index beside each learner's log."""
+
+from __future__ import annotations
+
+import bisect
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+__all__ = ["INDEX", "LOG", "LogIndex", "read_index", "time_of"]
+
+LOG: Final = "stdout.log"
+INDEX: Final = "stdout.idx"
+Entry = tuple[int, float]
+
+
+class LogIndex:
+    """Keeps `stdout.idx` of one log: a line `offset time` says that the bytes from `offset` on were there at `time`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / LOG
+        path = folder / INDEX
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Bytes that came while no guardian looked count to the entry before them: the gap is as short as its absence.
+        self._end = self._size() if read_index(path) else 0
+
+    def _size(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def look(self, now_s: float | None = None) -> bool:
+        """Note what was appended since the last look; True when there was something."""
+        size = self._size()
+        if size <= self._end:
+            return False
+        now_s = time.time() if now_s is None else now_s
+        os.write(self._fd, f"{self._end} {now_s:.3f}\n".encode())
+        self._end = size
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_index(path: Path) -> list[Entry]:
+    """All entries of an index, in order of their offsets; torn or damaged lines are passed over."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return []
+    entries: list[Entry] = []
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        try:
+            offset, at_s = line.split()
+            entries.append((int(offset), float(at_s)))
+        except ValueError:
+            continue
+    return entries
+
+
+def time_of(entries: list[Entry], offset: int) -> float | None:
+    """When the byte at `offset` was written, as well as is known."""
+    at = bisect.bisect_right(entries, offset, key=lambda entry: entry[0]) - 1
+    return entries[at][1] if at >= 0 else None

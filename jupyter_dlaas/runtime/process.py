@@ -1,0 +1,218 @@
+"""Processes by identity: a pid alone may be reused, so start time, boot and job go with it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "JOB_MARK",
+    "MEMBER_MARK",
+    "Identity",
+    "Stat",
+    "become_subreaper",
+    "boot_id",
+    "environment_of",
+    "identity",
+    "is_alive",
+    "kill_round",
+    "marked",
+    "open_process",
+    "parse_environment",
+    "send",
+    "stat_of",
+    "thread_count",
+]
+
+JOB_MARK: Final = "DLAAS_JOB_DIR"
+MEMBER_MARK: Final = "DLAAS_MEMBER"
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process for ever: pid, start in clock ticks after boot, and the boot."""
+
+    pid: int
+    start: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the kernel says of a process that has not been waited for."""
+
+    parent: int
+    session: int
+    state: str
+    start: int
+
+    @property
+    def is_dead(self) -> bool:
+        """True for a zombie: it does nothing any more, only its exit code is left."""
+        return self.state in ("Z", "X")
+
+
+@functools.cache
+def boot_id() -> str:
+    """The id of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def stat_of(pid: int) -> Stat | None:
+    """The state of a process, or None when there is none of this pid."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may hold spaces and parentheses itself: what counts begins after the last one.
+    rest = text[text.rindex(b")") + 2 :].split()
+    return Stat(parent=int(rest[1]), session=int(rest[3]), state=rest[0].decode(), start=int(rest[19]))
+
+
+def identity(pid: int) -> Identity | None:
+    """Who has this pid now; None when nobody alive has."""
+    stat = stat_of(pid)
+    return None if stat is None or stat.is_dead else Identity(pid, stat.start, boot_id())
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment a process was started with; empty when it is gone or not ours to read."""
+    try:
+        return parse_environment(Path(f"/proc/{pid}/environ").read_bytes())
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return {}
+
+
+def parse_environment(raw: bytes) -> dict[str, str]:
+    """The block of `NAME=value` texts, ended by zero bytes, as a mapping."""
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def open_process(who: Identity, job_dir: str | None = None) -> int | None:
+    """A pidfd of exactly this process, or None when it is gone or its pid belongs to another one by now.
+
+    The pidfd comes first and the comparison second: between the two the pid cannot be given to anybody else.
+    With `job_dir` the process must also carry that job's mark.
+    """
+    try:
+        fd = os.pidfd_open(who.pid)
+    except (ProcessLookupError, OSError):
+        return None
+    if identity(who.pid) == who and (job_dir is None or environment_of(who.pid).get(JOB_MARK) == job_dir):
+        return fd
+    os.close(fd)
+    return None
+
+
+def is_alive(who: Identity) -> bool:
+    """Whether exactly this process still runs (a zombie does not)."""
+    return identity(who.pid) == who
+
+
+def send(who: Identity, number: int) -> bool:
+    """Signal exactly this process; False when it is gone."""
+    fd = open_process(who)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def thread_count() -> int:
+    """How many threads this process has, those of C libraries included."""
+    return sum(1 for _ in os.scandir("/proc/self/task"))
+
+
+def become_subreaper() -> None:
+    """Orphans among this process' descendants become its children, so that none gets out of sight."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _pids() -> Iterator[int]:
+    with os.scandir("/proc") as entries:
+        yield from [int(entry.name) for entry in entries if entry.name.isdigit()]
+
+
+def marked(job_dir: str, member: int | None = None) -> list[tuple[Identity, int | None]]:
+    """All living processes with the mark of a job (and of a member), oldest first, each with its member number."""
+    mark = os.fsencode(f"{JOB_MARK}={job_dir}")
+    found: list[tuple[Identity, int | None]] = []
+    for pid in _pids():
+        try:
+            raw = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # gone, or another user's
+            continue
+        if mark not in raw:
+            continue
+        environment = parse_environment(raw)
+        who = identity(pid)
+        if environment.get(JOB_MARK) != job_dir or who is None:
+            continue
+        text = environment.get(MEMBER_MARK, "")
+        its_member = int(text) if text.isdigit() else None
+        if member is None or its_member == member:
+            found.append((who, its_member))
+    return sorted(found, key=lambda pair: (pair[0].start, pair[0].pid))
+
+
+def _family(roots: Iterable[int], sessions: Iterable[int]) -> set[int]:
+    """Descendants of `roots` and everybody in `sessions`."""
+    stats = {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
+    wanted = set(sessions)
+    found = {pid for pid, stat in stats.items() if stat.session in wanted}
+    todo = list(roots)
+    while todo:
+        for child in children.get(todo.pop(), []):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    for pid in list(found):
+        todo.append(pid)
+    while todo:  # descendants of those who were found by session
+        for child in children.get(todo.pop(), []):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return {pid for pid in found if not stats[pid].is_dead}
+
+
+def kill_round(
+    job_dir: str, *, member: int | None = None, roots: Iterable[int] = (), sessions: Iterable[int] = ()
+) -> int:
+    """Stop, then kill, once, all that belongs to a job (or to one member): by mark, descent and session.
+
+    Returns how many there were; repeat until 0. Stopped first, so that none forks on while the others are killed.
+    The caller and its ancestors are spared.
+    """
+    spared = {os.getpid(), os.getppid(), 0, 1}
+    targets = {who.pid for who, _ in marked(job_dir, member)} | _family(roots, sessions)
+    fds: list[int] = []
+    for pid in sorted(targets - spared):
+        with suppress(OSError):  # gone meanwhile
+            fds.append(os.pidfd_open(pid))
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for fd in fds:
+            with suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(fd, number)
+    for fd in fds:
+        os.close(fd)
+    return len(fds)

@@ -1,0 +1,207 @@
+"""A job's directory as the engine would make it, driven by its files only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import jupyter_dlaas
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.runtime.files import send_datagram, write_whole
+from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive, marked, send
+from jupyter_dlaas.runtime.start import Started, reap, start_guardian
+from jupyter_dlaas.wire import encode
+
+DEADLINE_S = 60.0
+
+
+def until(claim: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Wait for something that other processes do; returns the first true answer."""
+    end = time.monotonic() + deadline_s
+    while not (answer := claim()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.005)
+    return answer
+
+
+def package_dir(parent: Path) -> Path:
+    """A folder that holds nothing but the package, as the engine makes one."""
+    folder = parent / "package"
+    folder.mkdir(exist_ok=True)
+    link = folder / "jupyter_dlaas"
+    if not link.exists():
+        link.symlink_to(Path(jupyter_dlaas.__file__).parent)
+    return folder
+
+
+@dataclass
+class Job:
+    """One job directory and what the engine would do with it."""
+
+    dir: Path
+    interpreter: str = sys.executable
+    zygote_dir: Path | None = None
+    framework: str | None = None
+    revision: int = 0
+    generation: int = 0
+    next_member: int = 0
+    guardian: Started | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    # -- what the engine does
+
+    def want(self, goal: Goal, learners: int = 0, *, grace_s: float = 30.0, **variables: str) -> None:
+        """Write the wanted document and wake the guardian, starting one where none lives."""
+        self.revision += 1
+        members: list[MemberWanted] = []
+        if goal is Goal.RUN and learners:
+            self.generation += 1
+            for _ in range(learners):
+                extra = {"OMP_NUM_THREADS": "1", **variables}
+                members.append(MemberWanted(member=self.next_member, node="here", environment=extra))
+                self.next_member += 1
+        wanted = Wanted(
+            revision=self.revision,
+            goal=goal,
+            generation=self.generation,
+            members=tuple(members),
+            grace_s=grace_s,
+        )
+        write_whole(self.dir / "wanted.json", json.dumps(encode(wanted)).encode())
+        self.wake()
+
+    def run(self, learners: int = 1, **variables: str) -> None:
+        self.want(Goal.RUN, learners, **variables)
+
+    def halt(self, grace_s: float = 30.0) -> None:
+        self.want(Goal.HALT, grace_s=grace_s)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        self.want(Goal.STOP, grace_s=grace_s)
+
+    def wake(self) -> None:
+        if not send_datagram(self.dir / "guardian.wake", b"!"):
+            self.start_guardian()
+
+    def start_guardian(self) -> Started:
+        self.guardian = start_guardian(
+            self.dir,
+            interpreter=self.interpreter,
+            package_dir=package_dir(self.dir.parent),
+            environment=self.environment,
+            zygote_dir=self.zygote_dir,
+            framework=self.framework,
+        )
+        return self.guardian
+
+    # -- what is seen
+
+    def facts(self, *kinds: FactKind) -> list[Fact]:
+        found, _ = read_facts(self.dir / "journal.jsonl")
+        return [fact for fact in found if not kinds or fact.kind in kinds]
+
+    def wait(self, kind: FactKind, count: int = 1, deadline_s: float = DEADLINE_S) -> Fact:
+        """The `count`-th fact of a kind."""
+
+        def there() -> list[Fact] | None:
+            found = self.facts(kind)
+            return found if len(found) >= count else None
+
+        try:
+            found: list[Fact] = until(there, f"{kind} × {count}", deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.report()}") from None
+        return found[count - 1]
+
+    def closed(self, count: int = 1, deadline_s: float = DEADLINE_S) -> str:
+        why = self.wait(FactKind.CLOSED, count, deadline_s).why
+        assert why is not None
+        return why
+
+    def report(self) -> str:
+        lines = [str(fact) for fact in self.facts()]
+        for path in sorted(self.dir.rglob("*.log")):
+            lines += [f"--- {path.relative_to(self.dir)}", path.read_text(errors="replace")[-3000:]]
+        return "\n".join(lines)
+
+    def log(self, member: int = 0) -> str:
+        return (self.dir / f"learner-{member}" / "stdout.log").read_text()
+
+    def learner(self, member: int) -> Identity:
+        """The process of a member that is up."""
+        fact = next(f for f in self.facts(FactKind.LEARNER_UP) if f.member == member)
+        assert fact.pid is not None
+        assert fact.start is not None
+        return Identity(fact.pid, fact.start, fact.boot or boot_id())
+
+    def kill_learner(self, member: int) -> None:
+        assert send(self.learner(member), signal.SIGKILL)
+
+    def kill_guardian(self) -> None:
+        """kill -9, and wait until it is gone."""
+        fact = self.facts(FactKind.GUARDIAN_UP)[-1]
+        assert fact.pid is not None
+        assert fact.start is not None
+        who = Identity(fact.pid, fact.start, fact.boot or boot_id())
+        assert send(who, signal.SIGKILL)
+        until(lambda: not is_alive(who), "the guardian is gone")
+        reap()
+
+    def processes(self) -> list[Identity]:
+        """Every living process with the job's mark."""
+        return [who for who, _ in marked(str(self.dir))]
+
+    def output(self, name: str) -> Path:
+        return self.dir / "output" / name
+
+    def lines(self, name: str) -> list[str]:
+        """The lines that user code wrote into a file of its output folder."""
+        path = self.output(name)
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def make_job(
+    folder: Path,
+    source: str,
+    *,
+    files: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    interpreter: str = sys.executable,
+    **spec: Any,
+) -> Job:
+    """A job's directory with everything that the engine puts there before it starts."""
+    folder.mkdir(parents=True, mode=0o700)
+    spec.setdefault("directory", str(folder.parent))
+    spec = {"name": "test", **spec}
+    (folder / "spec.json").write_text(json.dumps({"id": "test-1", "spec": spec, "owner": "me"}))
+    whole = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
+    whole |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **(environment or {})}
+    (folder / "environment.json").write_text(json.dumps(whole))
+    (folder / "train.py").write_text(dedent(source))
+    for name, text in (files or {}).items():
+        path = folder / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    (folder / "output").mkdir()
+    return Job(folder, interpreter=interpreter, environment=whole, framework=spec.get("framework"))
+
+
+def clean(jobs: Sequence[Job]) -> Iterator[Identity]:
+    """End what jobs left; yields what was still there."""
+    for job in jobs:
+        for who in job.processes():
+            with suppress(ProcessLookupError):
+                if send(who, signal.SIGKILL):
+                    yield who
+        reap()
