@@ -389,8 +389,9 @@ class _Walk:
         self.expression(node.generators[0].iter)
         scope = _Scope()
         scope.visit(node)
-        for name in sorted(scope.reads):
+        for name in sorted(scope.reads - scope.stores):
             self.read(name)
+        self.soft |= (scope.reads & scope.stores) - self.kills  # bound by its own walrus, before or after
         self.late |= scope.late
         self.globals_bound |= scope.globals_bound
         for name in sorted(scope.stores):  # only walrus targets leave a comprehension

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from jupyter_dlaas.notebook.cells import Cleaned
 from jupyter_dlaas.notebook.effects import words
-from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell
-from jupyter_dlaas.notebook.resolve import Solved, size_text
+from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
+from jupyter_dlaas.notebook.resolve import Solved
 from jupyter_dlaas.notebook.slicing import Slice
 from jupyter_dlaas.notebook.tracing import Step, Trace
 

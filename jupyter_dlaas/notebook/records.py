@@ -18,6 +18,7 @@ __all__ = [
     "Problem",
     "ResultRef",
     "TrainingCell",
+    "size_text",
 ]
 
 
@@ -163,3 +164,13 @@ class Capture:
             if ref.line == line:
                 return f"{ref.cell}, line {ref.cell_line}"
         return None
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people: "12.4 MB"."""
+    size, unit = float(size_bytes), "bytes"
+    for larger in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from jupyter_dlaas.notebook.effects import reach
-from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, TrainingCell
+from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.slicing import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
@@ -139,7 +139,8 @@ class _Solver:
         if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
             return None
         last = self._last_binding(name)
-        is_in_force = blocked.index is None or last is None or last <= blocked.index
+        # the kernel's value is the newest one: what an earlier statement read may have been another
+        is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
@@ -256,13 +257,3 @@ def _kind(fact: NameFact | None) -> str:
     if fact.size_bytes is not None:
         words.append(size_text(fact.size_bytes))
     return f" ({', '.join(words)})"
-
-
-def size_text(size_bytes: int) -> str:
-    """A size for people: "12.4 MB"."""
-    size, unit = float(size_bytes), "bytes"
-    for larger in ("kB", "MB", "GB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

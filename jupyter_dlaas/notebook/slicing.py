@@ -124,7 +124,29 @@ class _Pass:
                 self.slice.builtins.add(name)
             elif not want.may_be_bound:
                 self.block(name, None, want.reason)
+        self.drop_repeats()
         return self.slice
+
+    def drop_repeats(self) -> None:
+        """A definition that ran again unchanged, with nothing different in between, need not stand there twice."""
+        in_force: dict[str, tuple[str, int]] = {}  # name -> text of its definition, step
+        rebound: dict[str, int] = {}
+        for index in sorted(self.slice.kept):
+            step = self.steps[index]
+            source, names = step.statement.source, step.flow.binds
+            again = [in_force.get(name, ("", -1)) for name in names]
+            if index < self.plan.goal and step.is_definition and names and not step.is_future:
+                first = again[0][1]
+                is_same = all(text == source and at == first for text, at in again)
+                if is_same and all(rebound.get(name, -1) < first for name in step.flow.reads):
+                    del self.slice.kept[index]
+                    self.leave(index, "unneeded", "the same definition stands further up")
+                    continue
+                in_force.update(dict.fromkeys(names, (source, index)))
+            else:
+                for name in names | step.changes:
+                    in_force.pop(name, None)
+            rebound.update(dict.fromkeys(names | step.changes, index))
 
     # names
     def want(self, name: str, reader: int, need: Need) -> None:

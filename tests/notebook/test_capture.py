@@ -413,6 +413,20 @@ def test_a_cell_that_ran_again_unchanged_is_named_as_the_page_numbers_it_now() -
     assert [kept.cell for kept in made.kept] == ["cell [3]", "cell [2]"]
 
 
+def test_a_definition_that_ran_again_unchanged_stands_there_once() -> None:
+    made = job("def f(): return 1", "x = f()", "def f(): return 1", train="print(x, f())")
+    edited = job("def f(): return 1", "x = f()", "def f(): return 2", train="print(x, f())")
+
+    assert prelude(made) == ["def f(): return 1", "x = f()"]
+    assert prelude(edited) == ["def f(): return 1", "x = f()", "def f(): return 2"]
+
+
+def test_a_constant_that_changed_in_between_is_set_again() -> None:
+    made = job("n = 1", "x = [n]", "n = 2", "x.append(n)", "n = 1", train="print(x, n)")
+
+    assert prelude(made) == ["n = 1", "x = [n]", "n = 2", "x.append(n)", "n = 1"]
+
+
 def test_future_imports_go_first_and_make_annotations_harmless() -> None:
     made = job("from __future__ import annotations\ndef f(x: Unknown) -> Nothing: return x", train="f(1)")
 

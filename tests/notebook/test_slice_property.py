@@ -1,0 +1,102 @@
+"""Running the slice gives the asked names the value that running all cells gives, for programs without hidden effects."""
+
+from __future__ import annotations
+
+import copy
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.notebook.render import ENTRY
+
+NUMBERS = ["a", "b", "c"]
+LISTS = ["p", "q"]
+START = "a, b, c = 1, 2, 3\np, q = [1], [2, 3]\ndef f(x):\n    return x + a\ndef g(xs):\n    xs.append(b)\n    return len(xs)"
+
+number, other, third = st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.sampled_from(NUMBERS)
+items, more = st.sampled_from(LISTS), st.sampled_from(LISTS)
+small = st.integers(-3, 5)
+
+
+def _template(text: str) -> st.SearchStrategy[str]:
+    parts = {"x": number, "y": other, "z": third, "s": items, "t": more, "k": small, "m": st.integers(0, 3)}
+    used = {key: strategy for key, strategy in parts.items() if f"<{key}>" in text}
+
+    def fill(values: dict[str, object]) -> str:
+        for key, value in values.items():
+            text_now[0] = text_now[0].replace(f"<{key}>", str(value))
+        return text_now[0]
+
+    text_now = [text]
+
+    def build(values: dict[str, object]) -> str:
+        text_now[0] = text
+        return fill(values)
+
+    return st.fixed_dictionaries(used).map(build)
+
+
+STATEMENTS = [
+    "<x> = <y> + <k>",
+    "<x> += <y>",
+    "<x> = f(<y>)",
+    "<x> = g(<s>)",
+    "g(<s>)",
+    "<s> = [<x>, <y>]",
+    "<s> = <t>",
+    "<s> = list(<t>)",
+    "<s>.append(<x>)",
+    "<s>[0] = <x>",
+    "<s> += [<k>]",
+    "<s> = <s> + <t>[:2]",
+    "<x> = sum(<s>)",
+    "<x> = <s>.pop() if len(<s>) > 1 else <k>",
+    "if <x> > <k>:\n    <y> = <z>",
+    "if <x> > <k>:\n    <y> = 1\nelse:\n    <y> = <z> - 1",
+    "for i in range(<m>):\n    <s>.append(i)",
+    "for i in <s>[:4]:\n    <x> = i\n    if i > <k>:\n        break",
+    "for i in range(3):\n    if i == <m>:\n        continue\n    <x> = <y> + i",
+    "while <x> > 20:\n    <x> -= 7",
+    "try:\n    <x> = <s>[9]\nexcept IndexError:\n    <y> = <z>",
+    "try:\n    <x> = 1 // <y>\nexcept ZeroDivisionError:\n    <x> = 0\nfinally:\n    <z> = 4",
+    "def f(v):\n    return v + <x>",
+    "def g(xs):\n    global <x>\n    <x> = <k>\n    xs.append(<y>)\n    return <y>",
+    "def g(xs):\n    return sum(xs) + f(<x>)",
+    "<x>, <y> = <y>, <z>",
+    "<s> = [v + <x> for v in <t>][:5]",
+    "w = <s>\nw.append(<x>)",
+    "w = {'k': <s>}\nw['k'].append(<x>)",
+    "<x> = (n := <y> + 1) * 2",
+    "match <x>:\n    case 1:\n        <y> = 5\n    case int(v) if v > <k>:\n        <z> = v",
+    "print(<x>, <s>)",
+    "<s>",
+    "del <x>\n<x> = <k>",
+    "<x> = (lambda v: v + <y>)(<z>)",
+]
+statements = st.sampled_from(STATEMENTS).flatmap(_template)
+programs = st.lists(st.lists(statements, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=8)
+
+
+def _run(source: str) -> dict[str, object]:
+    space: dict[str, object] = {"__name__": "__main__", "print": lambda *values: None}
+    exec(compile(source, "<program>", "exec"), space)
+    return space
+
+
+@settings(max_examples=300)
+@given(programs, st.sets(st.sampled_from([*NUMBERS, *LISTS]), min_size=1, max_size=3))
+def test_the_slice_gives_the_asked_names_the_value_that_all_cells_give(cells: list[str], asked: set[str]) -> None:
+    names = sorted(asked)
+    everything = _run("\n".join([START, *cells]))
+    made = capture(
+        [ExecutedCell(count=n, source=source) for n, source in enumerate([START, *cells], 1)],
+        TrainingCell(count=99, source=f"print({', '.join(names)}, f(1))"),
+        KernelFacts(),
+    )
+
+    assert made.errors == ()
+    part = _run(made.text.split(ENTRY)[0])
+    assert {name: part[name] for name in names} == {name: everything[name] for name in names}
+    assert copy.copy(part["f"])(1) == everything["f"](1)  # type: ignore[operator]
