@@ -16,7 +16,7 @@ from typing import Final
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httpclient import HTTPRequest
-from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import Resolver
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -176,7 +176,8 @@ class Link:
         writing = asyncio.ensure_future(_write(connection, RequestStartLine(method, target, ""), sent, body))
         try:
             # Read while writing: who refuses a large body answers before it has come.
-            await connection.read_response(reader)
+            with contextlib.suppress(StreamClosedError, HTTPInputError):  # then the answer is not whole
+                await connection.read_response(reader)
         finally:
             writing.cancel()
             with contextlib.suppress(asyncio.CancelledError, StreamClosedError):
