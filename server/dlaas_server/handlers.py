@@ -15,7 +15,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, WebSocketHandler
 
 from dlaas_server.openapi import Door, Route, describe
-from dlaas_server.relay import Answer, Broken, Link
+from dlaas_server.relay import PAUSES_S, Answer, Broken, Link
 from jupyter_dlaas.protocol import Unavailable
 from jupyter_dlaas.wire import DlaasError, Invalid
 
@@ -104,7 +104,7 @@ class RelayHandler(DlaasHandler):
         await self.relay()
 
     async def relay(self) -> None:
-        """Pass the request on; once more when the engine died over it (each of them may be repeated)."""
+        """Pass the request on; again when the engine died over it (each of them may be repeated)."""
         route = self.routes.get(self.request.method or "")
         if route is None:
             raise web.HTTPError(405)
@@ -112,7 +112,7 @@ class RelayHandler(DlaasHandler):
             await self.finish_error(TooLarge(f"body: larger than {BODY_BYTES_MAX >> 20} MiB; send files as blobs"))
             return
         try:
-            answer = await self._call_twice(route)
+            answer = await self._call_again(route)
         except Unavailable as error:
             await self.finish_error(error)
             return
@@ -130,12 +130,15 @@ class RelayHandler(DlaasHandler):
             self._set_raw_headers(route, answer)
             await self.finish(set_content_type=route.response_media)
 
-    async def _call_twice(self, route: Route) -> Answer:
-        try:
-            return await self._call(route)
-        except Broken:
-            if self._headers_written:
-                raise
+    async def _call_again(self, route: Route) -> Answer:
+        """Call; again, a little later, when the engine dies over it. A dying one may still take a connection or two."""
+        for pause_s in PAUSES_S:
+            try:
+                return await self._call(route)
+            except Broken:
+                if self._headers_written:
+                    raise
+            await asyncio.sleep(pause_s)
         return await self._call(route)
 
     async def _call(self, route: Route) -> Answer:

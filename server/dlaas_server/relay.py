@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
-from tornado.httpclient import HTTPRequest
+from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import Resolver
@@ -25,9 +25,11 @@ from jupyter_dlaas import doors
 from jupyter_dlaas.doors import SocketDoor
 from jupyter_dlaas.protocol import Unavailable
 
-__all__ = ["Answer", "Broken", "Link"]
+__all__ = ["PAUSES_S", "Answer", "Broken", "Link"]
 
 CONNECT_S: Final = 2.0
+PAUSES_S: Final = (0.01, 0.05, 0.2)
+"""Waits before a request that the engine died over is made again."""
 ANSWER_BYTES_MAX: Final = 256 * 2**20
 """The most that is held of one answer; raw bytes are passed on piece by piece, however many."""
 _ENDLESS: Final = 2**50
@@ -185,14 +187,25 @@ class Link:
 
     async def websocket(self) -> WebSocketClientConnection:
         """A WebSocket to the engine's stream, which is started when there is none."""
+        for pause_s in PAUSES_S:
+            try:
+                return await self._websocket()
+            except OSError:
+                await asyncio.sleep(pause_s)
+        try:
+            return await self._websocket()
+        except OSError as error:
+            raise Unavailable(f"the engine went away: {error}") from None
+
+    async def _websocket(self) -> WebSocketClientConnection:
         (await self.connect()).close()
         headers = {} if self._user is None else {USER_HEADER: self._user}
-        try:
-            with doors.short_path(self.path) as name:
-                request = HTTPRequest("ws://localhost/dlaas/stream", headers=headers, connect_timeout=CONNECT_S)
+        with doors.short_path(self.path) as name:
+            request = HTTPRequest("ws://localhost/dlaas/stream", headers=headers, connect_timeout=CONNECT_S)
+            try:
                 return await websocket_connect(request, resolver=_ToSocket(path=name))
-        except (TimeoutError, OSError, StreamClosedError) as error:
-            raise Unavailable(f"the engine went away: {error}") from None
+            except HTTPClientError as error:
+                raise OSError(f"no WebSocket ({error})") from None
 
     def close(self) -> None:
         """End all calls that are under way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -172,8 +173,17 @@ def start_server(where: Path, made: FakePool, *options: str, **variables: str) -
     until(lambda: record.exists() or process.poll() is not None, 60)
     assert process.poll() is None, (where / "server.log").read_text()
     said = json.loads(record.read_text())
+    until(lambda: is_listening(said["port"]))
     door = ServerDoor("127.0.0.1", said["port"], BASE, variables.get("JUPYTER_TOKEN", TOKEN))
     return Server(process, f"http://127.0.0.1:{said['port']}{BASE}", door, runtime, made)
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def stop_server(server: Server) -> None:

@@ -155,7 +155,8 @@ def test_bytes_are_uploaded_from_a_file(pool: FakePool, tmp_path: Path) -> None:
 def test_following_goes_on_over_a_killed_engine_without_gap_or_double(pool: FakePool) -> None:
     lines = [f"line {n} äöü €" for n in range(400)]
     pool.write_log("".join(line + "\n" for line in lines[:100]))
-    reader, got, seen = Follower(pool.client, "fake", wait_s=0.5), [], LogLines()
+    reader, seen = Follower(pool.client, "fake", wait_s=0.5), LogLines()
+    got: list[str] = []
     kills = iter((50, 150, 250, 300))
     next_kill, written = next(kills), 100
 

@@ -268,6 +268,7 @@ def test_the_websocket_closes_when_the_engine_dies_and_opens_again(server: Serve
         server.pool.kill()
         assert await page.read_message() is None
         code = page.close_code
+        page.close()
         again = await connect(server)
         second = json.loads(str(await again.read_message()))["engine"]
         await shut(again)
