@@ -92,8 +92,10 @@ class PoolContract:
 
         await rig.until(is_so, f"{job} without a guardian")
 
-    async def running(self, rig: Rig, members: Sequence[int] = (0,), **how: int) -> str:
-        job = await rig.job(**how)
+    async def running(
+        self, rig: Rig, members: Sequence[int] = (0,), *, steps: int = ENDLESS, fails_at: int | None = None
+    ) -> str:
+        job = await rig.job(steps=steps, fails_at=fails_at)
         await self.act(rig, job, members=members)
         await self.told(rig, job, FactKind.GENERATION)
         return job
@@ -273,7 +275,7 @@ class PoolContract:
         facts = await self.told(rig, job, FactKind.GENERATION, 2)
 
         assert members_of(facts, UP) == [0, 1]
-        assert [fact.took_over for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, False]
+        assert [bool(fact.took_over) for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, False]
         assert await rig.pool.is_guarded(job) is True
 
     async def test_a_stopped_job_ends_at_once(self, rig: Rig) -> None:
@@ -310,7 +312,7 @@ class PoolContract:
         await self.act(rig, job)
         facts = await self.told(rig, job, FactKind.GUARDIAN_UP, 2)
 
-        assert [fact.took_over for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, True]
+        assert [bool(fact.took_over) for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, True]
         assert members_of(facts, UP) == [0]
         assert members_of(facts, DOWN) == []
         await self.act(rig, job, 2, (), goal=Goal.STOP)

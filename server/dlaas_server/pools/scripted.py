@@ -101,12 +101,14 @@ class ScriptedJob:
         self._facts = 0
         self._untold: list[Fact] = []
         self._seen = -1
+        self._closed_revision: int | None = None
         self._generation = 0
         self._since_s = 0.0
         self._since_step = 0
         self._committed = 0
         self._checkpoint: int | None = None
         self._left_s: float | None = None
+        self._has_left = False
         self._struck: dict[int, int] = {}
 
     # ---- from outside ----------------------------------------------------------------------------------------
@@ -124,10 +126,7 @@ class ScriptedJob:
     def kill_guardian(self) -> None:
         """As `kill -9` of the guardian: learners go on, nothing more is told."""
         if self.guardian is not None:
-            self.guardian = None
-            self._is_reading = False
-            self._watch += 1
-            self._gone()
+            self._end_guardian()
 
     def kill_learner(self, member: int, failure: Failure = KILLED) -> None:
         """As `kill -9` of one learner."""
@@ -171,17 +170,21 @@ class ScriptedJob:
 
     def _come_up(self) -> None:
         self._is_reading = True
-        self._fact(FactKind.GUARDIAN_UP, pid=self.guardian, start=0, boot="simulated", took_over=bool(self.members))
+        assert self.wanted is not None
+        if self._closed_revision is not None and self.wanted.revision <= self._closed_revision:
+            self._end_guardian()  # closed already, and nothing new is wanted
+            return
+        took_over = True if self.members or self._untold else None
+        self._fact(FactKind.GUARDIAN_UP, pid=self.guardian, start=0, boot="simulated", took_over=took_over)
         untold, self._untold = self._untold, []
         for fact in untold:
             self._write(fact)
-        self._seen = -1  # a new guardian says what it read, though an earlier one said so too
         self._read()
 
     def _read(self) -> None:
         assert self.wanted is not None
         if self.wanted.revision > self._seen:
-            self._seen = self.wanted.revision
+            self._seen, self._closed_revision = self.wanted.revision, None
             self._fact(FactKind.SEEN, revision=self._seen)
         self._consider()
 
@@ -197,7 +200,7 @@ class ScriptedJob:
             self._close("stopped")
         elif self._phase in (_Phase.LEAVING, _Phase.STORING):
             return  # what comes after it is considered then
-        elif wanted.goal == Goal.HALT or wanted.generation > self._generation:
+        elif wanted.goal == Goal.HALT or wanted.generation > self._generation or self._has_left:
             if self._phase == _Phase.TRAINING:
                 self._leave(wanted)
             else:
@@ -211,7 +214,8 @@ class ScriptedJob:
         assert not self.members
         if not self._is_reading:
             return
-        if wanted.goal == Goal.HALT:
+        is_late = self._has_left and wanted.generation <= self._generation  # a halt that was taken back too late
+        if wanted.goal == Goal.HALT or is_late:
             has = self._checkpoint is not None
             self._fact(FactKind.HALTED, step=self._checkpoint or 0, has_checkpoint=has)
             self._close("halted")
@@ -220,6 +224,10 @@ class ScriptedJob:
 
     def _close(self, why: str) -> None:
         self._fact(FactKind.CLOSED, why=why)
+        self._closed_revision = self._seen
+        self._end_guardian()
+
+    def _end_guardian(self) -> None:
         self.guardian = None
         self._is_reading = False
         self._watch += 1
@@ -228,7 +236,7 @@ class ScriptedJob:
     # ---- the learners ----------------------------------------------------------------------------------------
 
     def _start_learners(self, wanted: Wanted) -> None:
-        self._generation, self.members = wanted.generation, wanted.members
+        self._generation, self.members, self._has_left = wanted.generation, wanted.members, False
         self._since_step = self._committed = self._checkpoint or 0
         self._phase = _Phase.STARTING
         for rank, one in enumerate(self.members):
@@ -290,8 +298,15 @@ class ScriptedJob:
 
     def _save(self, step: int) -> None:
         self._checkpoint = step
-        self._fact(FactKind.CHECKPOINT, step=step, seconds=self.script.checkpoint_s, bytes=1)
         self._commit(step)
+        self._fact(
+            FactKind.CHECKPOINT,
+            generation=self._generation,
+            step=step,
+            epoch=step // self.script.steps_per_epoch,
+            seconds=self.script.checkpoint_s,
+            bytes=1,
+        )
 
     def _commit(self, step: int) -> None:
         """Tell the steps since the last time, cut at the ends of epochs: a record belongs to one epoch."""
@@ -310,7 +325,7 @@ class ScriptedJob:
         self._commit(self.script.steps)
         self._end_learners(code=0)
         self._phase = _Phase.DONE
-        self._fact(FactKind.COMPLETED, results=self._outputs)
+        self._fact(FactKind.COMPLETED, generation=self._generation, results=self._outputs, step=self.script.steps)
         if self._is_reading:
             self._close("completed")
 
@@ -334,6 +349,7 @@ class ScriptedJob:
             self._since_step = step
             self._save(step)
         self._end_learners(code=0 if step is not None else None, signal=9 if step is None else None)
+        self._has_left = True
         self._go_on()
 
     def _strike(self, fault: Fault) -> None:
@@ -353,7 +369,7 @@ class ScriptedJob:
         )
         self.members = tuple(m for m in self.members if m.member != member)
         self._end_learners(signal=15)
-        self._fact(FactKind.LOST, generation=self._generation, failure=failure, step=self._checkpoint or 0)
+        self._fact(FactKind.LOST, generation=self._generation, failure=failure, step=self._checkpoint)
         self._consider()
 
     def _end_learners(self, code: int | None = None, signal: int | None = None) -> None:

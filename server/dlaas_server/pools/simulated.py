@@ -119,7 +119,7 @@ class SimulatedPool:
             self._clock,
             tell=lambda fact: self._tell(job, fact),
             say=lambda member, text: self._say(job, member, text),
-            note=lambda line: self._append(job, METRICS, line.encode()),
+            note=lambda line: self._note(job, line),
             gone=lambda: self._news(job, JOURNAL),
             outputs=spec.outputs,
         )
@@ -274,6 +274,11 @@ class SimulatedPool:
             size = len(one.streams.get(log_of(member), b""))
             one.times.setdefault(member, []).append((size, self._clock.now_s()))
             self._append(job, log_of(member), text.encode())
+
+    def _note(self, job: str, line: str) -> None:
+        self._append(job, METRICS, line.encode())
+        if job in self._jobs:
+            self._news(job, PROGRESS)
 
     def _append(self, job: str, stream: str, data: bytes) -> None:
         one = self._jobs.get(job)

@@ -340,7 +340,7 @@ class JobFolder:
 
 def _real_path(fd: int, path: Path) -> Path:
     try:
-        return Path(os.readlink(f"/proc/self/fd/{fd}"))
+        return Path(f"/proc/self/fd/{fd}").readlink()
     except OSError:
         return path.resolve()  # no /proc
 

@@ -25,8 +25,8 @@ from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
-from jupyter_dlaas.runtime.process import JOB_MARK, Identity, boot_id, environment_of
-from jupyter_dlaas.runtime.start import Started, start_guardian
+from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
+from jupyter_dlaas.runtime.start import Started, StartError, start_guardian
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -44,11 +44,12 @@ class Starter(Protocol):
     def __call__(
         self,
         job_dir: Path,
+        *,
         interpreter: str,
         package_dir: Path,
         environment: Mapping[str, str],
-        zygote_dir: Path | None,
-        framework: str | None,
+        zygote_dir: Path | None = None,
+        framework: str | None = None,
     ) -> Started: ...
 
 
@@ -257,16 +258,16 @@ class LocalPool:
             started = await asyncio.to_thread(
                 self._start,
                 folder.root,
-                spec.interpreter or sys.executable,
-                self._package_dir,
-                environment,
-                self._zygote_dir,
-                spec.framework,
+                interpreter=spec.interpreter or sys.executable,
+                package_dir=self._package_dir,
+                environment=environment,
+                zygote_dir=self._zygote_dir,
+                framework=spec.framework,
             )
-        except OSError as error:
+        except (OSError, StartError) as error:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
-        who = Identity(started.pid, started.start, boot_id())
+        who = Identity(started.pid, started.start, started.boot)
         if self._watch is not None and not self._watch.hold(folder.job, who):
             # So short was its life that nothing will tell of its end: tell it here.
             asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)

@@ -15,6 +15,7 @@ from typing import Final
 from dlaas_server.pools.base import Changed
 from dlaas_server.pools.local.folder import JobFolder, stream_of
 from jupyter_dlaas.runtime.process import Identity, open_process
+from jupyter_dlaas.runtime.start import reap
 from jupyter_dlaas.runtime.watch import Watch
 
 __all__ = ["JobWatch"]
@@ -108,8 +109,8 @@ class JobWatch:
                     news[(folder.job, stream)] = None
             elif path == folder.root / "status.json":
                 self._find(folder)
-            elif (stream := stream_of(path, folder.root)) is not None:
-                news[(folder.job, stream)] = None
+            elif (grown := stream_of(path, folder.root)) is not None:
+                news[(folder.job, grown)] = None
         if is_flooded:
             self._look_everywhere(news)
         for job, stream in news:
@@ -163,8 +164,7 @@ class JobWatch:
     def _ended(self, job: str, fd: int) -> None:
         """A guardian's process ended; another one may have taken its place already."""
         self._loop.remove_reader(fd)
-        with suppress(ChildProcessError):  # not our child: an earlier engine's, or a zygote's
-            os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
+        reap()
         if job in self._guardians and self._guardians[job][0] == fd:
             del self._guardians[job]
         os.close(fd)
