@@ -1,0 +1,415 @@
+"""The pool on this machine, with real guardians and learners, keeps the contract; and what only it has to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+import jupyter_dlaas
+from dlaas_server.pools.base import JOURNAL, Pool, PoolError, log_of
+from dlaas_server.pools.config import PoolConfig, PoolSection
+from dlaas_server.pools.devices import CpuSlots
+from dlaas_server.pools.local import LocalPool, watching
+from dlaas_server.pools.local.folder import JobFolder
+from jupyter_dlaas.facts import FactKind, Goal, Wanted
+from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
+from jupyter_dlaas.runtime.process import kill_round
+from jupyter_dlaas.runtime.watch import Watch
+from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of, wanted
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_S = 30.0
+PACKAGE = Path(jupyter_dlaas.__file__).resolve().parent
+PROGRAM = """
+import os, time
+for step in range({steps}):
+    print("step", step, flush=True)
+    if step == {fails_at} and os.environ["DLAAS_MEMBER"] == "0":
+        raise ValueError("bad luck at step {fails_at}")
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class LocalRig:
+    folder: Path
+    pool: Pool
+    news: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def local(self) -> LocalPool:
+        assert isinstance(self.pool, LocalPool)
+        return self.pool
+
+    def root(self, job: str) -> Path:
+        return self.folder / "jobs" / job
+
+    async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
+        program = PROGRAM.format(steps=steps, fails_at=-1 if fails_at is None else fails_at)
+        return await self.program(name, program)
+
+    async def program(self, name: str, program: str) -> str:
+        environment = {"PATH": os.environ["PATH"], "SECRET": "canary"}
+        await self.pool.create(name, "me", JobSpec(), environment)
+        await self.pool.put(name, "train.py", program.encode())
+        return name
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not await is_so():
+            assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}; {self.said()}"
+            await asyncio.sleep(0.005)
+
+    def said(self) -> str:
+        logs = sorted((self.folder / "jobs").glob("*/guardian.log")) + sorted(
+            (self.folder / "jobs").glob("*/learner-*/*.log")
+        )
+        return "\n".join(f"{log.parent.name}/{log.name}: {log.read_text()[-800:]}" for log in logs)
+
+    def guardian(self, job: str) -> int:
+        who = JobFolder(job, self.root(job)).guardian()
+        assert who is not None
+        return who.pid
+
+    def kill_guardian(self, job: str) -> None:
+        os.kill(self.guardian(job), signal.SIGKILL)
+
+    def kill_learner(self, job: str, member: int) -> None:
+        lines = (self.root(job) / "journal.jsonl").read_text().splitlines()
+        ups = [fact for fact in map(json.loads, lines) if fact["kind"] == FactKind.LEARNER_UP]
+        (pid,) = (fact["pid"] for fact in ups if fact["member"] == member)
+        os.kill(pid, signal.SIGKILL)
+
+    def heard(self, job: str, stream: str) -> None:
+        self.news.append((job, stream))
+
+    async def open(self) -> None:
+        config = PoolConfig(pool=PoolSection(name="test"))
+        self.pool = LocalPool(self.folder, config=config, probe=CpuSlots(4))
+        await self.pool.open(self.heard, lambda: None)
+
+    async def reopened(self) -> Pool:
+        await self.pool.close()
+        await self.open()
+        return self.pool
+
+    def sweep(self) -> None:
+        """Whatever a failed test left running."""
+        for root in (self.folder / "jobs").iterdir():
+            who = JobFolder(root.name, root).guardian()
+            for _ in range(100):
+                if kill_round(str(root), roots=[who.pid] if who else []) == 0:
+                    break
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[LocalRig]:
+    folder = tmp_path / "pool"
+    one = LocalRig(folder, LocalPool(folder, config=PoolConfig(), probe=CpuSlots(4)))
+    await one.open()
+    yield one
+    await one.pool.close()
+    one.sweep()
+
+
+class TestContract(PoolContract):
+    """All promises, kept by real processes."""
+
+
+def node(rig: LocalRig) -> str:
+    return rig.pool.nodes()[0].name
+
+
+async def start(rig: LocalRig, job: str) -> None:
+    await rig.pool.act(job, wanted(node=node(rig)))
+
+    async def is_training() -> bool:
+        return FactKind.GENERATION in await kinds_of(rig.pool, job)
+
+    await rig.until(is_training, f"{job} trains")
+
+
+async def stop(rig: LocalRig, job: str) -> None:
+    await rig.pool.act(job, wanted(99, (), goal=Goal.STOP, node=node(rig)))
+
+    async def is_closed() -> bool:
+        return FactKind.CLOSED in await kinds_of(rig.pool, job) and await rig.pool.is_guarded(job) is False
+
+    await rig.until(is_closed, f"{job} is closed")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_owner_can_read_a_job_and_its_environment(rig: LocalRig) -> None:
+    job = await rig.job()
+    root = rig.root(job)
+
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE((root / "environment.json").stat().st_mode) == 0o600
+    assert rig.pool.directory(job) == str(root)
+
+
+async def test_a_link_out_of_the_job_is_not_followed(rig: LocalRig, tmp_path: Path) -> None:
+    job = await rig.job()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("canary")
+    output = rig.root(job) / "output"
+    output.mkdir(exist_ok=True)
+    (output / "link").symlink_to(outside / "secret")
+    (output / "folder").symlink_to(outside)
+    (output / "inside").symlink_to("../train.py")
+
+    for path in ("output/link", "output/folder/secret"):
+        with pytest.raises(Refused):
+            await rig.pool.get(job, path, 0, 100)
+    assert b"step" in await rig.pool.get(job, "output/inside", 0, 1000)
+    assert await rig.pool.files(job, "output") == {}
+
+
+async def test_nothing_is_written_through_a_link(rig: LocalRig, tmp_path: Path) -> None:
+    job = await rig.job()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (rig.root(job) / "files" / "folder").symlink_to(outside)
+
+    with pytest.raises(Refused):
+        await rig.pool.put(job, "files/folder/x", b"x")
+    assert list(outside.iterdir()) == []
+
+
+async def test_a_pipe_or_a_folder_is_no_file(rig: LocalRig) -> None:
+    job = await rig.job()
+    output = rig.root(job) / "output"
+    output.mkdir(exist_ok=True)
+    os.mkfifo(output / "pipe")
+
+    for path in ("output/pipe", "output"):
+        with pytest.raises(NotFound):
+            await rig.pool.get(job, path, 0, 100)
+
+
+async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await rig.job()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "train.py")
+
+    monkeypatch.setattr("dlaas_server.pools.local.folder.write_whole", full)
+    with pytest.raises(PoolError, match="the disk is full; free some space"):
+        await rig.pool.put(job, "train.py", b"x")
+    with pytest.raises(PoolError, match="the disk is full"):
+        await rig.pool.act(job, wanted(node=node(rig)))
+    with pytest.raises(PoolError, match="the disk is full"):
+        await rig.pool.create("b-2", "me", JobSpec(), {})
+    assert not rig.root("b-2").exists()
+
+
+async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> None:
+    (rig.folder / "jobs" / ".making-c-3-1").mkdir()
+    (rig.folder / "jobs" / ".removed-c-2-1").mkdir()
+    await rig.reopened()
+
+    assert list((rig.folder / "jobs").iterdir()) == []
+
+
+async def test_jobs_find_nothing_but_our_package_on_their_path(rig: LocalRig) -> None:
+    (folder,) = (rig.folder / "runtime").iterdir()
+
+    assert [entry.name for entry in folder.iterdir()] == ["jupyter_dlaas"]
+    assert (folder / "jupyter_dlaas").resolve() == PACKAGE
+
+
+# ---- journal ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_torn_line_is_left_and_a_damaged_one_is_named(rig: LocalRig) -> None:
+    job = await rig.job()
+    journal = rig.root(job) / "journal.jsonl"
+    good = b'{"n":0,"at_s":1.0,"kind":"seen","revision":1}\n'
+    journal.write_bytes(good + b'{"n":1,"at')
+
+    facts, offset = await rig.pool.facts(job, 0)
+    assert ([fact.n for fact in facts], offset) == ([0], len(good))
+    journal.write_bytes(good + b"garbage\n" + good)
+    assert (await rig.pool.facts(job, 0))[1] == len(good)
+    with pytest.raises(PoolError, match=rf"journal\.jsonl is damaged at byte {len(good)}"):
+        await rig.pool.facts(job, offset)
+
+
+async def test_a_journal_that_lost_facts_is_named(rig: LocalRig) -> None:
+    job = await rig.job()
+    (rig.root(job) / "journal.jsonl").write_bytes(b"")
+
+    with pytest.raises(PoolError, match="it lost facts"):
+        await rig.pool.facts(job, 10)
+
+
+# ---- acts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_learner_gets_the_environment_of_its_seat(rig: LocalRig) -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SECRET")
+    job = await rig.program("a-1", f"import os\nprint([os.environ.get(n) for n in {names!r}])\n")
+    await rig.pool.act(job, wanted(node=node(rig)))
+
+    async def is_closed() -> bool:
+        return FactKind.CLOSED in await kinds_of(rig.pool, job)
+
+    await rig.until(is_closed, "the end")
+    said = (await rig.pool.read(job, log_of(0), 0, 1000)).data.decode()
+    seat = document_of(rig, job).members[0].environment
+
+    assert seat["CUDA_VISIBLE_DEVICES"] == ""
+    assert f"['', '{seat['OMP_NUM_THREADS']}', 'canary']" in said
+
+
+def document_of(rig: LocalRig, job: str) -> Wanted:
+    found = JobFolder(job, rig.root(job)).wanted()
+    assert found is not None
+    return found
+
+
+async def test_acts_at_the_same_time_start_one_guardian(rig: LocalRig) -> None:
+    job = await rig.job()
+    await asyncio.gather(*(rig.pool.act(job, wanted(node=node(rig))) for _ in range(5)))
+    await start(rig, job)
+
+    assert (await kinds_of(rig.pool, job)).count(FactKind.GUARDIAN_UP) == 1
+    await stop(rig, job)
+
+
+async def test_an_interpreter_that_is_not_there_is_a_pool_error(rig: LocalRig) -> None:
+    await rig.pool.create("a-1", "me", JobSpec(interpreter="/nowhere/python"), {})
+    await rig.pool.put("a-1", "train.py", b"")
+
+    with pytest.raises(PoolError, match="/nowhere/python"):
+        await rig.pool.act("a-1", wanted(node=node(rig)))
+
+
+async def test_a_guardian_that_dies_at_once_is_told(rig: LocalRig) -> None:
+    await rig.pool.create("a-1", "me", JobSpec(interpreter="/bin/false"), {})
+    await rig.pool.put("a-1", "train.py", b"")
+    await rig.pool.act("a-1", wanted(node=node(rig)))
+
+    async def is_told() -> bool:
+        return ("a-1", JOURNAL) in rig.news and await rig.pool.is_guarded("a-1") is False
+
+    await rig.until(is_told, "news of its end")
+
+
+async def test_a_job_with_a_guardian_cannot_be_removed(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+
+    with pytest.raises(PoolError, match="its guardian still runs"):
+        await rig.pool.remove(job)
+    await stop(rig, job)
+    await rig.pool.remove(job)
+    assert not rig.root(job).exists()
+
+
+# ---- watching --------------------------------------------------------------------------------------------------------
+
+
+async def test_without_inotify_news_come_by_looking_again(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Used(Watch):
+        def __init__(self) -> None:
+            super().__init__()
+            self.close()  # as where all instances are in use
+
+    monkeypatch.setattr(watching, "Watch", Used)
+    await rig.reopened()
+    job = await rig.job()
+    await start(rig, job)
+
+    async def is_told() -> bool:
+        return {(job, JOURNAL), (job, log_of(0))} <= set(rig.news)
+
+    await rig.until(is_told, "news of journal and log")
+    await stop(rig, job)
+
+
+async def test_a_flood_of_news_makes_it_look_at_everything(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    watch = rig.local._watch
+    assert watch is not None
+    watch._queue = 0
+    rig.news.clear()
+
+    async def is_told() -> bool:
+        return {(job, "metrics"), (job, JOURNAL), (job, log_of(0))} <= set(rig.news)
+
+    await rig.until(is_told, "news of everything")
+    await stop(rig, job)
+
+
+async def test_a_guardian_that_died_while_nobody_watched_is_known_to_be_gone(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    await rig.pool.close()
+    rig.kill_guardian(job)
+    await rig.open()
+
+    async def is_unguarded() -> bool:
+        return await rig.pool.is_guarded(job) is False
+
+    await rig.until(is_unguarded, "it is known")
+    await rig.pool.act(job, wanted(node=node(rig)))
+
+    async def is_back() -> bool:
+        return (await kinds_of(rig.pool, job)).count(FactKind.GUARDIAN_UP) == 2
+
+    await rig.until(is_back, "a new guardian")
+    await stop(rig, job)
+
+
+def descriptors() -> list[str]:
+    return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
+
+
+async def test_closing_leaves_no_descriptor_and_no_zombie(rig: LocalRig) -> None:
+    await rig.pool.close()
+    before = descriptors()
+    await rig.open()
+    for number in range(3):
+        await start(rig, await rig.job(f"a-{number}"))
+    for number in range(3):
+        await stop(rig, f"a-{number}")
+    await rig.pool.close()
+
+    assert descriptors() == before
+    assert psutil.Process().children() == []
+    await rig.open()
+
+
+async def test_an_ended_job_is_watched_no_more(rig: LocalRig) -> None:
+    job = await rig.job(steps=2)
+    await start(rig, job)
+    watch = rig.local._watch
+    assert watch is not None
+
+    async def is_left_alone() -> bool:
+        return watch.follows() == () and watch.guarded() == ()
+
+    await rig.until(is_left_alone, "nothing is watched")
+    assert (await facts_of(rig.pool, job))[-1].why == "completed"
