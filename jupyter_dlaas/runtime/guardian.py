@@ -35,8 +35,8 @@ from jupyter_dlaas.runtime.process import (
     become_subreaper,
     boot_id,
     environment_of,
+    has_ended,
     identity,
-    is_alive,
     kill_round,
     send,
 )
@@ -136,7 +136,7 @@ class Guardian:
         if self._watch.fd is not None and now >= self._gather_at:
             poll.register(self._watch.fd, select.POLLIN)
         due_s = self._due(now)
-        ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, due_s - now) * 1000 + 0.5)}
+        ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, min(due_s - now, 3600.0)) * 1000 + 0.5)}
         for fd, act in sockets.items():
             if fd in ready:
                 act()
@@ -255,11 +255,39 @@ class Guardian:
                 self._learners[member] = gone
                 self._sessions.add(who.pid)
                 self._see_down(gone)
+        for member in sorted(waiting - set(living) - earlier.ever):
+            self._see_unknown(member)
         for member in earlier.members - set(earlier.up):  # ended before, and told: only what they were is of interest
             rank = earlier.ranks.get(member, 0)
             gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
             self._learners[member] = gone
         self._tell.checkpoints()
+        self._write_status()
+        self._finish_start()
+
+    def _see_unknown(self, member: int) -> None:
+        """One that an earlier guardian was about to start: not alive. If it left a log, it lived and ended meanwhile."""
+        wanted = self._wanted
+        ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
+        if wanted is None or not ranks or not (launch.learner_folder(self.job_dir, member) / LOG).exists():
+            return
+        self._generation = max(self._generation, wanted.generation)
+        gone = Learner(member, wanted.generation, ranks[0], Identity(0, 0, boot_id()))
+        self._tell.up(gone)
+        self._learners[member] = gone
+        self._see_down(gone)
+
+    def _finish_start(self) -> None:
+        """An earlier guardian was killed while it started a generation: start those of it that it did not come to."""
+        wanted = self._wanted
+        if wanted is None or wanted.generation != self._generation or not self._alive() or self._failed:
+            return
+        environment = environment_of(self._alive()[0].who.pid)
+        port = environment.get("MASTER_PORT", "0")
+        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store is not None else None
+        for rank, one in enumerate(wanted.members):
+            if one.member not in self._learners and one.member not in self._earlier.ever:
+                self._start_one(wanted.members, rank, where)
         self._write_status()
 
     def _take(self, member: int, who: Identity, fd: int, earlier: Told) -> None:
@@ -475,10 +503,11 @@ class Guardian:
         for one in list(self._learners.values()):
             if one.pidfd is None:
                 continue
-            if one.who.pid in self._statuses:
-                one.status = self._statuses.pop(one.who.pid)
-            elif is_alive(one.who):
+            # The state "Z" in /proc comes too early: the first thread can be dead while others still are at work.
+            if not has_ended(one.pidfd):
                 continue
+            self._statuses |= reap()
+            one.status = self._statuses.pop(one.who.pid, None)
             if one.line is not None:  # its last messages may have come together with its end
                 self._take_in(one, one.line.read())
             one.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import select
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ __all__ = [
     "become_subreaper",
     "boot_id",
     "environment_of",
+    "has_ended",
     "identity",
     "is_alive",
     "kill_round",
@@ -111,6 +113,11 @@ def open_process(who: Identity, job_dir: str | None = None) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether a process, all its threads included, has ended."""
+    return bool(select.select([pidfd], [], [], 0)[0])
 
 
 def is_alive(who: Identity) -> bool:

@@ -22,7 +22,7 @@ from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive, marked, s
 from jupyter_dlaas.runtime.start import Started, reap, start_guardian
 from jupyter_dlaas.wire import encode
 
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 
 
 def until(claim: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -89,6 +89,12 @@ class Job:
 
     def stop(self, grace_s: float = 5.0) -> None:
         self.want(Goal.STOP, grace_s=grace_s)
+
+    def want_nothing(self) -> None:
+        """End the job whatever it does, so that the next test finds a quiet machine."""
+        if self.guardian is not None and self.processes():
+            self.stop(grace_s=0.0)
+            until(lambda: not self.processes(), "no process of the job is left", 10.0)
 
     def wake(self) -> None:
         if not send_datagram(self.dir / "guardian.wake", b"!"):
