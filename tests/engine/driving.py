@@ -60,7 +60,7 @@ class Engine:
                 return
         raise AssertionError("the engine does not come to rest")
 
-    async def until(self, holds: Callable[[], bool], limit_s: float = 100_000.0) -> None:
+    async def until(self, holds: Callable[[], bool], limit_s: float = 1000.0) -> None:
         """Let time pass until `holds`."""
         await self.settle()
         end_s = self.clock.now_s() + limit_s

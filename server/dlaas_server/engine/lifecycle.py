@@ -6,6 +6,7 @@ Submit, click, crash, eviction and a restart of the engine take the same path; t
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ from dlaas_server.engine.estimates import with_time_left
 from dlaas_server.pools.base import JOURNAL, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
-from jupyter_dlaas.protocol import File, JobView, PoolView, Progress, Unavailable
+from jupyter_dlaas.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
 from jupyter_dlaas.wire import DlaasError, decode
 
 __all__ = ["Lifecycle", "Listener"]
@@ -140,7 +141,7 @@ class Lifecycle:
     async def acted(self) -> None:
         """Wait until nothing is under way beside the loop."""
         while tasks := [*self._acting.values(), *self._reading.values()]:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks)
 
     def view(self, job: Job) -> JobView:
         """The job as people see it."""
@@ -212,6 +213,8 @@ class Lifecycle:
         job = draft.job(job_id)
         try:
             facts, offset = await self.pool.facts(job_id, job.journal_offset)
+        except NotFound:
+            return  # not laid out yet: it waits
         except DlaasError as error:
             log.error("the journal of %s cannot be read: %s", job_id, error)
             return
@@ -279,7 +282,9 @@ class Lifecycle:
         now_s = self.clock()
         for act in reconcile(self._active.values(), self._known, now_s):
             if act.job not in self._acting:
-                self._acting[act.job] = asyncio.create_task(self._carry_out(act), name=f"act {act.job}")
+                task = asyncio.create_task(self._carry_out(act), name=f"act {act.job}")
+                self._acting[act.job] = task
+                task.add_done_callback(functools.partial(self._carried_out, act.job))
         delayed = [j.not_before_s for j in self._active.values() if j.not_before_s > now_s]
         return min([*delayed, *([wake_s] if wake_s is not None else [])], default=None)
 
@@ -288,14 +293,16 @@ class Lifecycle:
             await self._prepare(act.job)
             await self.pool.act(act.job, act.wanted)
             self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
-        except (PoolError, StoreError) as error:
-            text = str(error)
-            log.error("%s: %s", act.job, text)
+        except Exception as error:  # noqa: BLE001 - the top of a task: a fault of ours must not spin, and must be told
+            is_ours = isinstance(error, DlaasError)
+            text = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            log.error("%s: %s", act.job, text, exc_info=None if is_ours else error)
             self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text), _ignored()))
-        finally:
-            del self._acting[act.job]
-            self._due[act.job] = None  # the guardian may have spoken, or gone, before we looked
-            self._wake.set()
+
+    def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._acting[job]
+        self._due[job] = None  # the guardian may have spoken, or gone, before we looked
+        self._wake.set()
 
     def _not_started(self, draft: Draft, job_id: str, text: str) -> None:
         job = draft.job(job_id)
@@ -325,6 +332,7 @@ class Lifecycle:
             self._wake.set()
         elif stream == PROGRESS and job not in self._reading:
             self._reading[job] = asyncio.create_task(self._read_progress(job), name=f"progress {job}")
+            self._reading[job].add_done_callback(lambda _: self._reading.pop(job))
         for listener in self.listeners:
             if stream not in (JOURNAL, PROGRESS):
                 listener.stream_changed(job, stream)
@@ -334,10 +342,10 @@ class Lifecycle:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
                 self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
+        except NotFound:
+            return  # not laid out yet: it waits
         except (DlaasError, ValueError) as error:
             log.warning("the progress of %s cannot be read: %s", job, error)
-        finally:
-            del self._reading[job]
         for listener in self.listeners:
             listener.stream_changed(job, PROGRESS)
 

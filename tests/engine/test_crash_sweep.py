@@ -1,0 +1,161 @@
+"""The engine is killed before and after every write and every act, and replaced: the end is always the same.
+
+Exhaustive over the points of two scenes. A new engine gets what was committed, the pool what was done, and nothing else
+survives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.states import Event
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.scripted import KILLED
+from dlaas_server.pools.simulated import Fault, Script, SimulatedPool
+from dlaas_server.store import Batch
+from jupyter_dlaas.facts import Wanted
+from jupyter_dlaas.protocol import State
+from tests.engine.driving import Engine, engine_on, submit
+
+
+class Crash(BaseException):
+    """The engine's process is gone."""
+
+
+class Executioner:
+    """Kills at the n-th point; afterwards every door is shut, as for a process that is gone."""
+
+    def __init__(self, point: int) -> None:
+        self.point = point
+        self.passed = 0
+        self.is_dead = False
+
+    def pass_by(self) -> None:
+        if self.is_dead or self.passed == self.point:
+            self.is_dead = True
+            raise Crash
+        self.passed += 1
+
+    def guard(self, engine: Engine, pool: SimulatedPool) -> None:
+        commit, act = engine.store.commit, pool.act
+
+        async def guarded_commit(batch: Batch) -> None:
+            self.pass_by()
+            await commit(batch)
+            self.pass_by()
+
+        async def guarded_act(job: str, wanted: Wanted) -> None:
+            self.pass_by()
+            await act(job, wanted)
+            self.pass_by()
+
+        engine.store.commit = guarded_commit  # type: ignore[method-assign]
+        engine.lifecycle.pool = _Guarded(pool, guarded_act)  # type: ignore[assignment]
+
+
+class _Guarded:
+    """A pool whose act() passes by the executioner."""
+
+    def __init__(self, pool: SimulatedPool, act: Callable[[str, Wanted], Awaitable[None]]) -> None:
+        self._pool = pool
+        self.act = act
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._pool, name)
+
+
+Scene = Callable[[Engine, SimulatedPool], Awaitable[None]]
+
+
+def allowed(engine: Engine, job: str) -> set[str]:
+    """What a person finds enabled on the card."""
+    return {a.id for a in engine.lifecycle.view(engine.lifecycle.jobs[job]).actions if a.enabled}
+
+
+async def resize_and_halt(engine: Engine, pool: SimulatedPool) -> None:
+    """A gang that shrinks, is halted and resumed, beside one that waits for its seats. Played again it goes on."""
+    for number, learners in ((1, (2, 4)), (2, (3, 3))):
+        if f"job-{number}" not in engine.lifecycle.jobs:
+            await engine.submit(submit(learners, key=f"key-number-{number}"))
+    first = engine.lifecycle.jobs
+    if "scale" in allowed(engine, "job-1"):
+        await engine.scale("job-1", 2)
+    await engine.until(lambda: pool.step("job-1") >= 15 or first["job-1"].state.is_final)
+    if "halt" in allowed(engine, "job-1") and first["job-1"].step < 30:
+        await engine.act("job-1", Event.HALT)
+        await engine.until(lambda: first["job-1"].state in (State.HALTED, State.COMPLETED))
+    if "resume" in allowed(engine, "job-1"):
+        await engine.act("job-1", Event.RESUME)
+    await engine.until(engine.all_ended)
+
+
+async def loss_and_cancel(engine: Engine, pool: SimulatedPool) -> None:
+    """A gang that loses a learner and goes on, beside one that is cancelled."""
+    pool.scripts["job-1"] = Script(steps=40, faults=(Fault(step=25, signal=9, failure=KILLED),))
+    for number in (1, 2):
+        if f"job-{number}" not in engine.lifecycle.jobs:
+            await engine.submit(submit((2, 2), key=f"key-number-{number}"))
+    if not engine.lifecycle.jobs["job-2"].state.is_final:
+        await engine.act("job-2", Event.CANCEL)
+    await engine.until(engine.all_ended)
+
+
+async def live_one(scene: Scene, engine: Engine, pool: SimulatedPool, killer: Executioner) -> bool:
+    """Play until the scene ends or the engine is killed. True: killed."""
+    killer.guard(engine, pool)
+    playing = asyncio.ensure_future(scene(engine, pool))
+    while not playing.done() and not killer.is_dead:
+        await asyncio.wait([playing], timeout=0.001)
+    if not killer.is_dead:
+        playing.result()
+        return False
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    await engine.lifecycle.acted()
+    await pool.close()
+    await engine.store.close()
+    return True
+
+
+def play(scene: Scene, folder: Path, point: int) -> tuple[bool, dict[str, str], SimulatedPool]:
+    async def whole() -> tuple[bool, dict[str, str], SimulatedPool]:
+        clock = VirtualClock(1000.0)
+        nodes = [Node(name="n1", devices=tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(4)))]
+        pool = SimulatedPool(nodes, clock, script=Script(steps=40))
+        engine = await engine_on(folder, pool, clock)
+        was_killed = await live_one(scene, engine, pool, Executioner(point))
+        if was_killed:
+            engine = await engine_on(folder, pool, clock)
+            await scene(engine, pool)
+        states = engine.states()
+        seats = [m.seat for job in engine.lifecycle.jobs.values() for m in job.members]
+        assert seats == [], "no seat is left taken"
+        assert all(not pool.learners(job) for job in states), "no learner is left"
+        await engine.close()
+        return was_killed, states, pool
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("scene", "end"),
+    [
+        (resize_and_halt, {"job-1": State.COMPLETED, "job-2": State.COMPLETED}),
+        (loss_and_cancel, {"job-1": State.COMPLETED, "job-2": State.CANCELLED}),
+    ],
+)
+def test_wherever_the_engine_dies_the_end_is_the_same(scene: Scene, end: dict[str, State], tmp_path: Path) -> None:
+    point, was_killed = 0, True
+    while was_killed:
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        was_killed, states, pool = play(scene, folder, point)
+        assert states == end, f"killed at point {point}"
+        assert pool.conflicts == [], f"killed at point {point}"
+        point += 1
+    assert point > 20, "the sweep must have had something to sweep"
