@@ -38,7 +38,8 @@ SCALE = Action(id=ActionId.SCALE, label="Scale")
 HALT = Action(id=ActionId.HALT, label="Halt")
 RESUME = Action(id=ActionId.RESUME, label="Resume")
 CANCEL = Action(id=ActionId.CANCEL, label="Cancel")
-RETRY = Action(id=ActionId.RETRY, label="Retry")
+RETRY = Action(id=ActionId.RETRY, label="Retry as it was")
+AGAIN = Action(id=ActionId.RETRY, label="Run again")
 
 QUEUED: Final = JobView(
     row=3,
@@ -77,7 +78,7 @@ QUEUED: Final = JobView(
             text="Cell [9] trained `model` here for 2 epochs; the job starts from fresh weights.",
         ),
     ),
-    directory="/home/ana/cifar",
+    directory="/data/ana/cifar",
     generation=0,
     restarts=0,
 )
@@ -85,9 +86,7 @@ QUEUED: Final = JobView(
 
 def learners(count: int, generation: int, state: str = "Training") -> tuple[LearnerView, ...]:
     return tuple(
-        LearnerView(
-            member=n, generation=generation, rank=n, node="gpu-a", devices=(f"gpu-a/{n}",), state=state
-        )
+        LearnerView(member=n, generation=generation, rank=n, node="gpu-a", devices=(f"gpu-a/{n}",), state=state)
         for n in range(count)
     )
 
@@ -237,7 +236,7 @@ COMPLETED: Final = replace(
     status_line="accuracy 94.1% at epoch 30",
     ended_s=T0 + 2692,
     size=Size(min=1, max=8, wish=4, held=0),
-    actions=(RETRY,),
+    actions=(AGAIN,),
     learners=(),
     progress=progress(11_730, T0 + 2690, None, None),
     results=("model", "history"),

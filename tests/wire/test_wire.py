@@ -22,7 +22,8 @@ def load(name: str) -> Any:
 
 def made() -> dict[str, object]:
     spec = importlib.util.spec_from_file_location("wire_make", HERE / "make.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return dict(module.files())

@@ -10,7 +10,11 @@ import { type IJobDoor, JobModel, type Verb } from './job';
 interface IFollowed {
   cards: number;
   rows: number;
+  /** Nothing more is to come of an ended job: it is still shown, but no longer asked for. */
+  rests: boolean;
 }
+
+const REST_AFTER_MS = 2500;
 
 /** All jobs that this page knows, each once, whoever shows it. */
 export class Jobs implements IJobDoor {
@@ -29,6 +33,11 @@ export class Jobs implements IJobDoor {
 
   get ended(): ISignal<this, IJobView> {
     return this.end;
+  }
+
+  /** An ended job has said its last: nothing came of it for a while. */
+  get settled(): ISignal<this, JobModel> {
+    return this.settle;
   }
 
   get connection(): IConnection {
@@ -73,6 +82,12 @@ export class Jobs implements IJobDoor {
     return Object.assign(release, { model });
   }
 
+  /** The job's card somewhere else than in a cell's output. */
+  open_view(view: IJobView): IDisposable & { model: JobModel } {
+    const model = this.ensure(view);
+    return Object.assign(this.follow(view.id, 'cards'), { model });
+  }
+
   /** Follow a job's view and progress only, for a row of the panel. */
   follow_row(id: string): IDisposable {
     return this.follow(id, 'rows');
@@ -97,21 +112,31 @@ export class Jobs implements IJobDoor {
   async act(id: string, verb: Verb): Promise<IJobView> {
     const view = await this.client.act(id, verb);
     if (view.id !== id) {
-      this.listed.add(view.id);
-      this.ensure(view).take({ type: 'job', job: view });
-      this.change.emit();
+      this.add(view);
     }
     return view;
   }
 
+  /** List a job that the server has just told of. */
+  add(view: IJobView): void {
+    this.listed.add(view.id);
+    this.ensure(view).take({ type: 'job', job: view });
+    this.change.emit();
+  }
+
   resubscribe(id: string): void {
     const want = this.wanted(id);
-    if (want) {
+    const entry = this.followed.get(id);
+    if (want && entry) {
+      entry.rests = false;
       this.stream.subscribe(id, { want, cursor: () => this.ensure_id(id).cursor() });
     }
   }
 
   dispose(): void {
+    for (const timer of this.resting.values()) {
+      window.clearTimeout(timer);
+    }
     for (const model of this.models.values()) {
       model.dispose();
     }
@@ -119,12 +144,12 @@ export class Jobs implements IJobDoor {
     Signal.clearData(this);
   }
 
-  private follow(id: string, kind: keyof IFollowed): IDisposable {
-    const entry = this.followed.get(id) ?? { cards: 0, rows: 0 };
+  private follow(id: string, kind: 'cards' | 'rows'): IDisposable {
+    const entry = this.followed.get(id) ?? { cards: 0, rows: 0, rests: false };
     this.followed.set(id, entry);
     const before = this.wanted(id)?.length;
     entry[kind] += 1;
-    if (this.wanted(id)?.length !== before) {
+    if (this.wanted(id)?.length !== before || entry.rests) {
       this.resubscribe(id);
     }
     return new DisposableDelegate(() => {
@@ -132,9 +157,11 @@ export class Jobs implements IJobDoor {
       entry[kind] -= 1;
       const want = this.wanted(id);
       if (!want) {
+        window.clearTimeout(this.resting.get(id));
+        this.resting.delete(id);
         this.followed.delete(id);
         this.stream.unsubscribe(id);
-      } else if (want.length !== had) {
+      } else if (want.length !== had && !entry.rests) {
         this.resubscribe(id);
       }
     });
@@ -146,6 +173,23 @@ export class Jobs implements IJobDoor {
       return null;
     }
     return entry.cards > 0 ? ['view', 'log', 'metrics'] : ['view'];
+  }
+
+  /** An ended job that has gone quiet is no longer asked for, so that a page full of old cards keeps nobody awake. */
+  private let_rest(id: string): void {
+    const entry = this.followed.get(id);
+    const model = this.models.get(id);
+    if (!entry || entry.rests || !model?.isLive || !isFinal(model.view.state)) {
+      return;
+    }
+    window.clearTimeout(this.resting.get(id));
+    const rest = (): void => {
+      this.resting.delete(id);
+      entry.rests = true;
+      this.stream.unsubscribe(id);
+      this.settle.emit(model);
+    };
+    this.resting.set(id, window.setTimeout(rest, REST_AFTER_MS));
   }
 
   private ensure(view: IJobView): JobModel {
@@ -185,6 +229,7 @@ export class Jobs implements IJobDoor {
       case 'job':
         this.listed.add(message.job.id);
         this.ensure(message.job).take(message);
+        this.let_rest(message.job.id);
         this.change.emit();
         return;
       case 'gone':
@@ -201,6 +246,7 @@ export class Jobs implements IJobDoor {
         return;
       default:
         this.models.get(message.job)?.take(message);
+        this.let_rest(message.job);
     }
   }
 
@@ -230,6 +276,7 @@ export class Jobs implements IJobDoor {
 
   private models = new Map<string, JobModel>();
   private followed = new Map<string, IFollowed>();
+  private resting = new Map<string, number>();
   private listed = new Set<string>();
   private current_pool: IPoolView | null = null;
   private pool_watchers = 0;
@@ -238,4 +285,5 @@ export class Jobs implements IJobDoor {
   private hello_user = '';
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
+  private readonly settle = new Signal<this, JobModel>(this);
 }

@@ -1,6 +1,7 @@
 /** Names of our commands: in the palette, in menus, and free to be given keys. */
 export const CommandIDs = {
   openPanel: 'dlaas:open-panel',
+  openJob: 'dlaas:open-job',
   trainNotebook: 'dlaas:train-notebook',
   scaleUp: 'dlaas:scale-up',
   scaleDown: 'dlaas:scale-down',

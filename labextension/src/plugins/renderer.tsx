@@ -12,40 +12,10 @@ import type { Jobs } from '../model/jobs';
 import { type IBundle, MIME_TYPE, asBundle } from '../protocol';
 import { IJobs } from '../tokens';
 import { JobCard } from '../views/card';
+import { LiveCard } from '../views/livecard';
 import type { ICardHandlers } from '../views/handlers';
-import { useChanges, useNow, useSeen } from '../views/live';
-import { isFinal } from '../protocol';
+import { card_handlers } from './cardhandlers';
 import { ICardServices } from './services';
-
-interface ILiveCardProps {
-  bundle: IBundle;
-  model: JobModel;
-  jobs: Jobs;
-  handlers: ICardHandlers;
-  allowed: boolean;
-}
-
-/** The same handle may name another job on another server: then the notebook's copy is all there is to show. */
-function other_pool(bundle: IBundle, model: JobModel): string | undefined {
-  const differs = model.isLive && Math.abs(model.view.submitted_s - bundle.job.submitted_s) > 2;
-  return differs ? bundle.pool : undefined;
-}
-
-function LiveCard(props: ILiveCardProps): React.JSX.Element {
-  const { bundle, model, jobs, handlers, allowed } = props;
-  const box = React.useRef<HTMLDivElement>(null);
-  const seen = useSeen(box);
-  useChanges(model.changed, seen);
-  const other = other_pool(bundle, model);
-  const own = allowed && other === undefined;
-  const state = own ? model.state : state_of_copy(bundle, jobs.connection);
-  const now_s = useNow(seen && own && (!isFinal(state.view.state) || state.connection.stale));
-  return (
-    <div ref={box}>
-      <JobCard state={state} handlers={handlers} now_s={now_s} allowed={allowed} other_pool={other} />
-    </div>
-  );
-}
 
 /** Jobs that the reader allowed in notebooks that are not trusted; for as long as the page lives. */
 const allowed_jobs = new Set<string>();
@@ -117,30 +87,15 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       <LiveCard
         bundle={bundle}
         model={this.handle.model}
-        jobs={this.jobs}
         handlers={this.handlers(bundle)}
-        allowed={this.allowed}
       />
     );
   }
 
   private handlers(bundle: IBundle): ICardHandlers {
-    const id = bundle.job.id;
-    const { services } = this;
     return {
-      scale: learners => void this.permitted(bundle).then(model => model?.scale(learners)),
-      act: verb =>
-        void this.permitted(bundle).then(async model => {
-          const view = await model?.act(verb);
-          if (view && view.id !== id) {
-            services?.show_new(view);
-          }
-        }),
-      retry_connection: () => this.jobs.retry(),
-      allow: () => this.allow(bundle),
-      copy_report: () => void services?.copy_report(id),
-      go_to_cell: services?.go_to_cell ? () => void services.go_to_cell?.(this.handle?.model.view ?? bundle.job) : undefined,
-      open_menu: anchor => services?.open_menu(id, anchor)
+      ...card_handlers(bundle.job.id, this.jobs, this.services, () => this.permitted(bundle)),
+      allow: () => this.allow(bundle)
     };
   }
 

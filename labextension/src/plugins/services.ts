@@ -162,6 +162,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       open_menu: (id, anchor) => {
         const menu = new Menu({ commands: app.commands });
         for (const command of [
+          CommandIDs.openJob,
           CommandIDs.openNotebook,
           CommandIDs.why,
           CommandIDs.showSource,

@@ -55,14 +55,13 @@ function ConnectionBanner(props: { state: IJobState; now_s: number; handlers: IC
       </Banner>
     );
   }
-  const heard = format.duration(Math.round(props.now_s - connection.heard_s));
   const retry =
     connection.retry_s !== null && connection.retry_s > props.now_s
       ? ` Trying again in ${Math.max(1, Math.round(connection.retry_s - props.now_s))} s.`
       : ' Trying again now.';
   return (
     <Banner icon="plug" tone="idle" actions={again}>
-      <b>{`Last heard ${heard} ago.`}</b>
+      <b>{`Last heard ${format.ago(props.now_s - connection.heard_s)}.`}</b>
       {isFinal(view.state) ? '' : ' The job goes on without this page.'}
       {retry}
     </Banner>
@@ -104,7 +103,7 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
     );
   }
   const waits = view.state === 'QUEUED';
-  if (view.reason && !waits && !view.failure && view.transition !== 'scaling') {
+  if (view.reason && !waits && view.state !== 'FAILED' && view.transition !== 'scaling') {
     return (
       <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>
         {view.reason}
@@ -131,15 +130,17 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
   const starting = view.state === 'DEPLOYING' || view.state === 'DOWNLOADING' || view.state === 'STORING';
   const ended = isFinal(view.state);
   const drawn = state.curves.size > 0;
+  // a restarting job carries the failure it recovers from; its reason says so
+  const failure = view.state === 'FAILED' ? view.failure : null;
   return (
     <>
       {view.state === 'QUEUED' && <Why view={view} />}
-      {view.failure && (
+      {failure && (
         <>
-          <div role="alert">
-            <Failure failure={view.failure} />
+          <div className="jp-dlaas-alert" role="alert">
+            <Failure failure={failure} />
           </div>
-          <FailureFoot view={view} failure={view.failure} handlers={handlers} stale={stale} />
+          <FailureFoot view={view} failure={failure} handlers={handlers} stale={stale} />
         </>
       )}
       {starting && !state.progress && <Phases view={view} />}
@@ -156,7 +157,7 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
           <Tracks state={state} />
         ))}
       {!ended && <Learners view={view} />}
-      {view.failure && <Traceback failure={view.failure} />}
+      {failure && <Traceback failure={failure} />}
       <Notes notes={view.notes} />
       {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} now_s={now_s} />}
     </>

@@ -110,7 +110,7 @@ export function Actions(props: {
   stale: boolean;
 }): React.JSX.Element {
   const { view } = props.state;
-  const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.failure));
+  const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.state === 'FAILED'));
   return (
     <div className="jp-dlaas-actions" role="group" aria-label={`Actions for ${view.id}`}>
       {shown.map(action =>

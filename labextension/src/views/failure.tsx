@@ -4,7 +4,7 @@ import type { IFailure, IJobView, IWhere } from '../protocol';
 import { Button, NOT_CONNECTED } from './controls';
 import * as format from './format';
 import type { ICardHandlers } from './handlers';
-import { Fold } from './sections';
+import { Fold, Sentence } from './sections';
 
 function raised(failure: IFailure): string {
   const who =
@@ -70,7 +70,9 @@ export function Failure({ failure }: { failure: IFailure }): React.JSX.Element {
         </>
       )}
       <dt>What to do</dt>
-      <dd>{failure.advice}</dd>
+      <dd>
+        <Sentence text={failure.advice} />
+      </dd>
     </dl>
   );
 }
@@ -91,8 +93,7 @@ export function FailureFoot(props: {
       {retry && (
         <Button
           icon="retry"
-          label="Retry as it was"
-          name={retry.label === 'Retry' ? undefined : retry.label}
+          label={retry.label}
           why_not={props.stale ? NOT_CONNECTED : retry.enabled ? null : (retry.why_not ?? '')}
           onClick={() => handlers.act('retry')}
         />

@@ -67,6 +67,12 @@ export function duration(seconds: number): string {
   return hours ? `${Math.floor(whole / 86_400)} d ${hours} h` : `${Math.floor(whole / 86_400)} d`;
 }
 
+/** How long ago, to the second: `12 s ago`. */
+export function ago(seconds: number): string {
+  const whole = Math.max(0, Math.round(seconds));
+  return whole < 10 ? `${whole} s ago` : `${duration(whole)} ago`;
+}
+
 /** A range of times left: `6–9 min`; under a minute in seconds. */
 export function left(low_s: number, high_s: number): string {
   if (high_s < 60) {
@@ -91,7 +97,8 @@ export function clock(at_s: number, seconds = false): string {
   return new Date(at_s * 1000).toLocaleTimeString(locale, {
     hour: '2-digit',
     minute: '2-digit',
-    ...(seconds ? { second: '2-digit' } : {})
+    // log lines stand in columns: no AM and PM there
+    ...(seconds ? { second: '2-digit', hourCycle: 'h23' as const } : {})
   });
 }
 

@@ -18,7 +18,7 @@ function gist(state: IJobState, now_s: number): string {
     parts.push(`${format.count(log.errors)} ${log.errors === 1 ? 'error' : 'errors'}`);
   }
   if (log.last_s && state.view.state === 'PROCESSING') {
-    parts.push(`last line ${format.duration(Math.max(0, Math.round(now_s - log.last_s)))} ago`);
+    parts.push(`last line ${format.ago(now_s - log.last_s)}`);
   }
   return parts.join(' · ');
 }

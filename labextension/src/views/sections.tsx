@@ -23,6 +23,11 @@ export function Banner(props: {
   );
 }
 
+/** A sentence of the server, with what stands between backticks as code. */
+export function Sentence({ text }: { text: string }): React.JSX.Element {
+  return <>{text.split('`').map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
+}
+
 /** What a job waits for. */
 export function Why({ view }: { view: IJobView }): React.JSX.Element | null {
   if (!view.reason) {
@@ -31,7 +36,9 @@ export function Why({ view }: { view: IJobView }): React.JSX.Element | null {
   return (
     <dl className="jp-dlaas-why jp-dlaas-block">
       <dt>Waits for</dt>
-      <dd>{view.reason}</dd>
+      <dd>
+        <Sentence text={view.reason} />
+      </dd>
     </dl>
   );
 }
@@ -296,13 +303,15 @@ export function Notes({ notes }: { notes: readonly INote[] }): React.JSX.Element
   if (notes.length === 0) {
     return null;
   }
-  const gist = notes.length === 1 ? notes[0].text : `${notes.length} about what was sent`;
+  const gist = notes.length === 1 ? notes[0].text.replace(/`/g, '').split('\n')[0] : `${notes.length} about what was sent`;
   return (
     <Fold title="Notes" gist={gist}>
       {() => (
         <ul className="jp-dlaas-notes">
           {notes.map((note, i) => (
-            <li key={i}>{note.text}</li>
+            <li key={i}>
+              <Sentence text={note.text} />
+            </li>
           ))}
         </ul>
       )}

@@ -72,7 +72,7 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
         width: 1.5,
         fill: track.filled ? () => faded(box, '--jp-brand-color1', 14) : undefined,
         paths: track.stepped ? uPlot.paths.stepped?.({ align: 1 }) : undefined,
-        points: { show: u => u.data[0].length <= 3 }
+        points: { show: u => !track.filled && u.data[0].length <= 3 }
       },
       { stroke: () => faded(box, '--jp-brand-color1', 28), width: 1, points: { show: false } }
     ],

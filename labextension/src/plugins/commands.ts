@@ -1,0 +1,160 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Dialog, ICommandPalette, Notification, showDialog } from '@jupyterlab/apputils';
+import type { ICodeCellModel } from '@jupyterlab/cells';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import type { JobModel, Verb } from '../model/job';
+import { MIME_TYPE, asBundle } from '../protocol';
+import { IJobs } from '../tokens';
+import { CommandIDs } from './names';
+import { ICardServices } from './services';
+import { text_widget } from './text';
+
+/** The job whose card stands in the active cell's output: the last one, if there are several. */
+function job_of_active_cell(tracker: INotebookTracker | null): string | null {
+  const model = tracker?.activeCell?.model;
+  if (model?.type !== 'code') {
+    return null;
+  }
+  const { outputs } = model as ICodeCellModel;
+  for (let i = outputs.length - 1; i >= 0; i--) {
+    const bundle = asBundle(outputs.get(i).data[MIME_TYPE]);
+    if (bundle) {
+      return bundle.job.id;
+    }
+  }
+  return null;
+}
+
+export const commands: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:commands',
+  description: 'Adds commands that act on the training job of the active cell.',
+  autoStart: true,
+  requires: [IJobs, ICardServices],
+  optional: [INotebookTracker, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    jobs: IJobs,
+    services: ICardServices,
+    tracker: INotebookTracker | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ): void => {
+    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const describedBy = {
+      args: {
+        type: 'object' as const,
+        properties: {
+          id: { type: 'string' as const, description: 'The job, such as resnet-48; else that of the active cell' }
+        }
+      }
+    };
+
+    const model_of = (args: { readonly [key: string]: unknown }): JobModel | undefined => {
+      const id = typeof args.id === 'string' && args.id ? args.id : job_of_active_cell(tracker);
+      return id ? jobs.get(id) : undefined;
+    };
+    const can = (model: JobModel | undefined, action: string): boolean =>
+      model?.view.actions.some(a => a.id === action && a.enabled) ?? false;
+
+    const scale = (by: number) => (args: { readonly [key: string]: unknown }) => {
+      const model = model_of(args);
+      if (model) {
+        model.scale((model.state.wish.learners ?? model.view.size.wish) + by);
+      }
+    };
+    const act = (verb: Verb) => async (args: { readonly [key: string]: unknown }) => {
+      const model = model_of(args);
+      await model?.act(verb);
+      if (model?.state.problem) {
+        Notification.error(model.state.problem, { autoClose: 8000 });
+      }
+    };
+
+    app.commands.addCommand(CommandIDs.scaleUp, {
+      label: trans.__('Give the Job One Learner More'),
+      describedBy,
+      isEnabled: args => can(model_of(args), 'scale'),
+      execute: scale(1)
+    });
+    app.commands.addCommand(CommandIDs.scaleDown, {
+      label: trans.__('Take One Learner from the Job'),
+      describedBy,
+      isEnabled: args => can(model_of(args), 'scale'),
+      execute: scale(-1)
+    });
+    app.commands.addCommand(CommandIDs.halt, {
+      label: trans.__('Halt the Job'),
+      describedBy,
+      isEnabled: args => can(model_of(args), 'halt'),
+      execute: act('halt')
+    });
+    app.commands.addCommand(CommandIDs.resume, {
+      label: trans.__('Resume the Job'),
+      describedBy,
+      isEnabled: args => can(model_of(args), 'resume'),
+      execute: act('resume')
+    });
+    app.commands.addCommand(CommandIDs.cancel, {
+      label: trans.__('Cancel the Job'),
+      describedBy,
+      isEnabled: args => can(model_of(args), 'cancel'),
+      execute: async args => {
+        const model = model_of(args);
+        const answer = await showDialog({
+          title: trans.__('Cancel %1?', model?.id ?? ''),
+          body: trans.__('It ends now and cannot be resumed.'),
+          buttons: [Dialog.cancelButton({ label: trans.__('Keep') }), Dialog.warnButton({ label: trans.__('Cancel job') })]
+        });
+        if (answer.button.accept) {
+          await act('cancel')(args);
+        }
+      }
+    });
+    app.commands.addCommand(CommandIDs.why, {
+      label: trans.__('Why?'),
+      describedBy,
+      isEnabled: args => model_of(args) !== undefined,
+      execute: async args => {
+        const model = model_of(args);
+        if (!model) {
+          return;
+        }
+        try {
+          const sentences = await jobs.client.why(model.id);
+          await showDialog({
+            title: `${model.id}: ${model.view.state_label}`,
+            body: text_widget(sentences.join('\n')),
+            buttons: [Dialog.okButton({ label: trans.__('Close') })]
+          });
+        } catch (error) {
+          Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
+        }
+      }
+    });
+    app.commands.addCommand(CommandIDs.goToCell, {
+      label: trans.__("Go to the Job's Cell"),
+      describedBy,
+      isEnabled: args => services.go_to_cell !== undefined && model_of(args) !== undefined,
+      execute: async args => {
+        const model = model_of(args);
+        if (model) {
+          await services.go_to_cell?.(model.view);
+        }
+      }
+    });
+    const category = trans.__('Training');
+    for (const command of [
+      CommandIDs.scaleUp,
+      CommandIDs.scaleDown,
+      CommandIDs.halt,
+      CommandIDs.resume,
+      CommandIDs.cancel,
+      CommandIDs.why,
+      CommandIDs.goToCell
+    ]) {
+      palette?.addItem({ command, category });
+    }
+  }
+};

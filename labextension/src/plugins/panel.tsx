@@ -1,0 +1,253 @@
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette, MainAreaWidget, ReactWidget } from '@jupyterlab/apputils';
+import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { IDisposable } from '@lumino/disposable';
+import type { Message } from '@lumino/messaging';
+import { Signal } from '@lumino/signaling';
+import * as React from 'react';
+
+import type { JobModel } from '../model/job';
+import type { Jobs } from '../model/jobs';
+import { isFinal } from '../protocol';
+import { IJobs } from '../tokens';
+import type { ICardHandlers } from '../views/handlers';
+import { useChanges, useNow, useSeen } from '../views/live';
+import { LiveCard } from '../views/livecard';
+import { EXAMPLE, type IPanelHandlers, Panel } from '../views/panel';
+import { card_handlers } from './cardhandlers';
+import { trainingIcon } from './icon';
+import { CommandIDs } from './names';
+import { ICardServices } from './services';
+
+const ROWS_MOST = 100;
+
+function LivePanel(props: { jobs: Jobs; changes: Signal<unknown, void>; handlers: IPanelHandlers }): React.JSX.Element {
+  const { jobs, handlers } = props;
+  const box = React.useRef<HTMLDivElement>(null);
+  const seen = useSeen(box);
+  useChanges(props.changes, seen);
+  const now_s = useNow(seen);
+  const rows = jobs.list.slice(0, ROWS_MOST).map(model => ({ id: model.id, state: model.state }));
+  const { connection } = jobs;
+  return (
+    <div ref={box} className="jp-dlaas-panelbox">
+      <Panel
+        pool={jobs.pool}
+        rows={rows}
+        absent={connection.kind === 'absent'}
+        stale={connection.stale && connection.kind !== 'idle'}
+        handlers={handlers}
+        now_s={now_s}
+      />
+    </div>
+  );
+}
+
+/** The panel hears of the pool while it is shown, and of the progress of the jobs that it lists. */
+class TrainingPanel extends ReactWidget {
+  constructor(
+    private readonly jobs: Jobs,
+    private readonly handlers: IPanelHandlers
+  ) {
+    super();
+    this.id = 'jupyter-dlaas-panel';
+    this.title.icon = trainingIcon;
+    this.addClass('jp-dlaas-sidepanel');
+    jobs.changed.connect(this.jobs_changed, this);
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      this.rest();
+      Signal.clearData(this);
+      super.dispose();
+    }
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.watch ??= this.jobs.watch_pool();
+    this.jobs_changed();
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this.rest();
+  }
+
+  protected override render(): React.JSX.Element {
+    return <LivePanel jobs={this.jobs} changes={this.changes} handlers={this.handlers} />;
+  }
+
+  private jobs_changed(): void {
+    if (!this.watch) {
+      return;
+    }
+    const shown = this.jobs.list.slice(0, ROWS_MOST);
+    const open = new Set(shown.filter(m => !isFinal(m.view.state)).map(m => m.id));
+    for (const [id, followed] of this.rows) {
+      if (!open.has(id)) {
+        followed.dispose();
+        this.rows.delete(id);
+      }
+    }
+    for (const model of shown) {
+      if (open.has(model.id) && !this.rows.has(model.id)) {
+        this.rows.set(model.id, this.follow(model));
+      }
+    }
+    this.changes.emit();
+  }
+
+  private follow(model: JobModel): IDisposable {
+    const followed = this.jobs.follow_row(model.id);
+    const tell = (): void => this.changes.emit();
+    model.changed.connect(tell);
+    return {
+      get isDisposed() {
+        return followed.isDisposed;
+      },
+      dispose: () => {
+        model.changed.disconnect(tell);
+        followed.dispose();
+      }
+    };
+  }
+
+  private rest(): void {
+    this.watch?.dispose();
+    this.watch = null;
+    for (const followed of this.rows.values()) {
+      followed.dispose();
+    }
+    this.rows.clear();
+  }
+
+  private watch: IDisposable | null = null;
+  private rows = new Map<string, IDisposable>();
+  private readonly changes = new Signal<this, void>(this);
+}
+
+/** One job's card in a tab of its own. */
+class JobTab extends ReactWidget {
+  constructor(
+    private readonly handle: IDisposable & { model: JobModel },
+    private readonly card: ICardHandlers
+  ) {
+    super();
+    this.addClass('jp-dlaas-jobtab');
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      this.handle.dispose();
+      super.dispose();
+    }
+  }
+
+  protected override render(): React.JSX.Element {
+    return <LiveCard model={this.handle.model} handlers={this.card} />;
+  }
+}
+
+/** Put the first example below the active cell of the current notebook. It is not run. */
+async function insert_example(app: JupyterFrontEnd, tracker: INotebookTracker): Promise<void> {
+  if (!tracker.currentWidget) {
+    await app.commands.execute('notebook:create-new', { activate: true });
+  }
+  const panel = tracker.currentWidget;
+  if (!panel) {
+    return;
+  }
+  await panel.context.ready;
+  for (const source of EXAMPLE) {
+    NotebookActions.insertBelow(panel.content);
+    panel.content.activeCell?.model.sharedModel.setSource(source);
+  }
+  app.shell.activateById(panel.id);
+}
+
+export const panel: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:panel',
+  description: 'Adds the training panel: the pool, my jobs and the queue.',
+  autoStart: true,
+  requires: [IJobs, ICardServices],
+  optional: [INotebookTracker, ILayoutRestorer, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    jobs: IJobs,
+    services: ICardServices,
+    tracker: INotebookTracker | null,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ): void => {
+    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const { commands, shell } = app;
+    const tabs = new Map<string, MainAreaWidget<JobTab>>();
+
+    const show_job = (id: string): void => {
+      const model = jobs.get(id);
+      if (!model) {
+        return;
+      }
+      let tab = tabs.get(id);
+      if (!tab) {
+        const handle = jobs.open_view(model.view);
+        const card = card_handlers(id, jobs, services, () => Promise.resolve(handle.model));
+        tab = new MainAreaWidget({ content: new JobTab(handle, card) });
+        tab.id = `jupyter-dlaas-job-${id}`;
+        tab.title.label = id;
+        tab.title.icon = trainingIcon;
+        tab.title.closable = true;
+        tab.disposed.connect(() => tabs.delete(id));
+        tabs.set(id, tab);
+        shell.add(tab, 'main');
+      }
+      shell.activateById(tab.id);
+    };
+
+    const handlers: IPanelHandlers = {
+      scale: (id, learners) => jobs.get(id)?.scale(learners),
+      act: (id, verb) => {
+        void jobs
+          .get(id)
+          ?.act(verb)
+          .then(view => {
+            if (view && view.id !== id) {
+              services.show_new(view);
+            }
+          });
+      },
+      open_menu: (id, anchor) => services.open_menu(id, anchor),
+      show_job,
+      retry_connection: () => jobs.retry(),
+      insert_example: tracker ? () => void insert_example(app, tracker) : undefined,
+      train_notebook: () => void commands.execute(CommandIDs.trainNotebook),
+      open_settings: commands.hasCommand('settingeditor:open')
+        ? () => void commands.execute('settingeditor:open', { query: 'Training' })
+        : undefined
+    };
+
+    const widget = new TrainingPanel(jobs, handlers);
+    widget.title.caption = trans.__('Training');
+    shell.add(widget, 'left', { rank: 650, type: 'Training' });
+    restorer?.add(widget, widget.id);
+
+    commands.addCommand(CommandIDs.openPanel, {
+      label: trans.__('Open the Training Panel'),
+      icon: trainingIcon,
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: () => shell.activateById(widget.id)
+    });
+    commands.addCommand(CommandIDs.openJob, {
+      label: trans.__('Open in a Tab'),
+      describedBy: {
+        args: { type: 'object', properties: { id: { type: 'string', description: 'The job, such as resnet-48' } } }
+      },
+      execute: args => show_job(String(args.id ?? ''))
+    });
+    palette?.addItem({ command: CommandIDs.openPanel, category: trans.__('Training') });
+  }
+};

@@ -1,0 +1,75 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { ICodeCellModel } from '@jupyterlab/cells';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { IOutput } from '@jupyterlab/nbformat';
+import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
+
+import { bundle_of, html_of, text_of } from '../model/snapshot';
+import type { JobModel } from '../model/job';
+import type { Jobs } from '../model/jobs';
+import { MIME_TYPE, asBundle, isFinal } from '../protocol';
+import { IJobs } from '../tokens';
+import { read_settings } from './settings';
+
+/** Write a job's last state into every output of the notebook that shows it. */
+function refresh(panel: NotebookPanel, model: JobModel, pool: string): void {
+  const cells = panel.content.model?.cells;
+  if (!cells) {
+    return;
+  }
+  for (const cell of cells) {
+    if (cell.type !== 'code' || !(cell as ICodeCellModel).trusted) {
+      continue;
+    }
+    const { outputs } = cell as ICodeCellModel;
+    for (let i = 0; i < outputs.length; i++) {
+      const output = outputs.get(i);
+      const old = asBundle(output.data[MIME_TYPE]);
+      if (!old || old.job.id !== model.id || Math.abs(old.job.submitted_s - model.view.submitted_s) > 2) {
+        continue;
+      }
+      if (old.job.row === model.view.row && isFinal(old.job.state)) {
+        continue;
+      }
+      const bundle = bundle_of(model.state, old.pool || pool);
+      const raw = output.toJSON() as IOutput & PartialJSONObject;
+      outputs.set(i, {
+        ...raw,
+        data: {
+          ...output.data,
+          [MIME_TYPE]: JSONExt.deepCopy(bundle as unknown as PartialJSONObject),
+          'text/html': html_of(bundle),
+          'text/plain': text_of(bundle)
+        }
+      } as IOutput);
+    }
+  }
+}
+
+export const snapshot: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:snapshot',
+  description: 'Writes the last state of an ended job into the notebook that shows it.',
+  autoStart: true,
+  requires: [IJobs],
+  optional: [INotebookTracker, ISettingRegistry],
+  activate: async (
+    _app: JupyterFrontEnd,
+    jobs: IJobs,
+    tracker: INotebookTracker | null,
+    registry: ISettingRegistry | null
+  ): Promise<void> => {
+    if (!tracker) {
+      return;
+    }
+    let wanted = true;
+    await read_settings(registry, settings => {
+      wanted = settings.refreshOutputs;
+    });
+    jobs.settled.connect((_: Jobs, model: JobModel) => {
+      if (wanted) {
+        tracker.forEach(panel => refresh(panel, model, jobs.pool_name));
+      }
+    });
+  }
+};

@@ -1,0 +1,115 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ReactWidget } from '@jupyterlab/apputils';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import type { IDisposable } from '@lumino/disposable';
+import * as React from 'react';
+
+import type { Jobs } from '../model/jobs';
+import { IJobs } from '../tokens';
+import { useChanges, useNow } from '../views/live';
+import { StatusItem } from '../views/statusitem';
+import { CommandIDs } from './names';
+import { read_settings } from './settings';
+
+function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () => void }): React.JSX.Element {
+  const { jobs } = props;
+  useChanges(jobs.changed, true);
+  const open = jobs.unfinished.length > 0;
+  const now_s = useNow(open && jobs.connection.stale);
+  const user = jobs.user || jobs.pool?.user;
+  const views = jobs.list.map(m => ({ ...m.view, progress: m.state.progress })).filter(v => !user || v.owner === user);
+  const { connection } = jobs;
+  return (
+    <span className="jp-dlaas">
+      <StatusItem
+        views={views}
+        failed={props.failed}
+        stale={connection.stale && connection.kind !== 'idle' && connection.kind !== 'absent'}
+        heard_s={connection.heard_s}
+        now_s={now_s}
+        onOpen={props.onOpen}
+      />
+    </span>
+  );
+}
+
+class Status extends ReactWidget {
+  constructor(
+    private readonly jobs: Jobs,
+    private readonly onOpen: () => void
+  ) {
+    super();
+    jobs.changed.connect(this.jobs_changed, this);
+    jobs.ended.connect(this.job_ended, this);
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      this.jobs.changed.disconnect(this.jobs_changed, this);
+      this.jobs.ended.disconnect(this.job_ended, this);
+      this.watch?.dispose();
+      super.dispose();
+    }
+  }
+
+  protected override render(): React.JSX.Element {
+    return <LiveStatus jobs={this.jobs} failed={this.failed} onOpen={this.open} />;
+  }
+
+  private readonly open = (): void => {
+    this.failed = [];
+    this.update();
+    this.onOpen();
+  };
+
+  /** Hear of the pool while a job of this page is unfinished; a page without jobs wakes nobody. */
+  private jobs_changed(): void {
+    const open = this.jobs.unfinished.length > 0;
+    if (open && !this.watch) {
+      this.watch = this.jobs.watch_pool();
+    } else if (!open && this.watch) {
+      this.watch.dispose();
+      this.watch = null;
+    }
+  }
+
+  private job_ended(_: Jobs, view: { id: string; state: string }): void {
+    if (view.state === 'FAILED') {
+      this.failed = [...this.failed, view.id];
+      this.update();
+    }
+  }
+
+  private failed: string[] = [];
+  private watch: IDisposable | null = null;
+}
+
+export const status: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:status',
+  description: 'Shows running and waiting training jobs in the status bar.',
+  autoStart: true,
+  requires: [IJobs],
+  optional: [IStatusBar, ISettingRegistry],
+  activate: async (
+    app: JupyterFrontEnd,
+    jobs: IJobs,
+    bar: IStatusBar | null,
+    registry: ISettingRegistry | null
+  ): Promise<void> => {
+    if (!bar) {
+      return;
+    }
+    const item = new Status(jobs, () => void app.commands.execute(CommandIDs.openPanel));
+    let placed: IDisposable | null = null;
+    await read_settings(registry, settings => {
+      if (settings.statusBar && !placed) {
+        placed = bar.registerStatusItem('jupyter-dlaas:status', { item, align: 'right', rank: 90 });
+      } else if (!settings.statusBar) {
+        placed?.dispose();
+        placed = null;
+      }
+    });
+  }
+};
+

@@ -1,0 +1,147 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Dialog, ICommandPalette, Notification, ReactWidget, ToolbarButton, showDialog } from '@jupyterlab/apputils';
+import type { DocumentRegistry } from '@jupyterlab/docregistry';
+import { type INotebookModel, INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import * as React from 'react';
+
+import type { ICellSource } from '../api/client';
+import type { IPoolView } from '../protocol';
+import { IJobs } from '../tokens';
+import { type ITrainForm, TrainForm, cells_to_send, first_form } from '../views/trainform';
+import { trainingIcon } from './icon';
+import { CommandIDs } from './names';
+
+/** The code cells of a notebook, with their tags. */
+function code_cells(panel: NotebookPanel): ICellSource[] {
+  const cells = panel.content.model?.cells;
+  if (!cells) {
+    return [];
+  }
+  return [...cells]
+    .filter(cell => cell.type === 'code')
+    .map(cell => {
+      const tags = cell.getMetadata('tags') as unknown;
+      return {
+        source: cell.sharedModel.getSource(),
+        tags: Array.isArray(tags) ? tags.filter((t): t is string => typeof t === 'string') : [],
+        id: cell.id
+      };
+    });
+}
+
+class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
+  constructor(
+    private readonly cells: readonly ICellSource[],
+    private readonly pool: IPoolView | null,
+    private form: ITrainForm
+  ) {
+    super();
+    this.addClass('jp-dlaas-dialog');
+  }
+
+  getValue(): ITrainForm {
+    return this.form;
+  }
+
+  protected override render(): React.JSX.Element {
+    return (
+      <TrainForm
+        cells={this.cells}
+        pool={this.pool}
+        form={this.form}
+        onChange={form => {
+          this.form = form;
+          this.update();
+        }}
+      />
+    );
+  }
+}
+
+class TrainButton implements DocumentRegistry.IWidgetExtension<NotebookPanel, INotebookModel> {
+  constructor(
+    private readonly app: JupyterFrontEnd,
+    private readonly label: string
+  ) {}
+
+  createNew(panel: NotebookPanel): IDisposable {
+    const button = new ToolbarButton({
+      icon: trainingIcon,
+      tooltip: this.label,
+      onClick: () => void this.app.commands.execute(CommandIDs.trainNotebook)
+    });
+    panel.toolbar.insertAfter('cellType', 'dlaas-train', button);
+    return new DisposableDelegate(() => button.dispose());
+  }
+}
+
+export const train: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dlaas:train',
+  description: 'Adds "Train this notebook": a notebook becomes a training job without a kernel.',
+  autoStart: true,
+  requires: [IJobs],
+  optional: [INotebookTracker, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    jobs: IJobs,
+    tracker: INotebookTracker | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ): void => {
+    if (!tracker) {
+      return;
+    }
+    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+
+    const submit = async (panel: NotebookPanel): Promise<void> => {
+      const cells = code_cells(panel);
+      const path = panel.context.path;
+      const pool = jobs.pool ?? (await jobs.client.pool().catch(() => null));
+      const body = new FormBody(cells, pool, first_form(cells, path, pool));
+      const answer = await showDialog({
+        title: trans.__('Train this notebook'),
+        body,
+        buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Train') })]
+      });
+      if (!answer.button.accept || !answer.value) {
+        return;
+      }
+      const form = answer.value;
+      try {
+        const view = await jobs.client.train_notebook({
+          path,
+          cells: cells_to_send(cells, form),
+          kernel_name: panel.sessionContext.kernelPreference.name ?? panel.sessionContext.session?.kernel?.name ?? 'python3',
+          spec: {
+            name: form.name,
+            learners_min: form.learners_min,
+            learners_max: form.learners_max,
+            priority: form.priority
+          }
+        });
+        jobs.add(view);
+        await app.commands.execute(CommandIDs.openPanel);
+        Notification.info(trans.__('%1 was submitted.', view.id), { autoClose: 8000 });
+      } catch (error) {
+        Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });
+      }
+    };
+
+    app.commands.addCommand(CommandIDs.trainNotebook, {
+      label: trans.__('Train This Notebook…'),
+      icon: trainingIcon,
+      describedBy: { args: { type: 'object', properties: {} } },
+      isEnabled: () => tracker.currentWidget !== null,
+      execute: async () => {
+        if (tracker.currentWidget) {
+          await submit(tracker.currentWidget);
+        }
+      }
+    });
+    tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(CommandIDs.trainNotebook));
+    palette?.addItem({ command: CommandIDs.trainNotebook, category: trans.__('Training') });
+    app.docRegistry.addWidgetExtension('Notebook', new TrainButton(app, trans.__('Train this notebook')));
+  }
+};

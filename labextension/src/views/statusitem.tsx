@@ -1,0 +1,69 @@
+import * as React from 'react';
+
+import { isFinal } from '../protocol';
+import type { IJobView } from '../protocol';
+import * as format from './format';
+import { Icon, type IconName } from './icons';
+
+export interface IStatusProps {
+  /** My jobs: unfinished ones, and those that failed since this page was opened. */
+  views: readonly IJobView[];
+  failed: readonly string[];
+  stale: boolean;
+  heard_s: number;
+  now_s: number;
+  onOpen: () => void;
+}
+
+/** `1 running · ends 14:52–14:55 · 2 queued`, or null when there is nothing of mine. */
+export function status_text(props: Omit<IStatusProps, 'onOpen'>): { icon: IconName; text: string; bad: boolean } | null {
+  const open = props.views.filter(v => !isFinal(v.state));
+  const queued = open.filter(v => v.state === 'QUEUED').length;
+  const running = open.filter(v => v.state !== 'QUEUED' && v.state !== 'HALTED');
+  if (open.length === 0 && props.failed.length === 0) {
+    return null;
+  }
+  if (props.stale) {
+    return { icon: 'plug', text: `Training: last heard ${format.ago(props.now_s - props.heard_s)}`, bad: false };
+  }
+  const parts: string[] = [];
+  if (props.failed.length) {
+    parts.push(`${props.failed[props.failed.length - 1]} failed`);
+  }
+  if (running.length) {
+    parts.push(`${running.length} running`);
+    const progress = running.length === 1 ? running[0].progress : null;
+    if (progress && progress.left_s_low !== null && progress.left_s_high !== null && !props.failed.length) {
+      parts.push(`ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`);
+    }
+  }
+  if (queued) {
+    parts.push(`${queued} queued`);
+  }
+  if (parts.length === 0) {
+    return null;
+  }
+  const icon = props.failed.length ? 'fail' : running.length ? 'active' : 'queued';
+  return { icon, text: parts.join(' · '), bad: props.failed.length > 0 };
+}
+
+export function StatusItem(props: IStatusProps): React.JSX.Element | null {
+  const said = status_text(props);
+  if (!said) {
+    return null;
+  }
+  const spoken = said.text.replace(/^Training: /, '').replace(/ · /g, ', ').replace(/–/g, ' to ');
+  return (
+    <button
+      type="button"
+      className="jp-dlaas-statusitem"
+      aria-label={`Training: ${spoken}. Open the training panel`}
+      onClick={props.onOpen}
+    >
+      <span data-tone={said.bad ? 'bad' : undefined}>
+        <Icon name={said.icon} marked={said.bad} />
+      </span>
+      {said.text}
+    </button>
+  );
+}

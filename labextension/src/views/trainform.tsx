@@ -1,0 +1,146 @@
+import * as React from 'react';
+
+import type { ICellSource } from '../api/client';
+import type { IPoolView } from '../protocol';
+import * as format from './format';
+import { Segments } from './log';
+
+export interface ITrainForm {
+  name: string;
+  learners_min: number;
+  learners_max: number;
+  priority: number;
+  /** Ids of the cells that go. */
+  sent: readonly string[];
+}
+
+const PRIORITIES = [
+  { id: '-100', text: 'Low' },
+  { id: '0', text: 'Normal' },
+  { id: '100', text: 'High' }
+];
+
+/** A job name made of a notebook's: letters, digits, _ and -, starting with a letter. */
+export function name_of(path: string): string {
+  const base = (path.split('/').pop() ?? '').replace(/\.ipynb$/, '').toLowerCase();
+  const name = base
+    .replace(/[^a-z0-9_]+/g, '-')
+    .replace(/^[^a-z]+/, '')
+    .replace(/-+$/, '');
+  return name.slice(0, 39) || 'train';
+}
+
+/** All code cells but those tagged `notrain`; only those tagged `train` if any is. */
+export function cells_that_go(cells: readonly ICellSource[]): string[] {
+  const only = cells.some(c => c.tags.includes('train'));
+  return cells
+    .filter(c => c.source.trim() && (only ? c.tags.includes('train') : !c.tags.includes('notrain')))
+    .map(c => c.id);
+}
+
+export function first_form(cells: readonly ICellSource[], path: string, pool: IPoolView | null): ITrainForm {
+  const most = Math.max(1, pool?.devices_total ?? 1);
+  return { name: name_of(path), learners_min: 1, learners_max: most, priority: 0, sent: cells_that_go(cells) };
+}
+
+/** The cells as the server takes them: the reader's choice is all that counts, so tags do not travel. */
+export function cells_to_send(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
+  return cells.filter(c => form.sent.includes(c.id)).map(c => ({ ...c, tags: [] }));
+}
+
+function whole(text: string, least: number): number {
+  return Math.max(least, Math.floor(Number(text)) || least);
+}
+
+/** Which cells go, under which name, on how many devices. */
+export function TrainForm(props: {
+  cells: readonly ICellSource[];
+  pool: IPoolView | null;
+  form: ITrainForm;
+  onChange: (form: ITrainForm) => void;
+}): React.JSX.Element {
+  const { cells, pool, form, onChange } = props;
+  const id = React.useId();
+  const unit = pool?.unit ?? 'GPU';
+  const toggle = (cell: string, on: boolean): void =>
+    onChange({ ...form, sent: on ? [...form.sent, cell] : form.sent.filter(c => c !== cell) });
+  return (
+    <div className="jp-dlaas">
+      <div className="jp-dlaas-form">
+        <fieldset>
+          <legend>Cells</legend>
+          <ul className="jp-dlaas-cells">
+            {cells.map((cell, i) => {
+              const on = form.sent.includes(cell.id);
+              const first = cell.source.trim().split('\n')[0] || 'empty';
+              return (
+                <li key={cell.id} data-off={on ? undefined : ''}>
+                  <input
+                    type="checkbox"
+                    aria-label={`Ship cell ${i + 1}`}
+                    checked={on}
+                    onChange={event => toggle(cell.id, event.target.checked)}
+                  />
+                  <code>{i + 1}</code>
+                  <div>
+                    <code>{first}</code>
+                  </div>
+                </li>
+              );
+            })}
+          </ul>
+        </fieldset>
+        <fieldset>
+          <legend>Job</legend>
+          <div className="jp-dlaas-fields">
+            <label htmlFor={`${id}name`}>Name</label>
+            <div>
+              <input
+                id={`${id}name`}
+                className="jp-dlaas-input"
+                value={form.name}
+                onChange={event => onChange({ ...form, name: event.target.value })}
+              />
+            </div>
+            <span className="jp-dlaas-label">{format.units(unit, 2)}</span>
+            <div>
+              <input
+                className="jp-dlaas-input"
+                type="number"
+                min={1}
+                aria-label={`Least number of ${format.units(unit, 2)}`}
+                value={form.learners_min}
+                onChange={event => {
+                  const least = whole(event.target.value, 1);
+                  onChange({ ...form, learners_min: least, learners_max: Math.max(least, form.learners_max) });
+                }}
+              />
+              to
+              <input
+                className="jp-dlaas-input"
+                type="number"
+                min={form.learners_min}
+                aria-label={`Greatest number of ${format.units(unit, 2)}`}
+                value={form.learners_max}
+                onChange={event => onChange({ ...form, learners_max: whole(event.target.value, form.learners_min) })}
+              />
+            </div>
+            <span className="jp-dlaas-label">Priority</span>
+            <div>
+              <Segments
+                label="Priority"
+                values={PRIORITIES}
+                value={String(form.priority)}
+                onChange={value => onChange({ ...form, priority: Number(value) })}
+              />
+            </div>
+          </div>
+        </fieldset>
+      </div>
+      <div className="jp-dlaas-preview">
+        {`${form.sent.length} of ${cells.length} cells go`}
+        {pool ? <span>{`${pool.devices_free} of ${pool.devices_total} ${format.units(unit, pool.devices_total)} are free now`}</span> : null}
+      </div>
+    </div>
+  );
+}
