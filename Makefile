@@ -94,7 +94,6 @@ bench: .make/python
 .make/front-end: .make/node $(FRONT_END)
 	@echo "Building the front end"
 	@$(JLPM) build:prod > ../.make/front-end.txt 2>&1 || { cat ../.make/front-end.txt; exit 1; }
-	@cp install.json jupyter_dlaas/labextension/
 	@touch $@
 
 lock: .make/python
