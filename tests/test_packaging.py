@@ -22,6 +22,7 @@ from tests.house import files
 ROOT = Path(__file__).parent.parent
 FRONT_END = ROOT / "jupyter_dlaas" / "labextension"
 SITE_PACKAGES = Path(pytest.__file__).parent.parent
+RUNTIME = sorted(f"runtime.{path.stem}" for path in (ROOT / "jupyter_dlaas" / "runtime").glob("[a-z]*.py"))
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -191,7 +192,7 @@ def test_import_jupyter_dlaas_loads_neither_frameworks_nor_widgets_nor_the_serve
     assert not loaded & {"torch", "numpy", "IPython", "ipywidgets", "tornado", "jupyter_server", "dlaas_server"}
 
 
-@pytest.mark.parametrize("part", ["learner", "runtime.guardian", "runtime.zygote"])
+@pytest.mark.parametrize("part", ["learner", *RUNTIME])
 def test_what_runs_inside_other_peoples_containers_is_standard_library_only(part: str) -> None:
     loaded = loaded_by(f"import jupyter_dlaas.{part}", "-I", "-S")
 
