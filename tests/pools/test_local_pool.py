@@ -348,6 +348,32 @@ async def test_without_inotify_news_come_by_looking_again(rig: LocalRig, monkeyp
     await stop(rig, job)
 
 
+async def test_a_job_named_like_a_learner_confuses_nobody(rig: LocalRig) -> None:
+    other, job = await rig.job("learner-0"), await rig.job()
+    await start(rig, other)
+    await start(rig, job)
+
+    async def is_told() -> bool:
+        return {(other, log_of(0)), (job, log_of(0))} <= set(rig.news)
+
+    await rig.until(is_told, "news of both logs")
+    await stop(rig, other)
+    await stop(rig, job)
+
+
+async def test_the_pool_is_the_same_through_a_link_to_its_directory(rig: LocalRig, tmp_path: Path) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    await rig.pool.close()
+    (tmp_path / "link").symlink_to(rig.folder)
+    rig.pool = LocalPool(tmp_path / "link", config=PoolConfig(), probe=CpuSlots(4))
+    await rig.pool.open(rig.heard, lambda: None)
+
+    assert await rig.pool.is_guarded(job) is True
+    assert rig.pool.directory(job) == str(rig.root(job))
+    await stop(rig, job)
+
+
 async def test_a_flood_of_news_makes_it_look_at_everything(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)

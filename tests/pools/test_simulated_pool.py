@@ -201,6 +201,30 @@ async def test_a_learner_that_ignores_a_halt_is_killed_after_the_grace(rig: Simu
     assert facts[-1].why == "halted"
 
 
+async def test_a_halt_that_was_taken_back_too_late_is_closed_all_the_same(rig: SimulatedRig) -> None:
+    job = await rig.job()
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 1)
+    await rig.pool.act(job, run(2, {0: "n0-0"}, generation=1, goal=Goal.HALT))
+    rig.clock.advance(rig.clock.now_s() + 0.01)
+    await rig.pool.act(job, run(3, {0: "n0-0"}, generation=1))
+    rig.clock.advance(rig.clock.now_s() + 10)
+
+    assert (await facts_of(rig.pool, job))[-1].why == "halted"
+
+
+async def test_a_guardian_of_a_closed_job_with_nothing_new_tells_nothing(rig: SimulatedRig) -> None:
+    job = await rig.job(steps=5)
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 10)
+    before = await facts_of(rig.pool, job)
+    await rig.pool.act(job, run(1, {0: "n0-0"}))
+    rig.clock.advance(rig.clock.now_s() + 10)
+
+    assert await facts_of(rig.pool, job) == before
+    assert await rig.pool.is_guarded(job) is False
+
+
 async def test_a_torn_line_at_the_end_is_left_for_later(rig: SimulatedRig) -> None:
     job = await rig.job()
     await rig.pool.act(job, run(1, {0: "n0-0"}))

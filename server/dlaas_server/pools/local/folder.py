@@ -187,7 +187,7 @@ class JobFolder:
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
-                file.seek(max(0, size - 65536))
+                file.seek(max(0, size - 4096))  # the last word is short
                 tail = file.read()
         except OSError:
             return True

@@ -70,6 +70,7 @@ class LocalPool:
         start: Starter = start_guardian,
         uses_zygote: bool = True,
     ) -> None:
+        directory = directory.resolve()  # jobs are known by their directory: it must not depend on how one got there
         self.path = directory
         self.config = load_config(directory) if config is None else config
         self.name = self.config.pool.name
@@ -130,7 +131,7 @@ class LocalPool:
                 shutil.rmtree(entry, ignore_errors=True)
                 continue
             folder = JobFolder(entry.name, entry)
-            if entry.is_dir() and ((entry / "wanted.json").exists() or folder.guardian()) and not folder.is_closed():
+            if entry.is_dir() and not folder.is_closed():
                 found.append(folder)
         return found
 
@@ -275,12 +276,15 @@ class LocalPool:
     def _guardian_gone(self, job: str) -> None:
         """Look at the journal for the last word; a job that is closed needs no watching."""
         self._changed(job, JOURNAL)
-        if self._watch is not None and job not in self._watch.guarded() and self._folder(job).is_closed():
-            for stream in self._folder(job).stream_files():
+        if self._watch is None or job in self._watch.guarded() or self._lock(job).locked():
+            return  # another one is there, or about to be
+        folder = self._folder(job)
+        if folder.is_closed():
+            for stream in folder.stream_files():
                 self._changed(job, stream)
             self._watch.unfollow(job)
-            self._lent.pop(job, None)
-            self._specs.pop(job, None)
+            for kept in (self._lent, self._specs, self._locks):
+                kept.pop(job, None)
 
     async def is_guarded(self, job: str) -> bool | None:
         """Whether a guardian lives."""

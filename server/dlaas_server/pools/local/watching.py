@@ -14,6 +14,7 @@ from typing import Final
 
 from dlaas_server.pools.base import Changed
 from dlaas_server.pools.local.folder import JobFolder, stream_of
+from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.process import Identity, open_process
 from jupyter_dlaas.runtime.start import reap
 from jupyter_dlaas.runtime.watch import Watch
@@ -45,6 +46,7 @@ class JobWatch:
         self._changed, self._gone = changed, gone
         self._watch = Watch()
         self._folders: dict[str, JobFolder] = {}
+        self._by_root: dict[Path, JobFolder] = {}
         self._guardians: dict[str, tuple[int, Identity]] = {}
         self._resting: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
@@ -58,7 +60,7 @@ class JobWatch:
         if folder.job in self._folders:
             return
         self._watch.add(folder.root)
-        self._folders[folder.job] = folder
+        self._folders[folder.job] = self._by_root[folder.root] = folder
         for _, learner in folder.learners():
             with suppress(FileNotFoundError):
                 self._watch.add(learner)
@@ -69,6 +71,7 @@ class JobWatch:
         """Tell no more about the job's streams; its guardian, if it has one, stays watched."""
         folder = self._folders.pop(job, None)
         if folder is not None:
+            del self._by_root[folder.root]
             for _, learner in folder.learners():
                 self._watch.remove(learner)
             self._watch.remove(folder.root)
@@ -98,16 +101,14 @@ class JobWatch:
         news: dict[tuple[str, str], None] = {}
         is_flooded = self._is_flooded()
         for path in sorted(self._watch.read()):
-            home = path.parent if path.parent.name in self._folders else path.parent.parent
-            folder = self._folders.get(home.name)
-            if folder is None or home != folder.root:
+            folder = self._by_root.get(path.parent) or self._by_root.get(path.parent.parent)
+            if folder is None:
                 continue
             if path.parent == folder.root and path.name.startswith("learner-"):
                 with suppress(OSError):  # a file of that name, or gone again
                     self._watch.add(path)
-                for stream in folder.stream_files():  # it may have been written before it was watched
-                    news[(folder.job, stream)] = None
-            elif path == folder.root / "status.json":
+                path = path / LOG  # it may have been written before it was watched
+            if path == folder.root / "status.json":
                 self._find(folder)
             elif (grown := stream_of(path, folder.root)) is not None:
                 news[(folder.job, grown)] = None
@@ -191,6 +192,7 @@ class JobWatch:
         for job in list(self._guardians):
             self._drop(job)
         self._folders.clear()
+        self._by_root.clear()
         if self._watch.fd is not None:
             self._loop.remove_reader(self._watch.fd)
         self._watch.close()
