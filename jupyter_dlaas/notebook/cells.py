@@ -10,8 +10,10 @@ import ast
 import difflib
 import re
 import shlex
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 
@@ -73,10 +75,16 @@ def files_run(cells: Iterable[ExecutedCell]) -> tuple[str, ...]:
     """The files whose text `capture` needs because a cell said `%run file`, as written there."""
     names = []
     for cell in cells:
-        for line in cell.source.splitlines():
+        for line in lines_of(cell.source):
             if (found := RUN.match(line)) and (name := _run_target(found["args"])):
                 names.append(name)
     return tuple(dict.fromkeys(names))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as Python counts them: `str.splitlines` also breaks at form feeds and the like, inside strings too."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
 
 
 def labels(cells: Sequence[ExecutedCell]) -> dict[int, str]:
@@ -99,7 +107,7 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
     if clean.kind == "broken" and not cell.raised:
         clean = replace(clean, kind="magic")  # it ran, so it was IPython's: `pip install torch`, `ls`
     if clean.kind in {"magic", "job", "broken"}:
-        lines = tuple(Line(text, n) for n, text in enumerate(cell.source.splitlines(), 1) if text.strip())
+        lines = tuple(Line(text, n) for n, text in enumerate(lines_of(cell.source), 1) if text.strip())
         if not lines or clean.kind == "broken":
             return []  # a syntax error: nothing ran
         return [Statement(cell=cell.count, label=label, lines=lines, node=None, kind=clean.kind)]
@@ -133,6 +141,9 @@ def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement]
     return _split(clean, cell.count, label), clean
 
 
+@lru_cache(
+    maxsize=4096
+)  # IPython's transformer is most of a capture's time, and a notebook is captured again and again
 def clean_cell(raw: str) -> Cleaned:
     """A raw cell as plain Python with the same line numbers where that can be."""
     source, start, binds = raw, 0, []
@@ -146,7 +157,7 @@ def clean_cell(raw: str) -> Cleaned:
             return Cleaned("", (), kind="magic")
         if name == "capture":
             binds += [word for word in args.split() if word.isidentifier()]
-    lines = tuple(range(start + 1, start + 1 + len(source.splitlines())))
+    lines = tuple(range(start + 1, start + 1 + len(lines_of(source))))
     if _parses(source):
         return Cleaned(source, lines, binds=tuple(binds))
     clean, lines = _transform(source, lines)
@@ -156,7 +167,7 @@ def clean_cell(raw: str) -> Cleaned:
         at = getattr(error, "lineno", None) or 1
         line = lines[min(at, len(lines)) - 1] if lines else 1
         return Cleaned("", (), kind="broken", error=str(getattr(error, "msg", error)), error_line=line)
-    return replace(_without_magics(clean, tree, lines, raw.splitlines()), binds=tuple(binds))
+    return replace(_without_magics(clean, tree, lines, lines_of(raw)), binds=tuple(binds))
 
 
 def _parses(source: str) -> bool:
@@ -170,12 +181,14 @@ def _parses(source: str) -> bool:
 def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     from IPython.core.inputtransformer2 import TransformerManager
 
-    before = source.splitlines()
+    before = lines_of(source)
     try:
-        clean = TransformerManager().transform_cell(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd line ends: the kernel has shown it already
+            clean = TransformerManager().transform_cell(source)
     except SyntaxError:
         return source, lines
-    after = clean.splitlines()
+    after = lines_of(clean)
     blank = next((i for i, text in enumerate(before) if text.strip()), 0)
     if len(after) == len(before) - blank:
         return clean, lines[blank:]
@@ -202,7 +215,7 @@ def _magic_call(node: ast.AST) -> tuple[str, list[str]] | None:
 
 def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: list[str]) -> Cleaned:
     """Unwrap `%time statement`; take out other magic lines, also those inside blocks, and keep their text."""
-    text, magics = clean.splitlines(), []
+    text, magics = lines_of(clean), []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Expr) or (call := _magic_call(node.value)) is None:
             continue
@@ -217,12 +230,15 @@ def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: l
         text[at] = f"{indent}pass" if node.col_offset else ""
         shown = raw[line - 1].strip() if line <= len(raw) else " ".join(args)
         magics.append(Line(shown, line))
-    return Cleaned("\n".join(text), lines, tuple(magics))
+    rest = "\n".join(text)
+    if not _parses(rest):  # a magic behind a line that ends in a backslash
+        return Cleaned("", (), kind="broken", error="a magic cannot be continued from the line above")
+    return Cleaned(rest, lines, tuple(magics))
 
 
 def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
     """One record per top-level statement, with the comments that stand right above it."""
-    text = clean.source.splitlines()
+    text = lines_of(clean.source)
     nodes = ast.parse(clean.source).body
     found = []
     previous_end = 0
@@ -237,7 +253,7 @@ def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
             lines = tuple(Line(text[n - 1], clean.lines[n - 1]) for n in range(first, end + 1))
         else:  # `a = 1; b = 2`
             segment = ast.get_source_segment(clean.source, node) or ast.unparse(node)
-            lines = tuple(Line(part, clean.lines[start - 1 + i]) for i, part in enumerate(segment.splitlines()))
+            lines = tuple(Line(part, clean.lines[start - 1 + i]) for i, part in enumerate(lines_of(segment)))
         previous_end = end
         foreign = "a magic's result" if _has_magic(node) else ""
         is_last = position == len(nodes) - 1
@@ -271,7 +287,7 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
     if name is None or name not in files or not _parses(files[name]):
         return [statement]
     text = files[name]
-    clean = Cleaned(text, tuple(range(1, len(text.splitlines()) + 1)))
+    clean = Cleaned(text, tuple(range(1, len(lines_of(text)) + 1)))
     return _split(clean, statement.cell, f"{name}, run by {statement.label}")
 
 

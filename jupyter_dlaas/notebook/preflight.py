@@ -43,7 +43,7 @@ def check_source(goal: Cleaned, training: TrainingCell, label: str) -> tuple[Pro
         text = f"{label} has %%train twice; one of them is enough."
         return (Problem("train_twice", text, label, training.first_line),)
     if goal.kind == "magic":
-        magic = training.source.lstrip().splitlines()[0].split()[0]
+        magic = training.source.split()[0]
         place = f"{label}, line {training.first_line}"
         text = f"{place}: {magic} does not run Python of this notebook; take it out of the cell."
         return (Problem("not_python", text, label, training.first_line),)

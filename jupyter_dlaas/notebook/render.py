@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from jupyter_dlaas.notebook.cells import Cleaned, Line
+from jupyter_dlaas.notebook.cells import Cleaned, Line, lines_of
 from jupyter_dlaas.notebook.effects import walk_now
 from jupyter_dlaas.notebook.records import LineRef
 from jupyter_dlaas.notebook.slicing import Given
@@ -55,7 +55,7 @@ def render(
     `kept` are the prelude's steps in order; `given` are lines with the number of kept steps that stand before each.
     """
     page = Page()
-    for text in HEADER.splitlines():
+    for text in lines_of(HEADER):
         page.add(text)
     futures = [step for step in kept if step.is_future] + [step for step in goal_steps if step.is_future]
     for text in dict.fromkeys(step.statement.head for step in futures):
@@ -93,7 +93,7 @@ def render(
 
 def indented(text: str, prefix: str = INDENT) -> list[str]:
     """The lines of a program one level deeper; lines inside strings stay as they are, so that their text does."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     inside: set[int] = set()
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
@@ -136,7 +136,7 @@ def _as_coroutine(page: Page, name: str, label: str, lines: Sequence[Line], step
 
 def _goal(page: Page, goal: Cleaned, steps: Sequence[Step], label: str) -> None:
     futures = {line.line for step in steps if step.is_future for line in step.statement.lines}
-    texts = goal.source.splitlines()
+    texts = lines_of(goal.source)
     lines = [Line("" if n in futures else text, n) for text, n in zip(texts, goal.lines, strict=False)]
     while lines and not lines[0].text.strip():
         lines = lines[1:]

@@ -237,8 +237,8 @@ class _Pass:
                 self.wanted[name].may_be_bound = True
         for name in step.flow.reads:
             self.want(name, index, Need.SURE)
-        for name in step.reads_late - step.flow.reads:
-            self.want(name, index, Need.LATE)
+        for name in step.reads_late:
+            self.want(name, index, Need.PERHAPS if name in step.flow.binds | step.flow.soft else Need.LATE)
         for name in step.flow.soft - step.flow.reads:
             self.want(name, index, Need.PERHAPS)
 

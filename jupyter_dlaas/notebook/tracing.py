@@ -125,7 +125,9 @@ class _Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
-        reads_late = self._closure(reads) - reads
+        # a lambda that only gets a name runs later; any other may run here: `sorted(xs, key=lambda x: x + b)`
+        runs_here = frozenset() if _only_defines(node) else flow.late
+        reads_late = self._closure(reads | runs_here) - flow.reads
         uses = frozenset(n for n in reads | reads_late if n in self.behaviours) if effects.calls else frozenset()
         behaviour = Behaviour()
         for name in sorted(uses):
@@ -314,6 +316,10 @@ def _nothing(statement: Statement) -> Step:
         fits=none,
         foreign="",
     )
+
+
+def _only_defines(node: ast.stmt) -> bool:
+    return isinstance(node, DEFINITIONS) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
 
 
 def _binds_plain(node: ast.stmt) -> bool:

@@ -1,7 +1,7 @@
 """Run by test_notebooks.py as a process of its own: a notebook in a real IPython shell, then the capture.
 
-Reads {"sources": [...], "train": ..., "push": [...], "outputs": [...], "answers": [...]} and writes what the capture made and the
-fingerprints of the names that the training cell reads.
+Reads {"sources": [...], "train": ..., "push": [...], "outputs": [...], "answers": [...]} and writes what the capture
+made and the fingerprints of the names that the training cell reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def names_read(source: str) -> list[str]:
 
 def main(asked: dict[str, Any]) -> dict[str, Any]:
     answers = iter(asked["answers"])
-    builtins.input = lambda prompt="": next(answers)  # noqa: A001 - the user at the keyboard
+    builtins.input = lambda prompt="": next(answers)  # the user at the keyboard
     space = types.ModuleType("__main__")
     sys.modules["__main__"] = space
     shell = InteractiveShell.instance(user_module=space)

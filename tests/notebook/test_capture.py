@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, ResultRef, TrainingCell
+from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef, TrainingCell
 from tests.notebook.cases import codes, facts, job, prelude
 
 
@@ -456,3 +459,115 @@ def test_capture_imports_neither_torch_nor_anything_beyond_the_standard_library_
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_an_optimiser_made_before_the_pushed_model_can_be_loaded_is_refused() -> None:
+    made = job(
+        "model = [1]",
+        "opt = [model]",
+        "class Helper: pass",
+        "model.append(Helper())",
+        train="print(model, opt)",
+        push=("model",),
+        facts=facts(
+            model=NameFact(type_name="list", main_names=("Helper",)),
+            opt=NameFact(type_name="list"),
+            Helper=NameFact(type_name="type", is_immutable=True),
+        ),
+    )
+
+    assert [e.message for e in made.errors] == [
+        (
+            "cell [2], line 1: `opt` would point at another `model` than the pushed one. "
+            "Push them together: --push model,opt."
+        )
+    ]
+
+
+def test_own_modules_are_copied_once_one_of_them_is_imported() -> None:
+    own = KernelFacts(own_modules=(OwnModule("helpers", "helpers.py", is_edited=True), OwnModule("deep", "deep.py")))
+    used = job("import helpers\nimport json", train="helpers.f()", facts=own)
+    unused = job("import helpers\nimport json", train="json.dumps(1)", facts=own)
+
+    assert [module.name for module in used.modules] == ["helpers", "deep"]
+    assert codes(used) == ["module_edited"]
+    assert unused.modules == ()
+
+
+def test_a_result_of_an_earlier_training_that_is_needed_is_made_again_and_said() -> None:
+    made = job(
+        "model = object()",
+        "history = model.fit([1])",
+        train="model.fit([2])\nprint(history)",
+    )
+
+    assert prelude(made)[-1] == "history = model.fit([1])"
+    assert codes(made) == ["training_again"]
+
+
+def test_training_in_a_function_is_recognised_through_the_functions_that_it_calls() -> None:
+    made = job(
+        "model = Net = object()\nopt = object()",
+        "def step(m, o):\n    m.loss().backward()\n    o.step()",
+        "def train(m, o):\n    for _ in range(2):\n        step(m, o)",
+        "train(model, opt)",
+        train="train(model, opt)",
+    )
+
+    assert "train(model, opt)" not in prelude(made)
+    assert [w.names for w in made.warnings] == [("model", "opt")]
+
+
+def test_a_model_that_its_training_returns_starts_fresh() -> None:
+    made = job(
+        "def fit(m):\n    m.loss().backward()\n    return m",
+        "model = object()",
+        "model = fit(model)",
+        train="model = fit(model)",
+    )
+
+    assert prelude(made)[-1] == "model = object()"
+    assert codes(made) == ["earlier_training"]
+
+
+def test_a_small_value_that_an_earlier_training_left_is_written_as_a_literal() -> None:
+    made = job(
+        "model = object()",
+        "for epoch in range(3):\n    model.loss().backward()\n    best = 0.5",
+        train="print(model, best)",
+        facts=facts(best=0.5, model=NameFact(type_name="Net")),
+    )
+
+    assert "best = 0.5  # the kernel's value: cell [2], line 1 made it while training" in prelude(made)
+    assert made.is_ready
+
+
+def test_comments_above_a_statement_stay_with_it() -> None:
+    made = job("# how far\n# to look\nx = 1  # steps\n\n# unrelated\ny = 2")
+
+    assert "# how far\n# to look\nx = 1  # steps" in made.text
+    assert "unrelated" not in made.text
+
+
+def test_two_statements_on_one_line_are_two_statements() -> None:
+    assert prelude(job("a = 1; x = 2; b = 3")) == ["x = 2"]
+
+
+def test_a_train_line_twice_and_a_foreign_magic_are_refused() -> None:
+    assert codes(job(train="%%train\nx = 1")) == ["train_twice"]
+    assert codes(job(train="%%bash\nls")) == ["not_python"]
+    assert codes(job(train="# nothing yet")) == ["empty_cell"]
+
+
+def test_time_under_train_is_unwrapped() -> None:
+    made = job(train="%%time\nx = 1\nprint(x)")
+
+    assert made.text.endswith('if __name__ == "__main__":\n    x = 1\n    print(x)\n')
+    assert made.where(len(made.text.splitlines())) == "cell [1], line 4"
+
+
+@given(st.lists(st.text(alphabet="abx=()[]:\n %!'\"#1\\\\", max_size=60), max_size=4), st.text(max_size=40))
+def test_whatever_is_typed_capture_answers_in_words(sources: list[str], train: str) -> None:
+    made = job(*sources, train=train)
+
+    assert made.is_ready or all(problem.message for problem in made.errors)

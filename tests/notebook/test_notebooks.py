@@ -1,12 +1,13 @@
-"""Our notebooks: executed in a real IPython shell, captured, compared with a golden train.py, and run in a fresh process.
+"""Our notebooks: executed in a real IPython shell, captured, compared with a golden program, run in a fresh process.
 
 After a wanted change of the programs, write the golden files anew and read the difference:
 
     DLAAS_WRITE_GOLDEN=1 python -m pytest tests/notebook/test_notebooks.py
 
-A notebook's metadata has `dlaas`: `order` (the code cells in the order of execution, from 0; a text is a version of a cell
-that was edited since), `push`, `outputs`, `answers` (to input()), `fresh` (names that an earlier training left behind and
-that start fresh in the job), `warnings`. The cell under `%%train` is never in `order`: it becomes the job.
+A notebook's metadata has `dlaas`: `order` (the code cells in the order of execution, from 0; a text is a version of a
+cell that was edited since), `push`, `outputs`, `answers` (to input()), `fresh` (names that an earlier training left
+behind and that start fresh in the job), `warnings`, `raised`. The cell under `%%train` is never in `order`: it becomes
+the job. Golden programs are no `.py` files, so that no tool tidies them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def test_the_job_has_the_kernels_value_of_every_name_that_the_training_cell_read
         },
     )
     made = kernel["capture"]
-    golden = notebook.with_suffix(".train.py")
+    golden = notebook.with_suffix(".golden")
     if os.environ.get("DLAAS_WRITE_GOLDEN"):
         golden.write_text(made["text"])
 
