@@ -1,0 +1,355 @@
+"""`jupyter dlaas …`: the verbs of `%dlaas`, for a terminal. Each calls the public API and prints what it says.
+
+Exit codes: 0 done, 1 the job that was waited for did not complete, 2 wrong usage, 3 there is no such job, 4 the job
+cannot take that now (or never), 5 no engine can answer, 130 detached by an interrupt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from jupyter_dlaas import __version__, api, doors, engines, show
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.protocol import Cursor, JobView, NotAllowed, NotFound, Refused, State, Unavailable
+from jupyter_dlaas.show import Ink
+from jupyter_dlaas.stream import Follower, LogLines
+from jupyter_dlaas.wire import DlaasError, Invalid, encode
+
+__all__ = ["main"]
+
+DETACHED: Final = 130
+_CODES: Final[tuple[tuple[type[DlaasError], int], ...]] = (
+    (api.JobFailed, 1),
+    (Invalid, 2),
+    (NotFound, 3),
+    (NotAllowed, 4),
+    (Refused, 4),
+    (Unavailable, 5),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. Errors are sentences on stderr."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    own, _dashes, script_args = _split(given)
+    options = _parser().parse_args(own)
+    options.args = script_args
+    if script_args and options.verb != "submit":
+        print("dlaas: only submit passes arguments on after --", file=sys.stderr)
+        return 2
+    try:
+        done: int = options.run(options)
+        sys.stdout.flush()
+        return done
+    except DlaasError as error:
+        return _say(error, options)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return DETACHED
+
+
+def _split(given: list[str]) -> tuple[list[str], str, list[str]]:
+    if "--" not in given:
+        return given, "", []
+    at = given.index("--")
+    return given[:at], "--", given[at + 1 :]
+
+
+def _say(error: DlaasError, options: argparse.Namespace) -> int:
+    if options.json:
+        print(json.dumps(error.as_json()))
+    else:
+        print(f"dlaas: {error}", file=sys.stderr)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 5)
+
+
+# ----------------------------------------------------------------------------------------------------------- the words
+
+
+def _parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="jupyter dlaas", description="Train scripts as jobs of a pool, and look after them."
+    )
+    top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
+    _common(top, json=False, pool=None)
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def verb(name: str, run: Callable[[argparse.Namespace], int], says: str, *, of_job: bool = False) -> Any:
+        one = verbs.add_parser(name, help=says, description=says)
+        _common(one, json=argparse.SUPPRESS, pool=argparse.SUPPRESS)
+        if of_job:
+            one.add_argument("name", metavar="NAME", help="a handle (resnet-48), or a name: its newest job")
+        one.set_defaults(run=run)
+        return one
+
+    _submit_options(verb("submit", _submit, "Submit a script: submit FILE [options] [-- its own arguments]"))
+    one = verb("jobs", _jobs, "All jobs, newest first")
+    one.add_argument("--state", help="only these states, separated by commas")
+    one.add_argument("--limit", type=int, default=30, help="at most so many (default: 30)")
+    verb("pool", _pool, "The pool: what there is, and who has it")
+    verb("queue", _queue, "Who waits, first in line first")
+    one = verb("logs", _logs, "What the learners wrote", of_job=True)
+    one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C detaches")
+    one.add_argument("--member", type=int, help="only this learner")
+    one = verb("scale", _scale, "Ask for so many learners, while it runs", of_job=True)
+    one.add_argument("learners", metavar="N")
+    for name, says in (
+        ("halt", "Write a checkpoint and give the devices back"),
+        ("resume", "Go on with a halted job"),
+        ("cancel", "End a job for good"),
+        ("retry", "The same again, as a new job"),
+    ):
+        verb(name, _act, says, of_job=True)
+    verb("why", _why, "Why a job is where it is", of_job=True)
+    verb("story", _story, "All that happened to a job", of_job=True)
+    verb("attach", _attach, "Follow a job: its states and its log; Ctrl-C detaches", of_job=True)
+    verb("source", _source, "A job's train.py", of_job=True)
+    verb("report", _report, "A job's spec, failure and last lines, to be sent to somebody; secrets masked", of_job=True)
+    one = verb("serve", _serve, "Run the pool's engine here, in the foreground")
+    one.add_argument("--idle-s", type=float, default=0.0, help="end after so many idle seconds (default: never)")
+    one = verb("engine", _engine, "The pool's engine: is it running; stop it (jobs go on)")
+    one.add_argument("what", choices=("status", "stop"))
+    return top
+
+
+def _common(parser: argparse.ArgumentParser, *, json: Any, pool: Any) -> None:
+    parser.add_argument("--json", action="store_true", default=json, help="for programs: JSON, as the REST API has it")
+    parser.add_argument("--pool", default=pool, help="another pool: its name, or its directory (with a slash)")
+
+
+def _submit_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("file", metavar="FILE", help="a Python script")
+    one.add_argument("--name", help="the job's name (default: the file's)")
+    one.add_argument("--gpus", metavar="N|MIN:MAX", help="GPUs, a learner each (CPU slots where there is no GPU)")
+    one.add_argument("--learners", metavar="N|MIN:MAX", help="training processes")
+    one.add_argument("--gpus-per-learner", metavar="K")
+    one.add_argument("--cpus", type=float, metavar="N", help="CPUs per learner")
+    one.add_argument("--memory", metavar="8G", help="memory per learner")
+    one.add_argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this")
+    one.add_argument("--priority", default="normal", metavar="low|normal|high|INT")
+    one.add_argument("--queue", default="default")
+    one.add_argument("--placement", default="pack", metavar="pack|spread")
+    one.add_argument("--elastic", default="manual", metavar="off|manual")
+    one.add_argument("--framework", help="default: found from the imports")
+    one.add_argument("--epochs", metavar="N")
+    one.add_argument("--max-time", metavar="2h")
+    one.add_argument("-o", "--outputs", metavar="NAMES", help="variables to bring back: model,history")
+    one.add_argument("--include", action="append", default=[], metavar="PATH", help="a file or folder to take along")
+    one.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help="a variable of the environment")
+    one.add_argument("--retries", default=4, metavar="N")
+    one.add_argument("--checkpoint-every", default=60.0, metavar="60s")
+    one.add_argument("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
+    one.add_argument("--directory", metavar="PATH", help="the job's working directory (default: this one)")
+    one.add_argument("--interpreter", metavar="PYTHON", help="the Python that runs it (default: this one)")
+    one.add_argument("--wait", action="store_true", help="follow it to its end; Ctrl-C detaches")
+    one.add_argument("--dry-run", action="store_true", help="show what would be sent and what stands against it")
+
+
+_SPEC: Final = (
+    *("name", "gpus", "learners", "gpus_per_learner", "cpus", "memory", "gpu_kind", "priority", "queue", "placement"),
+    *("elastic", "framework", "epochs", "max_time", "outputs", "include", "env", "retries", "checkpoint_every"),
+    *("metric", "directory", "interpreter", "args"),
+)
+
+
+# ----------------------------------------------------------------------------------------------------------- the verbs
+
+
+def _client(options: argparse.Namespace) -> Client:
+    return Client(options.pool)
+
+
+def _ink(stream: Any = None) -> Ink:
+    out = stream or sys.stdout
+    if not out.isatty():
+        return Ink()
+    is_coloured = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return Ink(is_coloured, shutil.get_terminal_size().columns)
+
+
+def _out(options: argparse.Namespace, value: object, text: str) -> int:
+    print(json.dumps(encode(value)) if options.json else text)
+    return 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    prepared = api.prepare(options.file, **{name: getattr(options, name) for name in _SPEC})
+    client = _client(options)
+    if options.dry_run:
+        return _dry_run(options, prepared, client)
+    job = prepared.send(client)
+    view = job.last_view
+    if not options.wait:
+        return _out(options, view, f"{show.job_text(view, _ink())}\n  Its log: jupyter dlaas logs {view.id} -f")
+    if not options.json:
+        print(f"Submitted {view.id}. Ctrl-C detaches; the job goes on.", file=sys.stderr)
+    return _follow(options, client, view)
+
+
+def _dry_run(options: argparse.Namespace, prepared: api.Prepared, client: Client) -> int:
+    submit = prepared.submit
+    found: dict[str, Any] = {"problems": [], "estimate": "not asked, since large files would have to go first"}
+    if not prepared.uploads:
+        found = client.preflight(submit)
+    shown = {"spec": submit.spec, "files": [one.path for one in submit.files], **found}
+    problems = [str(one["text"]) for one in found["problems"]]
+    size = f"{submit.spec.learners_min}-{submit.spec.learners_max} learners, {submit.spec.gpus_per_learner} GPU each"
+    lines = [
+        f"{submit.spec.name}: {size}; framework {submit.spec.framework or 'not known'}",
+        f"  runs {submit.spec.interpreter} in {submit.spec.directory}",
+        *(f"  takes {one.path}" for one in submit.files),
+        *(f"  problem: {one}" for one in problems),
+        f"  {found['estimate']}" if found["estimate"] else "  nothing was sent",
+    ]
+    _out(options, shown, "\n".join(lines))
+    return 4 if problems else 0
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    views = _client(options).jobs(state=options.state, limit=options.limit)
+    return _out(options, {"jobs": views}, show.jobs_table(views, time.time(), _ink()))
+
+
+def _pool(options: argparse.Namespace) -> int:
+    pool = _client(options).pool()
+    return _out(options, pool, show.pool_text(pool, _ink()))
+
+
+def _queue(options: argparse.Namespace) -> int:
+    client = _client(options)
+    pool = client.pool()
+    views = {view.id: view for view in client.jobs(state=State.QUEUED)}
+    value = {"queue": [views.get(job, job) for job in pool.queue]}
+    return _out(options, value, show.queue_table(pool, views, _ink()))
+
+
+def _logs(options: argparse.Namespace) -> int:
+    client = _client(options)
+    view = client.job(options.name)
+    if options.follow:
+        return _follow(options, client, view, is_judged=False, shows_states=False)
+    reader = Follower(client, view.id, Cursor(), ("view", "log"), wait_s=0.0, view=view)
+    lines = _lines(options, view)
+    has_more = True
+    while has_more:
+        has_more = False
+        for message in reader.once():
+            has_more = has_more or message["type"] in ("job", "log")
+            _print_log(options, lines, message)
+    return _rest(options, lines)
+
+
+def _lines(options: argparse.Namespace, view: JobView) -> LogLines:
+    member = getattr(options, "member", None)
+    return LogLines(is_marked=view.size.max > 1 and member is None, member=member)
+
+
+def _print_log(options: argparse.Namespace, lines: LogLines, message: dict[str, Any]) -> None:
+    if options.json:
+        print(json.dumps(message), flush=True)
+        return
+    for line in lines.feed(message):
+        print(line, flush=True)
+
+
+def _rest(options: argparse.Namespace, lines: LogLines) -> int:
+    for line in lines.rest():
+        if not options.json:
+            print(line)
+    return 0
+
+
+def _follow(
+    options: argparse.Namespace, client: Client, view: JobView, *, is_judged: bool = True, shows_states: bool = True
+) -> int:
+    """Log lines to stdout, states to stderr, until the job is over. With `is_judged` a failure is the exit code."""
+    reader = Follower(client, view.id, view=view)
+    lines, last, ink = _lines(options, view), "", _ink(sys.stderr)
+    try:
+        for message in reader.messages():
+            if message["type"] == "job" and reader.view is not None and not options.json:
+                said = show.job_text(reader.view, ink)
+                if shows_states and said != last:
+                    print(said, file=sys.stderr, flush=True)
+                last = said
+            elif message["type"] != "metrics" or options.json:
+                _print_log(options, lines, message)
+    except KeyboardInterrupt:
+        print(f"\nDetached: {view.id} goes on. See it again: jupyter dlaas attach {view.id}", file=sys.stderr)
+        return DETACHED
+    _rest(options, lines)
+    over = reader.view or view
+    if is_judged and over.state is not State.COMPLETED:
+        raise api.JobFailed(over)
+    return 0
+
+
+def _attach(options: argparse.Namespace) -> int:
+    client = _client(options)
+    return _follow(options, client, client.job(options.name))
+
+
+def _scale(options: argparse.Namespace) -> int:
+    job = api.Job(options.name, _client(options)).scale(options.learners)
+    return _out(options, job.last_view, show.job_text(job.last_view, _ink()))
+
+
+def _act(options: argparse.Namespace) -> int:
+    view = _client(options).act(options.name, options.verb)
+    return _out(options, view, show.job_text(view, _ink()))
+
+
+def _why(options: argparse.Namespace) -> int:
+    client = _client(options)
+    view = client.job(options.name)
+    sentences = client.why(view.id)
+    return _out(options, {"sentences": sentences}, show.why_text(view, sentences, _ink()))
+
+
+def _story(options: argparse.Namespace) -> int:
+    events = _client(options).story(options.name)
+    text = "\n".join(f"{show.stamp(one['at_s'])}  {show.plain(one['text'])}" for one in events)
+    return _out(options, {"events": events}, text or "Nothing has happened yet.")
+
+
+def _source(options: argparse.Namespace) -> int:
+    source, files = _client(options).source(options.name)
+    return _out(options, {"source": source, "files": files}, source.rstrip("\n"))
+
+
+def _report(options: argparse.Namespace) -> int:
+    text = _client(options).report(options.name)
+    return _out(options, {"report": text}, text.rstrip("\n"))
+
+
+def _serve(options: argparse.Namespace) -> int:
+    door = doors.SocketDoor(doors.pool_directory(options.pool), engine_idle_s=options.idle_s)
+    command = doors.engine_command(door)
+    print(f"Serving the pool in {door.directory}. Ctrl-C ends the engine; jobs go on.", file=sys.stderr, flush=True)
+    os.execv(command[0], command)  # noqa: S606  # an argument list, no shell
+
+
+def _engine(options: argparse.Namespace) -> int:
+    directory = doors.pool_directory(options.pool)
+    if options.what == "stop":
+        pid = engines.stop(directory)
+        said = f"Stopped the engine (process {pid}); jobs go on, and the next command starts it again."
+        return _out(options, {"stopped": pid}, said if pid else f"No engine runs for the pool in {directory}.")
+    state = engines.state(directory)
+    if state is None:
+        return _out(options, {"running": False}, f"No engine runs for the pool in {directory}.") or 3
+    text = f"The engine of the pool in {directory} runs: process {state['pid']}, version {state.get('version', '?')}."
+    return _out(options, {"running": True, **state}, text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,244 @@
+"""The command line: every verb against the fake engine, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas import cli, show
+from jupyter_dlaas.protocol import JobView, PoolView
+from jupyter_dlaas.show import Ink
+from jupyter_dlaas.wire import decode
+from tests.doors.conftest import WIRE, FakePool, until
+
+
+def golden(name: str) -> JobView:
+    return decode(JobView, json.loads((WIRE / f"job_{name}.json").read_text()), unknown="ignore")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(words)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["jobs"], "fake-1"),
+        (["pool"], "pool lab"),
+        (["queue"], "WAITING|Nobody waits"),
+        (["scale", "fake", "3"], "fake-1  Processing"),
+        (["halt", "fake-1"], "fake-1"),
+        (["resume", "fake-1"], "fake-1"),
+        (["cancel", "fake-1"], "fake-1"),
+        (["retry", "fake-1"], "fake-1"),
+        (["why", "fake-1"], r"^fake-1 is 2nd of 5.\n  needs 4 GPUs at once"),
+        (["story", "fake-1"], "You submitted it."),
+        (["source", "fake-1"], r"print\('hello'\)"),
+        (["report", "fake-1"], "{}"),
+        (["logs", "fake-1"], "L0  hello"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_each_verb_prints_text_and_json(
+    words: list[str], says: str, pool: FakePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.write_log("hello\n")
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert re.search(says, out)
+
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    for line in out.splitlines():
+        json.loads(line)
+
+
+def test_scale_sends_what_was_asked(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "scale", "fake", "3")
+
+    assert [one["uri"] for one in pool.asked() if one["method"] == "PATCH"] == ["/dlaas/jobs/fake-1"]
+
+
+def test_submit_sends_the_script_and_its_own_modules(
+    pool: FakePool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
+    (tmp_path / "own.py").write_text("from helpers import deep\n")
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").write_text("")
+    (tmp_path / "helpers" / "deep.py").write_text("x = 1\n")
+    (tmp_path / "table.csv").write_text("a,b\n")
+    (tmp_path / "my-train.py").write_text("import torch\nimport own\n")
+
+    code, out, _ = run(
+        capsys, "submit", "my-train.py", "--gpus", "1:4", "--priority", "high", "-o", "model,history", "-e", "A=b",
+        *("--include", "table.csv", "--memory", "8G", "--max-time", "2h", "--metric", "loss: (.*)"),
+        *("--", "--lr", "0.1"),
+    )  # fmt: skip
+
+    assert code == 0
+    assert "jupyter dlaas logs fake-1 -f" in out
+    sent: dict[str, Any] = json.loads((pool.fake / "submit.json").read_text())
+    spec = sent["spec"]
+    assert (spec["name"], spec["learners_min"], spec["learners_max"], spec["priority"]) == ("my_train", 1, 4, 100)
+    assert (spec["outputs"], spec["command"], spec["framework"]) == (["model", "history"], ["--lr", "0.1"], "torch")
+    assert (spec["memory_bytes_per_learner"], spec["max_time_s"]) == (8 * 2**30, 7200.0)
+    assert (spec["directory"], spec["interpreter"]) == (str(tmp_path), sys.executable)
+    names = ["files/helpers/__init__.py", "files/helpers/deep.py", "files/own.py", "files/table.csv"]
+    assert [one["path"] for one in sent["files"]] == names
+    assert sent["environment"]["A"] == "b"
+    assert "secret" not in json.dumps(sent)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["why", "nobody-1"], 3, "dlaas: there is no job nobody-1\n"),
+        (["submit", "nothing.py"], 2, "dlaas: source: there is no file nothing.py"),
+        (["submit", "bad.py"], 2, "bad.py, line 1: "),
+        (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: 4:1 is the wrong way round; write 1:4"),
+        (["submit", "good.py", "--max-time", "soon"], 2, "max time: 'soon' is no length of time"),
+        (["submit", "good.py", "--placement", "far"], 2, "placement: 'far' is none of pack, spread"),
+        (["scale", "fake", "many"], 2, "learners: 'many' is no whole number"),
+        (["jobs", "--", "x"], 2, "only submit passes arguments on"),
+    ],
+)
+def test_errors_are_sentences_with_a_code(
+    words: list[str],
+    code: int,
+    says: str,
+    pool: FakePool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text("def\n")
+    (tmp_path / "good.py").write_text("x = 1\n")
+
+    got, out, err = run(capsys, *words)
+
+    assert got == code
+    assert says in err
+    assert "Traceback" not in err
+    assert not out
+
+
+def test_an_error_is_json_where_that_was_asked(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--json", "why", "nobody-1")
+
+    assert (code, err, json.loads(out)["error"]["code"]) == (3, "", "not_found")
+
+
+def test_without_an_engine_status_says_so_and_starts_none(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "engine", "status")[0] == 3
+    assert not (pool.folder / "engine.json").exists()
+
+    pool.client.pool()
+    assert run(capsys, "engine", "status")[:2] == (
+        0,
+        f"The engine of the pool in {pool.folder} runs: process {pool.pid()}, version ?.\n",
+    )
+    assert run(capsys, "engine", "stop")[0] == 0
+    assert run(capsys, "engine", "status")[0] == 3
+
+
+def start(pool: FakePool, *words: str) -> subprocess.Popen[str]:
+    """The command in a process of its own (it finds the engine running)."""
+    pool.client.pool()
+    return subprocess.Popen(
+        [sys.executable, "-m", "jupyter_dlaas.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def test_following_prints_lines_until_the_job_is_over(pool: FakePool) -> None:
+    pool.write_log("one\n")
+    with start(pool, "logs", "fake-1", "-f") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "L0  one\n"
+        pool.write_log("two\nthree")
+        pool.set_view(state="COMPLETED")
+        out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (0, "L0  two\nL0  three\n", "")
+
+
+@pytest.mark.parametrize("words", [["logs", "fake-1", "-f"], ["attach", "fake-1"]])
+def test_an_interrupt_detaches_and_says_so(pool: FakePool, words: list[str]) -> None:
+    pool.write_log("one\n")
+    with start(pool, *words) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "Detached: fake-1 goes on. See it again: jupyter dlaas attach fake-1" in err
+    assert "Traceback" not in err
+
+
+def test_waiting_for_a_job_that_fails_tells_what_where_and_what_to_do(pool: FakePool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\n")
+    with start(pool, "submit", str(script), "--wait") as process:
+        until(lambda: (pool.fake / "submit.json").exists())
+        failed = json.loads((WIRE / "job_failed.json").read_text())
+        pool.set_view(**{key: failed[key] for key in ("state", "failure", "tone", "state_label")})
+        _out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 1
+    assert failed["failure"]["what"] in err
+    assert f"What to do: {failed['failure']['advice']}" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_error(pool: FakePool) -> None:
+    pool.write_log("x" * 100 + "\n")
+    pool.client.pool()
+    command = f"{sys.executable} -m jupyter_dlaas.cli logs fake-1 | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_table_of_jobs_lines_up() -> None:
+    views = [golden(name) for name in ("processing", "queued", "halted", "failed", "completed")]
+    lines = show.jobs_table(views, 1773500000.0, Ink()).splitlines()
+
+    assert lines[0].split()[:4] == ["JOB", "STATE", "GPUS", "PROGRESS"]
+    at = lines[0].index("STATE")
+    assert [line[at:].split()[0] for line in lines[1:6]] == [str(view.state) for view in views]
+    assert lines[-1].startswith("1 running, 1 queued, 1 halted, 2 ended.  Why does it wait?  jupyter dlaas why ")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_the_table_fits_the_terminal_and_has_colours_there() -> None:
+    views = [golden("processing"), golden("failed")]
+    text = show.jobs_table(views, 1773500000.0, Ink(is_coloured=True, width=100))
+
+    assert "\x1b[31mFAILED" in text
+    plain = re.sub(r"\x1b\[\d+m", "", text)
+    assert max(map(len, plain.splitlines()[:3])) <= 100
+
+
+def test_the_pool_shows_who_has_what() -> None:
+    pool = decode(PoolView, json.loads((WIRE / "pool.json").read_text()), unknown="ignore")
+    text = show.pool_text(pool, Ink())
+
+    assert text.startswith("pool lab   ")
+    assert re.search(r"gpu-a +resnet-48 █+░* +\d+%", text)

@@ -1,0 +1,146 @@
+"""What people type, and what they are told when it cannot be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dlaas import figures, words
+from jupyter_dlaas.protocol import NAME_PATTERN
+from jupyter_dlaas.wire import Invalid
+from jupyter_dlaas.words import Sizes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "learners", "each", "meant"),
+    [
+        (None, None, None, (1, 1, 1)),
+        ("1:4", None, None, (1, 4, 1)),
+        (3, None, None, (3, 3, 1)),
+        ((1, 4), None, None, (1, 4, 1)),
+        ("0", None, None, (1, 1, 0)),
+        ("2:8", None, 2, (1, 4, 2)),
+        (None, "2:3", "4", (2, 3, 4)),
+        (None, "1:3", 0, (1, 3, 0)),
+    ],
+)
+def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: tuple[int, int, int]) -> None:
+    low, high, per = meant
+    assert words.sizes(gpus, learners, each) == Sizes(learners_min=low, learners_max=high, gpus_per_learner=per)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "learners", "each", "says"),
+    [
+        ("4:1", None, None, "gpus: 4:1 is the wrong way round; write 1:4"),
+        ("many", None, None, "gpus: 'many' must be N or MIN:MAX, as in 2 or 1:4"),
+        ("1:2:3", None, None, "gpus: '1:2:3' must be N or MIN:MAX"),
+        ("-1", None, None, "gpus: '-1' must be N or MIN:MAX"),
+        ("0:4", None, None, "gpus: a job holds at least 1 while it runs; write 1:4"),
+        ("3:5", None, 2, "gpus: 3:5 cannot be shared by learners of 2; use multiples of 2"),
+        ("1", "1", None, "gpus: give either gpus or learners"),
+        (None, "0", None, "learners: 0 is too small; 1 is the least"),
+        ("0", None, 2, "gpus: 0 does not go with 2 gpus per learner"),
+        (True, None, None, "gpus: True must be N"),
+    ],
+)
+def test_sizes_that_cannot_be_meant(gpus: str | None, learners: str | None, each: int | None, says: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        words.sizes(gpus, learners, each)
+    assert str(raised.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8G", 8 * 2**30), ("8 GiB", 8 * 2**30), ("8GB", 8 * 10**9), ("512m", 512 * 2**20), ("1.5K", 1536), (1024, 1024)],
+)
+def test_memory(text: str | int, size: int) -> None:
+    assert words.memory_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "8X", "-1G", "8 G B", "eight"])
+def test_memory_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(Invalid, match="is no amount of memory; write 8G or 512M"):
+        words.memory_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2h", 7200), ("1h30m", 5400), ("90 min", 5400), ("45s", 45), ("1d 12h", 129_600), (90, 90), ("0.5h", 1800)],
+)
+def test_durations(text: str | int, seconds: float) -> None:
+    assert words.duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2x", "h", "-5s", "1h and a bit"])
+def test_durations_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(Invalid, match="is no length of time; write 45s, 30m, 2h or 1h30m"):
+        words.duration_s(text)
+
+
+def test_priorities() -> None:
+    assert [words.priority(one) for one in ("low", "normal", "HIGH", "7", -3)] == [-100, 0, 100, 7, -3]
+    with pytest.raises(Invalid, match="must be low, normal, high or a whole number"):
+        words.priority("urgent")
+
+
+def test_names_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "today")
+    assert words.names("model, history,model") == ("model", "history")
+    assert words.environment(["A=b=c", "HERE"]) == {"A": "b=c", "HERE": "today"}
+    with pytest.raises(Invalid, match=r"outputs: 'a\.b' is no name of a variable"):
+        words.names("a.b")
+    with pytest.raises(Invalid, match="env: 'NOT_HERE' has no value here; write NOT_HERE=VALUE"):
+        words.environment(["NOT_HERE"])
+    with pytest.raises(Invalid, match="is no name of an environment variable"):
+        words.environment({"a b": "c"})
+
+
+def test_a_job_s_environment_has_nothing_of_jupyter_and_nothing_that_cannot_travel() -> None:
+    given = {
+        "PATH": "/bin",
+        "JPY_PARENT_PID": "1",
+        "JUPYTERHUB_API_TOKEN": "s",
+        "JUPYTER_TOKEN": "s",
+        "RANK": "3",
+        "BROKEN": "\udcff",
+        "JUPYTER_PATH": "/x",
+    }
+
+    assert words.without_jupyter(given) == {"PATH": "/bin", "JUPYTER_PATH": "/x"}
+
+
+@pytest.mark.parametrize("text", ["My model (2).py", "3d.ipynb", "über.py", "/a/b/train.py", "---", "a" * 99])
+def test_every_file_gives_a_job_name(text: str) -> None:
+    import re
+
+    assert re.fullmatch(NAME_PATTERN, words.job_name(text))
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"),
+    [
+        ("import numpy\nimport torch.nn as nn", "torch"),
+        ("from keras import layers", "tensorflow"),
+        ("def f():\n    import jax", "jax"),
+        ("import os", None),
+        ("import", None),
+    ],
+)
+def test_frameworks(source: str, framework: str | None) -> None:
+    assert words.framework_of(source) == framework
+
+
+def test_figures() -> None:
+    seconds = (0.3, 0.038, 5, 41, 60, 200, 7500, 273_600, None)
+    assert [figures.duration(one) for one in seconds] == [
+        *("0.3 s", "38 ms", "5 s", "41 s", "1 min", "3 min 20 s", "2 h 05 min", "3 d 4 h", "-")
+    ]
+    assert [figures.range_text(*pair) for pair in ((360, 540), (0, 20), (7200, 10_800), (None, 1))] == [
+        *("6-9 min", "0-1 min", "2-3 h", "-")
+    ]
+    assert [figures.number(one) for one in (0.412, 0.0412, 11730, 84.1, 1234.5, 0.00001, float("nan"))] == [
+        *("0.412", "0.0412", "11,730", "84.1", "1,234", "1.00e-05", "nan")
+    ]
+    assert [figures.bytes_text(44_800_000), figures.bytes_text(8 * 2**30, binary=True)] == ["44.8 MB", "8.0 GiB"]
+    assert [figures.bar(one, 4) for one in (0, 0.5, 0.99, 1)] == ["░░░░", "██░░", "███░", "████"]
+    assert [figures.percent(one) for one in (0.999, 1, None)] == ["99%", "100%", "-"]
