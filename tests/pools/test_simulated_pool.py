@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlaas_server.core.model import Device, Node
 from dlaas_server.pools.base import JOURNAL, Pool, PoolError
@@ -90,26 +94,52 @@ class TestContract(PoolContract):
     """All promises, kept by the fake."""
 
 
-async def test_committed_steps_cover_all_steps_once_through_losses_and_resizes(rig: SimulatedRig) -> None:
-    rig.simulated.scripts["a-1"] = Script(steps=95, faults=(Fault(step=33), Fault(step=34, rank=1)))
+Blow = Literal["learner", "guardian", "all", "resize"]
+blows = st.lists(st.tuples(st.floats(0.01, 3.0), st.sampled_from(get_args(Blow))), max_size=12)
+
+
+async def after_blows(script: Script, plan: list[tuple[float, Blow]]) -> tuple[list[Fact], list[str]]:
+    """The facts of a job that was hit so, by somebody who starts a new generation after each loss."""
+    rig = await opened(VirtualClock(1000.0), script=script)
     await rig.pool.create("a-1", "me", JobSpec(), {})
-    await rig.pool.act("a-1", run(1, {0: "n0-0", 1: "n0-1"}))
-    generation, member = 1, 2
-    for _ in range(40):
-        rig.clock.advance(rig.clock.now_s() + 0.7)
-        if FactKind.CLOSED in await kinds_of(rig.pool, "a-1"):
-            break
-        generation += 1
-        seats = {member: "n0-0", member + 1: "n0-1"}
-        member += 2
-        await rig.pool.act("a-1", run(generation, seats))
-    rig.clock.advance(rig.clock.now_s() + 100)
-    facts = await facts_of(rig.pool, "a-1")
+    revision = member = 0
+
+    async def next_generation(learners: int) -> None:
+        nonlocal revision, member
+        revision += 1
+        await rig.pool.act("a-1", run(revision, {member + i: f"n0-{i}" for i in range(learners)}))
+        member += learners
+
+    await next_generation(2)
+    for wait_s, blow in [*plan, *((5.0, None) for _ in range(40))]:
+        rig.clock.advance(rig.clock.now_s() + wait_s)
+        facts = await facts_of(rig.pool, "a-1")
+        if facts and facts[-1].kind == FactKind.CLOSED:
+            return facts, rig.simulated.conflicts
+        learners = rig.simulated.learners("a-1")
+        if blow == "learner" and learners:
+            rig.simulated.kill_learner("a-1", learners[0])
+        elif blow == "guardian":
+            rig.simulated.kill_guardian("a-1")
+        elif blow == "all":
+            rig.simulated.kill_all("a-1")
+        if blow == "resize" or not rig.simulated.learners("a-1"):
+            await next_generation(1 + revision % 3)
+        elif not await rig.pool.is_guarded("a-1"):
+            await rig.pool.act("a-1", rig.simulated.acts[-1][1])
+    raise AssertionError("the job did not end")
+
+
+@given(blows)
+def test_committed_steps_cover_all_steps_once_whatever_hits_the_job(plan: list[tuple[float, Blow]]) -> None:
+    script = Script(steps=95, faults=(Fault(step=33), Fault(step=34, rank=1)))
+    facts, conflicts = asyncio.run(after_blows(script, plan))
     covered = [(f.first_step, f.step) for f in facts if f.kind == FactKind.COMMITTED]
 
     assert facts[-1].why == "completed"
-    assert covered[0][0] == 0
-    assert covered[-1][1] == 95
+    assert numbers(facts) == list(range(len(facts)))
+    assert conflicts == []
+    assert (covered[0][0], covered[-1][1]) == (0, 95)
     assert all(before[1] == after[0] for before, after in pairwise(covered))
 
 

@@ -1,0 +1,44 @@
+"""Paths inside a job, and facts out of bytes: what holds for every input."""
+
+from __future__ import annotations
+
+import posixpath
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.pools.lines import facts_in
+from dlaas_server.pools.paths import safe_parts
+from jupyter_dlaas.facts import Fact, FactKind, fact_to_line
+from jupyter_dlaas.protocol import Refused
+
+pieces = st.sampled_from(["..", ".", "", "a", "files", "/", "\0", "é", "a" * 256, "\ud800"])
+
+
+@given(st.lists(pieces, max_size=6).map("/".join) | st.text(max_size=40))
+def test_a_path_is_refused_or_stays_inside(path: str) -> None:
+    try:
+        parts = safe_parts(path)
+    except Refused:
+        return
+    inside = posixpath.normpath(posixpath.join("/job", *parts))
+    assert inside == "/job/" + "/".join(parts)
+    assert "\0" not in path
+
+
+facts = st.lists(st.builds(Fact, n=st.integers(0, 99), at_s=st.just(1.0), kind=st.sampled_from(FactKind)), max_size=8)
+
+
+@given(facts, st.data())
+def test_wherever_a_reader_comes_in_between_it_gets_each_fact_once(written: list[Fact], data: st.DataObject) -> None:
+    journal = b"".join(map(fact_to_line, written))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(journal)), max_size=5)))
+    found: list[Fact] = []
+    offset = 0
+    for size in [*cuts, len(journal)]:
+        if size > offset:
+            some, offset = facts_in(journal[offset:size], offset, "journal")
+            found += some
+
+    assert found == written
+    assert offset == len(journal)
