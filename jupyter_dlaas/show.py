@@ -201,10 +201,9 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
             )
     table = ["   ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
     lines += [ink.dim(table[0]), *table[1:]]
-    if pool.gist:
-        lines += ["", plain(pool.gist)]
-    if pool.isolation:
-        lines.append(f"Isolation: {plain(pool.isolation)}")
+    said = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
+    said += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
+    lines += ["", *said] if said else []
     return "\n".join(lines)
 
 
