@@ -235,7 +235,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     )
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
-    said = f"{count(len(job.gang), 'learner')} train from step {at:,}."
+    said = f"{count(len(job.gang), 'learner')} {'trains' if len(job.gang) == 1 else 'train'} from step {at:,}."
     if job.resize is not None and generation == job.generation:
         done = Resize(
             at_s=fact.at_s,

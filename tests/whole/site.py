@@ -1,0 +1,210 @@
+"""The whole product in a folder of its own: pool, engine, Jupyter server, kernels. Real processes, real `kill -9`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas import doors
+from jupyter_dlaas.api import Job, submit
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.doors import ServerDoor, SocketDoor
+from jupyter_dlaas.runtime.process import identity, stat_of
+
+TOKEN = "the-token-of-this-test"
+DEADLINE_S = 60.0
+
+
+def until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Wait for what other processes do; the first true answer."""
+    end = time.monotonic() + deadline_s
+    while not (answer := holds()):
+        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+        time.sleep(0.01)
+    return answer
+
+
+def is_gone(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is None or stat.is_dead
+
+
+def kill(pid: int) -> None:
+    """`kill -9`, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), f"process {pid} is gone")
+
+
+@dataclass
+class Site:
+    """One user's Jupyter folders, one pool. Everything it started is ended by `close`."""
+
+    folder: Path
+    slots: int = 2
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pool.mkdir(parents=True)
+        self.work.mkdir()
+        (self.pool / "config.toml").write_text(f'[pool]\ndevices = "cpus"\ncpu_slots = {self.slots}\n')
+        page = self.folder / "config" / "labconfig"
+        page.mkdir(parents=True)
+        (page / "page_config.json").write_text(
+            json.dumps({"disabledExtensions": ["@jupyterlab/apputils-extension:announcements"]})
+        )
+
+    @property
+    def pool(self) -> Path:
+        return self.folder / "data" / "dlaas" / "local"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def runtime(self) -> Path:
+        return self.folder / "runtime"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "JUPYTER"))}
+        return kept | {
+            "JUPYTER_CONFIG_DIR": str(self.folder / "config"),
+            "JUPYTER_DATA_DIR": str(self.folder / "data"),
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
+            "IPYTHONDIR": str(self.folder / "ipython"),
+            **more,
+        }
+
+    # -- the socket's door --------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        return Client(at=[SocketDoor(self.pool)])
+
+    def submit(self, source: str, **options: Any) -> Job:
+        client = options.pop("client", None) or self.client
+        return submit(source, client=client, directory=str(self.work), **options)
+
+    def job(self, name: str) -> Job:
+        return Job(name, self.client)
+
+    def engine_pid(self) -> int:
+        pid = int(doors.engine_record(self.pool)["pid"])
+        assert not is_gone(pid), "the engine lives"
+        return pid
+
+    def learners(self, job: Job | str) -> dict[int, int]:
+        """Member -> pid of the learners that live."""
+        status = self.pool / "jobs" / (job if isinstance(job, str) else job.id) / "status.json"
+        if not status.exists():
+            return {}
+        found = json.loads(status.read_text())["learners"]
+        return {int(m): p["pid"] for m, p in found.items() if not is_gone(p["pid"])}
+
+    def guardian_pid(self, job: Job | str) -> int:
+        status = self.pool / "jobs" / (job if isinstance(job, str) else job.id) / "status.json"
+        return int(json.loads(status.read_text())["pid"])
+
+    def orphans(self) -> list[str]:
+        """Command lines of living processes of this pool's jobs."""
+        mark = f"DLAAS_JOB_DIR={self.pool}".encode()
+        found = []
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
+                continue
+            try:
+                is_ours = mark in (process / "environ").read_bytes()
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if is_ours and not is_gone(int(process.name)):
+                found.append(f"{process.name}: {command}")
+        return found
+
+    # -- Jupyter's door -----------------------------------------------------------------------------------------------
+
+    def serve(self, *options: str, program: str = "jupyterlab", token: str = TOKEN, base_url: str = "/") -> Server:
+        """Start a real Jupyter server with the extension, and wait until it answers."""
+        known = {p.name for p in self.runtime.glob("jpserver-*.json")} if self.runtime.exists() else set()
+        with (self.folder / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-m", program, "--no-browser", "--allow-root", "--ServerApp.port=0",
+                    "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}", f"--ServerApp.base_url={base_url}",
+                    f"--ServerApp.root_dir={self.work}", "--ServerApp.open_browser=False", *options,
+                ],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self.servers.append(process)
+
+        def record() -> dict[str, Any] | None:
+            assert process.poll() is None, (self.folder / "server.log").read_text()[-3000:]
+            for path in self.runtime.glob(f"jpserver-{process.pid}.json"):
+                if path.name not in known:
+                    return dict(json.loads(path.read_text()))
+            return None
+
+        found = until(record, "the Jupyter server is up")
+        server = Server(self, process, found["url"], token)
+        until(server.answers, "the Jupyter server answers")
+        return server
+
+    def close(self) -> None:
+        """End whatever is left, hard."""
+        for server in self.servers:
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        record = doors.engine_record(self.pool)
+        if record and not is_gone(int(record["pid"])):
+            kill(int(record["pid"]))
+        for line in self.orphans():
+            who = identity(int(line.split(":")[0]))
+            if who is not None:
+                os.kill(who.pid, signal.SIGKILL)
+        until(lambda: not self.orphans(), "nothing of the pool lives")
+
+
+@dataclass
+class Server:
+    """A running Jupyter server."""
+
+    site: Site
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+
+    @property
+    def client(self) -> Client:
+        where = urllib.parse.urlsplit(self.url)
+        return Client(at=[ServerDoor("127.0.0.1", where.port or 80, where.path, self.token)])
+
+    def answers(self) -> bool:
+        where = urllib.parse.urlsplit(self.url)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port or 80, timeout=5)
+        try:
+            connection.request("GET", f"{where.path}api/status?token={self.token}")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """`kill -9` of the server alone; its kernels go on for a while."""
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,144 @@
+"""`kill -9` of every part in mid-training: learners go on, the job is held again, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.stream import Follower
+from tests.whole.site import Server, Site, kill, until
+
+TICKS = """
+import time
+for i in range({count}):
+    print(f"tick {{i}}", flush=True)
+    time.sleep(0.01)
+"""
+Build = Callable[..., Site]
+
+
+def ticks(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"^tick (\d+)$", text, re.M)]
+
+
+class Watching(threading.Thread):
+    """Somebody who follows the job's stream from its start to its end, through whatever happens."""
+
+    def __init__(self, follower: Follower) -> None:
+        super().__init__(daemon=True)
+        self.follower = follower
+        self.text = ""
+        self.states: list[str] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for message in self.follower.messages():
+                if message["type"] == "log":
+                    self.text += message["text"]
+                if message["type"] == "job":
+                    self.states.append(message["job"]["state"])
+        except BaseException as error:  # noqa: BLE001 - told to the test, which asserts that there is none
+            self.error = error
+
+
+def watched_job(site: Site, server: Server, count: int = 600) -> tuple[str, Watching, dict[int, int]]:
+    job = site.submit(TICKS.format(count=count), name="ticks", client=server.client)
+    watching = Watching(Follower(Client(at=[*server.client.doors, *site.client.doors]), job.id))
+    watching.start()
+    until(lambda: len(ticks(watching.text)) > 20, "the job ticks")
+    return job.id, watching, site.learners(job)
+
+
+def ends_well(site: Site, job: str, watching: Watching, count: int = 600) -> None:
+    watching.join(60)
+    assert watching.error is None
+    assert ticks(watching.text) == list(range(count)), "no line lost or doubled"
+    assert watching.states[-1] == "COMPLETED"
+    assert site.job(job).view.restarts == 0
+    until(lambda: not site.orphans(), "no process of the job is left", 10)
+
+
+def test_a_killed_jupyter_server_is_no_event_for_the_job(site: Build) -> None:
+    here = site()
+    server = here.serve(program="jupyter_server")
+    job, watching, learners = watched_job(here, server)
+
+    server.kill()
+    again = here.serve(program="jupyter_server")
+
+    assert again.client.job(job).state == "PROCESSING"
+    assert here.learners(job) == learners
+    ends_well(here, job, watching)
+
+
+def test_a_killed_engine_is_replaced_on_demand_and_holds_the_same_job(site: Build) -> None:
+    here = site()
+    server = here.serve(program="jupyter_server")
+    job, watching, learners = watched_job(here, server)
+
+    kill(here.engine_pid())
+    assert server.client.job(job).state == "PROCESSING"
+
+    assert here.learners(job) == learners
+    ends_well(here, job, watching)
+
+
+def test_both_servers_killed_and_the_learner_never_notices(site: Build) -> None:
+    here = site()
+    server = here.serve(program="jupyter_server")
+    job, watching, learners = watched_job(here, server)
+
+    server.kill()
+    kill(here.engine_pid())
+    again = here.serve(program="jupyter_server")
+    assert again.client.job(job).state == "PROCESSING"
+
+    assert here.learners(job) == learners
+    ends_well(here, job, watching)
+
+
+def test_a_killed_guardian_is_replaced_and_the_learner_goes_on(site: Build) -> None:
+    here = site()
+    job = here.submit(TICKS.format(count=400), name="ticks")
+    until(lambda: job.status == "PROCESSING", "it runs")
+    learners, guardian = here.learners(job), here.guardian_pid(job)
+
+    kill(guardian)
+    until(lambda: here.guardian_pid(job) != guardian, "another guardian holds it")
+
+    assert here.learners(job) == learners
+    job.wait(60)
+    assert ticks(job.logs()) == list(range(400))
+    assert "took over" in job.story()
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
+
+
+def test_a_killed_learner_is_replaced_and_the_cause_is_shown(site: Build) -> None:
+    here = site()
+    job = here.submit(TICKS.format(count=300), name="ticks")
+    until(lambda: job.status == "PROCESSING", "it runs")
+    [first] = here.learners(job).values()
+
+    kill(first)
+    job.wait(60)
+
+    assert job.view.restarts == 1
+    assert "killed" in job.story()
+    assert job.status == "COMPLETED"
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
+
+
+def test_a_cancelled_job_leaves_no_process_though_it_hides_some(site: Build) -> None:
+    here = site()
+    hider = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)\n"
+    job = here.submit(hider, name="hider")
+    until(lambda: len(here.orphans()) >= 3, "guardian, learner and what it hid run")
+
+    job.cancel()
+    job.wait(30, raise_on_failure=False)
+
+    assert job.status == "CANCELLED"
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
