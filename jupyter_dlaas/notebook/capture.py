@@ -129,7 +129,7 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
     for index in sorted(solved.slice.left):
         kind, reason = solved.slice.left[index]
         statement = traced.steps[index].statement
-        option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "trained", "raised"} else ""
+        option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
         found.append(LeftOut(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)
 

@@ -35,6 +35,12 @@ PURE_VERBS = words(
     cuda_version exists listdir
     """
 )
+SAVES = words(
+    """
+    save dump to_csv to_parquet to_json to_pickle to_excel to_hdf to_feather savez savez_compressed savetxt savefig
+    log_metric imwrite write_image save_pretrained save_weights save_model save_checkpoint add_scalar add_image add_graph
+    """
+)
 PURE_ENDS = ("_score", "_matrix", "_report", "_error")
 CHANGING_VERBS = words(
     """
@@ -90,16 +96,30 @@ class Call:
     function: str | None  # `f` of `f(x)`; None for methods
     receiver: str | None  # `a` of `a.b.c(x)`
     verb: str  # `f`, `c`
-    args: tuple[str, ...]  # variables whose objects are handed over
+    handed: tuple[
+        tuple[int | str, frozenset[str]], ...
+    ]  # position or keyword -> variables whose objects are handed over
     is_dropped: bool  # nobody takes its value
     has_args: bool
     line: int
+
+    @property
+    def args(self) -> frozenset[str]:
+        """All variables whose objects are handed over."""
+        return frozenset().union(*(names for _, names in self.handed))
+
+    @property
+    def saves(self) -> bool:
+        """It writes a file and leaves its objects as they are."""
+        return self.verb in SAVES
 
     @property
     def only_shows(self) -> bool:
         """It prints, draws or computes: no object is different afterwards."""
         verb = self.verb.lower().lstrip("_")
         root = self.function or self.receiver
+        if self.saves:
+            return True
         return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
 
     @property
@@ -130,16 +150,28 @@ class Behaviour:
     """What calling one of the notebook's own functions does."""
 
     touches: frozenset[str] = frozenset()  # module-level objects
-    touches_args: bool = False
+    params: tuple[str, ...] = ()
+    touched_params: frozenset[str] = frozenset()
     trains: bool = False
     asks: bool = False  # input()
     seeds: bool = False
     line: int = 0
 
+    def touched_args(self, call: Call) -> frozenset[str]:
+        """Which of the variables that a call hands over are different afterwards."""
+        named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
+        found: set[str] = set()
+        for key, names in call.handed:
+            param = key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None
+            if param is None or param in self.touched_params or param not in self.params:
+                found |= names if self.touched_params else set()
+        return frozenset(found)
+
     def also(self, other: Behaviour) -> Behaviour:
         return Behaviour(
             self.touches | other.touches,
-            self.touches_args or other.touches_args,
+            self.params,
+            self.touched_params | other.touched_params,
             self.trains or other.trains,
             self.asks or other.asks,
             self.seeds or other.seeds,
@@ -228,12 +260,13 @@ def behaviour_of(function: Function) -> Behaviour:
             held[target] = held.get(target, frozenset()) | hold.objects
     touched: set[str] = set(effects.touches)
     for call in effects.calls:
-        mode_only = call.verb in {"eval", "train", "zero_grad"}  # sets a flag that each user sets again
+        # flags and gradients that each user sets again; the step of the optimiser is what changes things
+        mode_only = call.verb in {"eval", "train", "zero_grad", "backward"}
         if call.only_shows or mode_only or not (call.is_dropped or call.is_in_place):
             continue
         touched |= {call.receiver} if call.receiver else set()
         if call.is_dropped:
-            touched |= set(call.args)
+            touched |= call.args
     reached = reach(touched, held)
     args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     args += [a for a in (function.args.vararg, function.args.kwarg) if a is not None]
@@ -242,7 +275,8 @@ def behaviour_of(function: Function) -> Behaviour:
     stored = {name for part in body for name in bound_names(part)} - declared
     return Behaviour(
         touches=reached - params - stored,
-        touches_args=bool(reached & params),
+        params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
+        touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
         asks=any(call.function == "input" for call in effects.calls) and "input" not in stored | params,
         seeds=any(call.verb in SEEDS for call in effects.calls),
@@ -293,14 +327,17 @@ def _verb(function: ast.expr) -> str:
 
 
 def _call(node: ast.Call, *, is_dropped: bool) -> Call:
-    handed: set[str] = set()
-    for arg in [*node.args, *(k.value for k in node.keywords)]:
-        handed |= _objects(arg)
+    is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
+    handed: list[tuple[int | str, frozenset[str]]] = []
+    for position, arg in enumerate(node.args):
+        handed.append((-1 if is_spread else position, frozenset(_objects(arg))))
+    for keyword in node.keywords:
+        handed.append((keyword.arg or -1, frozenset(_objects(keyword.value))))
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
         verb=_verb(node.func),
-        args=tuple(sorted(handed)),
+        handed=tuple(handed),
         is_dropped=is_dropped,
         has_args=bool(node.args or node.keywords),
         line=node.lineno,

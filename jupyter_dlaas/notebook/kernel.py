@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.notebook.cells import clean_cell, files_run
+from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Recorder:
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
-        if info is None or count is None or not info.raw_cell.strip():
-            return
+        if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
+            return  # a front end that asks behind the user's back, about completions or variables
         duration = None
         if self._started is not None and self._started[0] == info.raw_cell:
             duration = time.perf_counter() - self._started[1]
@@ -161,13 +161,21 @@ def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
 
 def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> int | None:
     """The line of the raw cell at which its own top-level code was when the error came."""
+    at = []
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_globals is shell.user_ns and frame.tb_frame.f_code.co_name == "<module>":
-            lines = clean_cell(source).lines
-            return lines[frame.tb_lineno - 1] if 0 < frame.tb_lineno <= len(lines) else None
+            at.append(frame.tb_lineno)
         frame = frame.tb_next
-    return None
+    lines = clean_cell(source).lines
+    if not at or not lines:
+        return None
+    is_wrapped = source.lstrip().startswith("%%")
+    line = at[-1] if is_wrapped else at[0]  # under %%time the outer frame is the magic's own line
+    if not is_wrapped:  # IPython drops blank lines at the start
+        first = next(n for n, text in enumerate(lines_of(source), 1) if text.strip())
+        lines = lines[lines.index(first) :] if first in lines else lines
+    return lines[line - 1] if 0 < line <= len(lines) else None
 
 
 def _is_users(name: str, value: object, hidden: Mapping[str, Any] | None) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_dlaas.notebook.cells import Cleaned
-from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.effects import SAVES, words
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.resolve import Solved
 from jupyter_dlaas.notebook.slicing import Slice
@@ -19,12 +19,7 @@ from jupyter_dlaas.notebook.tracing import Step, Trace
 
 PUSH_BYTES_MAX = 2**30
 SLOW_S = 30.0
-WRITERS = words(
-    """
-    to_csv to_parquet to_json to_pickle to_excel to_hdf to_feather savez savez_compressed savetxt savefig imwrite
-    write_image save_pretrained save_weights save_model save_checkpoint dump
-    """
-)
+WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
 EVENT_WRITERS = frozenset({"SummaryWriter"})
 RANKS = frozenset({"rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK"})

@@ -112,7 +112,7 @@ class LeftOut:
     cell: str
     line: int
     source: str
-    kind: str  # "unneeded", "shown", "magic", "trained", "raised", "pushed", "literal", "job"
+    kind: str  # "unneeded", "shown", "saved", "magic", "trained", "raised", "pushed", "literal", "job"
     reason: str
     option: str = ""  # what to type to bring it in; "" where nothing can
 

@@ -297,6 +297,8 @@ class _Pass:
             kinds = sorted(given.kind for given in self.plan.given if touched & set(given.names))
             reasons = [given.reason for given in self.plan.given if touched & set(given.names) and given.reason]
             return kinds[0], (reasons or [f"{_list(sorted(touched))} comes with the value that it has now"])[0]
+        if step.saves and not step.flow.binds:
+            return "saved", "writes a file, which is there; the job does not write it again"
         if not step.flow.binds and not step.changes:
             return "shown", "shows something and changes nothing"
         return "unneeded", "the training cell does not need it"

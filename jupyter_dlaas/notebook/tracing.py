@@ -54,6 +54,7 @@ class Step:
     globals_bound: frozenset[str]  # by functions that it calls
     uses: frozenset[str]  # the notebook's own functions that it may call
     is_setup: bool
+    saves: bool  # writes a file
     is_star: bool
     is_future: bool
     trains: bool  # a gradient step: surely a training
@@ -134,7 +135,7 @@ class _Tracer:
             behaviour = behaviour.also(self.behaviours[name])
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
-        touches = self._touches(effects, behaviour if uses else Behaviour(), statement)
+        touches = self._touches(effects, behaviour if uses else Behaviour(), uses, statement)
         fits, trained, trains = self._training(effects, uses)
         self._remember(node, flow, reads)
         for name in {name for touch in touches for name in touch.affects}:
@@ -149,6 +150,7 @@ class _Tracer:
             globals_bound=globals_bound,
             uses=uses,
             is_setup=is_setup(node) or own_seed or (root is not None and root in self.modules),
+            saves=any(call.saves for call in effects.calls),
             is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
             is_future=isinstance(node, ast.ImportFrom) and node.module == "__future__",
             trains=trains,
@@ -225,31 +227,40 @@ class _Tracer:
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
 
-    def _touches(self, effects: Effects, behaviour: Behaviour, statement: Statement) -> tuple[Touch, ...]:
+    def _touches(
+        self, effects: Effects, behaviour: Behaviour, uses: frozenset[str], statement: Statement
+    ) -> tuple[Touch, ...]:
         touched = set(effects.touches)
         shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
         for call in effects.calls:
-            touched |= self._touched_by(call, behaviour, shows_value=shows_value)
+            touched |= self._touched_by(call, uses, shows_value=shows_value)
         touched |= {n for n in behaviour.touches if self._is_object(n)}
         return tuple(self._touch(name) for name in sorted(touched))
 
-    def _touched_by(self, call: Call, behaviour: Behaviour, *, shows_value: bool) -> set[str]:
+    def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
         if call.verb in {"reload", "setattr", "delattr"}:
             return set(call.args)
         if call.function is not None and own is not None:
-            return args if behaviour.touches_args else set()
+            return {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
         if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
             return set()
         if own is not None and not call.is_dropped:
-            return (receiver | args) if own.touches_args else set()
+            return (receiver | args) if own.touched_params else set()
         if call.is_dropped and not (shows_value and call.receiver in self.modules and not call.is_in_place):
             return {n for n in receiver if n not in self.modules} | args
         if call.is_in_place:
             return {n for n in receiver if n not in self.modules} | (args if call.receiver in self.modules else set())
         return set()
+
+    def _changed_args(self, call: Call, own: Behaviour, uses: frozenset[str]) -> frozenset[str]:
+        """What a call of an own function changes; what its helpers change may be any of its arguments."""
+        called = reach([call.function or ""], self.late) & uses - {call.function}
+        if not own.touched_params and any(self.behaviours[name].touched_params for name in called):
+            return call.args
+        return own.touched_args(call)
 
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)
@@ -273,14 +284,17 @@ class _Tracer:
                 trains = True
                 if call.receiver and call.verb != "backward":
                     trained |= reach([call.receiver], self.objects)
-            elif call.function in uses and trains:
-                trained |= reach([a for a in call.args if self._is_object(a)], self.objects)
+            elif call.function is not None and call.function in uses and trains:
+                own = self.behaviours[call.function]
+                given = self._changed_args(call, own, uses) or call.args
+                trained |= reach([a for a in given if self._is_object(a)], self.objects)
             elif call.receiver and call.receiver not in self.modules and call.verb in FITS:
                 if call.verb == "train" and "train" not in call.receiver.lower():
                     continue  # `model.train()` sets a mode
                 fits |= reach([call.receiver], self.objects)
                 if "trainer" in call.receiver.lower() or call.receiver in {"learn", "learner"}:
-                    fits |= reach(call.args, self.objects)
+                    first = [names for key, names in call.handed if key in {0, "model"}]
+                    fits |= reach(frozenset().union(*first), self.objects)
         return frozenset(fits), frozenset(trained), trains
 
     # what cannot run again
@@ -309,6 +323,7 @@ def _nothing(statement: Statement) -> Step:
         globals_bound=none,
         uses=none,
         is_setup=False,
+        saves=False,
         is_star=False,
         is_future=False,
         trains=False,

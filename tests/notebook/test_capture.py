@@ -571,3 +571,27 @@ def test_whatever_is_typed_capture_answers_in_words(sources: list[str], train: s
     made = job(*sources, train=train)
 
     assert made.is_ready or all(problem.message for problem in made.errors)
+
+
+def test_a_file_that_the_notebook_saved_is_read_by_the_job_and_never_written_again() -> None:
+    made = job(
+        "import torch\nmodel = torch.nn.Linear(2, 2)",
+        "model(torch.ones(2)).sum().backward()",
+        "torch.save(model.state_dict(), 'best.pt')",
+        "model.load_state_dict(torch.load('best.pt'))",
+        train="model.train()",
+    )
+
+    assert prelude(made)[-1] == "model.load_state_dict(torch.load('best.pt'))"
+    assert [left.kind for left in made.left_out if "torch.save" in left.source] == ["saved"]
+
+
+def test_only_what_a_training_changes_is_named_not_the_data_that_it_reads() -> None:
+    made = job(
+        "model = Net = object()\nopt = SGD(model)\nloader = [1]\ndef SGD(m): return m",
+        "def train_epoch(m, data, o):\n    for b in data:\n        m(b).backward()\n        o.step()\n    return 1",
+        "for e in range(2):\n    loss = train_epoch(model, loader, opt)",
+        train="train_epoch(model, loader, opt)",
+    )
+
+    assert [w.names for w in made.warnings if w.code == "earlier_training"] == [("model", "opt")]

@@ -1,0 +1,50 @@
+"""What a real shell remembers of the cells that ran. In its own process: there is one IPython shell in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json
+from dataclasses import asdict
+from IPython.core.interactiveshell import InteractiveShell
+from jupyter_dlaas.notebook.kernel import Recorder, facts_of
+
+shell = InteractiveShell.instance()
+shell.run_cell("early = 1", store_history=True)
+recorder = Recorder(shell)
+shell.run_cell("\\n\\nx = 1\\ny = 1 / 0\\nz = 2", store_history=True)
+shell.run_cell("%%time\\nok = 3\\nbad()", store_history=True)
+shell.run_cell("quiet = 1", store_history=False)
+shell.run_cell("for", store_history=True)
+recorder.close()
+shell.run_cell("late = 1", store_history=True)
+print("CELLS", json.dumps([asdict(cell) for cell in recorder.cells()]))
+print("NAMES", json.dumps(sorted(facts_of(shell, recorder.cells()).names)))
+"""
+
+
+def _lines(directory: Path) -> dict[str, list]:
+    environment = os.environ | {"IPYTHONDIR": str(directory)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    found = (line.partition(" ") for line in done.stdout.splitlines())
+    return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES"}}
+
+
+def test_the_recorder_knows_order_errors_lines_and_durations_and_what_ran_before_it(tmp_path: Path) -> None:
+    found = _lines(tmp_path)
+
+    assert [(c["count"], c["raised"], c["raised_line"]) for c in found["CELLS"]] == [
+        (1, False, None),
+        (2, True, 4),
+        (3, True, 3),
+        (4, True, None),
+    ]
+    assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, True, True, True]
+    assert found["NAMES"] == ["early", "late", "ok", "quiet", "x"]
