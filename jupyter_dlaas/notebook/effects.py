@@ -38,7 +38,8 @@ PURE_VERBS = words(
 SAVES = words(
     """
     save dump to_csv to_parquet to_json to_pickle to_excel to_hdf to_feather savez savez_compressed savetxt savefig
-    log_metric imwrite write_image save_pretrained save_weights save_model save_checkpoint add_scalar add_image add_graph
+    log_metric imwrite write_image save_pretrained save_weights save_model save_checkpoint add_scalar add_image
+    add_graph
     """
 )
 PURE_ENDS = ("_score", "_matrix", "_report", "_error")
