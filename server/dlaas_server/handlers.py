@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import ensure_async
 from tornado import web
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, WebSocketHandler
 
-from dlaas_server.openapi import Door, Route, describe
+from dlaas_server.openapi import Door, NotebookSubmit, Route, describe
 from dlaas_server.relay import PAUSES_S, Answer, Broken, Link
-from jupyter_dlaas.protocol import Unavailable
-from jupyter_dlaas.wire import DlaasError, Invalid
+from jupyter_dlaas.protocol import Refused, Unavailable
+from jupyter_dlaas.wire import DlaasError, Invalid, decode, encode
 
 __all__ = ["NotebookHandler", "OpenApiHandler", "RelayHandler", "StreamHandler", "UploadHandler"]
 
@@ -276,7 +280,53 @@ class NotebookHandler(DlaasHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        await self.finish_error(Unavailable("training a whole notebook is not built in yet; use %%train in a cell"))
+        try:
+            answer = await self._submit()
+        except DlaasError as error:
+            await self.finish_error(error)
+        except Broken as broken:
+            await self.finish_error(Unavailable(f"{broken}; try again"))
+        else:
+            self.set_status(answer.status)
+            await self.finish(bytes(answer.body))
+
+    async def _submit(self) -> Answer:
+        from dlaas_server import notebooks  # loads IPython, which only this request needs
+
+        asked = self._asked()
+        spec = await self._kernel(asked.kernel_name)
+        notebook = notebooks.Notebook(
+            folder=notebooks.folder_of(getattr(self.contents_manager, "root_dir", None), asked.path),
+            interpreter=await notebooks.interpreter_of(asked.kernel_name, spec, sys.executable),
+            environment={**os.environ, **dict(getattr(spec, "env", None) or {})},
+        )
+        submit, parcel = await asyncio.to_thread(notebooks.make, asked, notebook)
+        for sha256, path in (parcel.uploads or {}).items():
+            await self._engine("PUT", f"/dlaas/blobs/{sha256}", await asyncio.to_thread(path.read_bytes))
+        return await self._engine("POST", "/dlaas/jobs", json.dumps(encode(submit)).encode())
+
+    def _asked(self) -> NotebookSubmit:
+        if len(self.request.body) > BODY_BYTES_MAX:
+            raise TooLarge(f"body: larger than {BODY_BYTES_MAX >> 20} MiB")
+        try:
+            found = json.loads(self.request.body)
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"body: is no JSON ({error})") from None
+        return decode(NotebookSubmit, found)
+
+    async def _kernel(self, name: str) -> Any:
+        try:
+            return await ensure_async(self.kernel_spec_manager.get_kernel_spec(name))
+        except (KeyError, ValueError):  # jupyter_client's NoSuchKernel is a KeyError
+            raise Refused(f"there is no kernel {name!r} here; choose another for this notebook") from None
+
+    async def _engine(self, method: str, target: str, body: bytes) -> Answer:
+        headers = {**self.passed_headers(), "Content-Type": _JSON}
+        for pause_s in PAUSES_S:
+            with contextlib.suppress(Broken):
+                return await self.link.call(method, target, headers, body, timeout_s=90.0)
+            await asyncio.sleep(pause_s)
+        return await self.link.call(method, target, headers, body, timeout_s=90.0)
 
 
 class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
