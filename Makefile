@@ -36,7 +36,7 @@ demo: .make/python
 
 lab: .make/python .make/front-end
 	@mkdir -p .make/jupyter/config/labconfig
-	@echo '{"disabledExtensions": ["@jupyterlab/apputils-extension:announcements"]}' > .make/jupyter/config/labconfig/page_config.json
+	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' > .make/jupyter/config/labconfig/page_config.json
 	@cd examples && $(DEMO_PLACES) exec jupyter lab quickstart.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
 
 # --------------------------------------------------------------------------------------------------------------- check

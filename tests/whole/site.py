@@ -60,7 +60,7 @@ class Site:
         page = self.folder / "config" / "labconfig"
         page.mkdir(parents=True)
         (page / "page_config.json").write_text(
-            json.dumps({"disabledExtensions": ["@jupyterlab/apputils-extension:announcements"]})
+            json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
         )
 
     @property
