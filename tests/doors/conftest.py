@@ -134,15 +134,16 @@ class Server:
         return Client(at=[self.door])
 
 
-def start_server(where: Path, made: FakePool, *options: str, **variables: str) -> Server:
+def start_server(where: Path, made: FakePool, *options: str, has_fake: bool = True, **variables: str) -> Server:
+    """A real Jupyter server with the extension; it starts the fake engine, or the real one."""
     config, runtime = where / "config", where / "runtime"
     config.mkdir(parents=True)
+    fake = f"[sys.executable, {str(HERE / 'fake_engine.py')!r}, '--pool-dir', str(door.directory)]"
     (config / "jupyter_server_config.py").write_text(
         "import sys\n"
         "from jupyter_dlaas import doors\n"
-        f"doors.engine_command = lambda door: [sys.executable, {str(HERE / 'fake_engine.py')!r},"
-        " '--pool-dir', str(door.directory)]\n"
-        "c.ServerApp.jpserver_extensions = {'dlaas_server': True}\n"
+        + (f"doors.engine_command = lambda door: {fake}\n" if has_fake else "")
+        + "c.ServerApp.jpserver_extensions = {'dlaas_server': True}\n"
     )
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "JUPYTER"))}
     (where / "work").mkdir()
