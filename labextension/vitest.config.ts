@@ -4,6 +4,7 @@ export default defineConfig({
   esbuild: { jsx: 'transform' },
   test: {
     environment: 'jsdom',
+    setupFiles: ['test/setup.ts'],
     include: ['test/**/*.spec.{ts,tsx}'],
     // two cores are what a small CI machine has
     pool: 'threads',

@@ -22,7 +22,10 @@ export class ApiError extends Error {
 
 async function failure(response: Response): Promise<ApiError> {
   try {
-    const body = (await response.json()) as { error?: { code?: string; message?: string }; message?: string };
+    const body = (await response.json()) as {
+      error?: { code?: string; message?: string };
+      message?: string;
+    };
     const message = body.error?.message ?? body.message;
     if (message) {
       return new ApiError(body.error?.code ?? 'http', message, response.status);
@@ -72,7 +75,9 @@ export class Client {
   }
 
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): Promise<IJobView> {
-    return this.json('POST', `jobs/${encodeURIComponent(id)}/${verb}`, { key: random_key() });
+    return this.json('POST', `jobs/${encodeURIComponent(id)}/${verb}`, {
+      key: random_key()
+    });
   }
 
   async remove(id: string): Promise<void> {

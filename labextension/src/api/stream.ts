@@ -46,7 +46,12 @@ export class Stream {
     private readonly client: Client,
     private readonly now_s: () => number = () => Date.now() / 1000
   ) {
-    this.state = { kind: 'idle', heard_s: now_s(), retry_s: null, stale: false };
+    this.state = {
+      kind: 'idle',
+      heard_s: now_s(),
+      retry_s: null,
+      stale: false
+    };
   }
 
   get message(): ISignal<this, ServerMessage> {
@@ -206,7 +211,12 @@ export class Stream {
   }
 
   private send_subscribe(job: string, subscription: ISubscription): void {
-    this.send({ type: 'subscribe', job, cursor: subscription.cursor(), want: subscription.want });
+    this.send({
+      type: 'subscribe',
+      job,
+      cursor: subscription.cursor(),
+      want: subscription.want
+    });
   }
 
   private receive(data: unknown): void {
@@ -262,7 +272,12 @@ export class Stream {
   private heard(kind?: ConnectionKind): void {
     const heard_s = this.now_s();
     if ((kind && kind !== this.state.kind) || this.state.stale) {
-      this.set({ kind: kind ?? this.state.kind, heard_s, stale: false, retry_s: null });
+      this.set({
+        kind: kind ?? this.state.kind,
+        heard_s,
+        stale: false,
+        retry_s: null
+      });
     } else {
       this.state = { ...this.state, heard_s };
     }
@@ -311,7 +326,12 @@ export class Stream {
       return;
     }
     this.close();
-    this.set({ kind: 'polling', heard_s: this.now_s(), stale: false, retry_s: null });
+    this.set({
+      kind: 'polling',
+      heard_s: this.now_s(),
+      stale: false,
+      retry_s: null
+    });
     this.again(SOCKET_AGAIN_S);
     for (const job of this.jobs.keys()) {
       this.poll_job(job);

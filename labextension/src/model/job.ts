@@ -106,7 +106,11 @@ export class JobModel {
   }
 
   cursor(): ICursor {
-    return { row: this.live ? this.current.row : 0, metrics: this.metrics.offset, logs: this.log.offsets() };
+    return {
+      row: this.live ? this.current.row : 0,
+      metrics: this.metrics.offset,
+      logs: this.log.offsets()
+    };
   }
 
   take(message: JobMessage): void {
@@ -226,7 +230,9 @@ export class JobModel {
 }
 
 function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
-  return new Map(Object.entries(bundle.curves).filter(([, points]) => Array.isArray(points) && points.length > 0));
+  return new Map(
+    Object.entries(bundle.curves).filter(([, points]) => Array.isArray(points) && points.length > 0)
+  );
 }
 
 function copied_log(bundle: IBundle): ILogState {
@@ -240,7 +246,14 @@ function copied_log(bundle: IBundle): ILogState {
   }));
   const warnings = rows.filter(r => r.level === 'warn').length;
   const errors = rows.filter(r => r.level === 'error').length;
-  return { rows, count: rows.length, warnings, errors, dropped: 0, last_s: null };
+  return {
+    rows,
+    count: rows.length,
+    warnings,
+    errors,
+    dropped: 0,
+    last_s: null
+  };
 }
 
 /** A job as the notebook's copy tells it, for a card that may not or cannot ask the server. */

@@ -129,7 +129,10 @@ export class Jobs implements IJobDoor {
     const entry = this.followed.get(id);
     if (want && entry) {
       entry.rests = false;
-      this.stream.subscribe(id, { want, cursor: () => this.ensure_id(id).cursor() });
+      this.stream.subscribe(id, {
+        want,
+        cursor: () => this.ensure_id(id).cursor()
+      });
     }
   }
 

@@ -32,7 +32,8 @@ export function overwrite(text: string): string {
   let shown = '';
   for (const piece of text.split('\r')) {
     // escape codes have no width, so a line that holds some is replaced as a whole
-    shown = piece.includes('\x1b') || shown.includes('\x1b') ? piece || shown : piece + shown.slice(piece.length);
+    shown =
+      piece.includes('\x1b') || shown.includes('\x1b') ? piece || shown : piece + shown.slice(piece.length);
   }
   return shown;
 }
@@ -170,7 +171,14 @@ export class Log {
       this.count_level(member.row.level, -1);
       member.row = row;
     } else {
-      member.row = { key: `${number}:${member.line}`, member: number, line: member.line, at_s, text: shown, level };
+      member.row = {
+        key: `${number}:${member.line}`,
+        member: number,
+        line: member.line,
+        at_s,
+        text: shown,
+        level
+      };
       this.insert(member.row);
     }
     this.count_level(level, 1);

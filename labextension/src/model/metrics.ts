@@ -43,7 +43,9 @@ export class Metrics {
   /** Points by metric, in the order in which metrics were first logged; a new map after each change. */
   get curves(): ReadonlyMap<string, readonly Point[]> {
     if (!this.shown) {
-      this.shown = new Map([...this.points].filter(([, p]) => p.length > 0).map(([name, p]) => [name, p.slice()]));
+      this.shown = new Map(
+        [...this.points].filter(([, p]) => p.length > 0).map(([name, p]) => [name, p.slice()])
+      );
     }
     return this.shown;
   }

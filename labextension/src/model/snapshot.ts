@@ -79,7 +79,9 @@ export function html_of(bundle: IBundle): string {
   const said = [` · ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
   const box = element('div', element('p', element('b', job.id), said));
   if (rows.length) {
-    const cells = rows.map(([name, value]) => element('tr', element('th', name), element('td', value.slice(0, 600))));
+    const cells = rows.map(([name, value]) =>
+      element('tr', element('th', name), element('td', value.slice(0, 600)))
+    );
     box.append(element('table', element('tbody', ...cells)));
   }
   const lines = bundle.log.slice(-10);

@@ -21,7 +21,11 @@ export class Wish {
   ) {}
 
   get state(): IWishState {
-    return { learners: this.learners, unconfirmed: this.unconfirmed, refusal: this.refusal };
+    return {
+      learners: this.learners,
+      unconfirmed: this.unconfirmed,
+      refusal: this.refusal
+    };
   }
 
   set(learners: number): void {

@@ -46,7 +46,10 @@ export const commands: JupyterFrontEndPlugin<void> = {
       args: {
         type: 'object' as const,
         properties: {
-          id: { type: 'string' as const, description: 'The job, such as resnet-48; else that of the active cell' }
+          id: {
+            type: 'string' as const,
+            description: 'The job, such as resnet-48; else that of the active cell'
+          }
         }
       }
     };
@@ -105,7 +108,10 @@ export const commands: JupyterFrontEndPlugin<void> = {
         const answer = await showDialog({
           title: trans.__('Cancel %1?', model?.id ?? ''),
           body: trans.__('It ends now and cannot be resumed.'),
-          buttons: [Dialog.cancelButton({ label: trans.__('Keep') }), Dialog.warnButton({ label: trans.__('Cancel job') })]
+          buttons: [
+            Dialog.cancelButton({ label: trans.__('Keep') }),
+            Dialog.warnButton({ label: trans.__('Cancel job') })
+          ]
         });
         if (answer.button.accept) {
           await act('cancel')(args);

@@ -42,10 +42,16 @@ export const notifications: JupyterFrontEndPlugin<void> = {
       const { failure } = view;
       const where = failure?.where ? `${failure.where.label}, line ${failure.where.line}: ` : '';
       const actions: Notification.IAction[] = [
-        { label: trans.__('Copy report'), callback: () => void services?.copy_report(view.id) }
+        {
+          label: trans.__('Copy report'),
+          callback: () => void services?.copy_report(view.id)
+        }
       ];
       if (services?.go_to_cell) {
-        actions.push({ label: trans.__('Go to the cell'), callback: () => void services.go_to_cell?.(view) });
+        actions.push({
+          label: trans.__('Go to the cell'),
+          callback: () => void services.go_to_cell?.(view)
+        });
       }
       Notification.error(
         trans.__('%1 failed: %2. %3', view.id, failure?.cause ?? 'unknown', where + (failure?.what ?? '')),
@@ -60,9 +66,12 @@ export const notifications: JupyterFrontEndPlugin<void> = {
         failed(view);
       } else if (view.state === 'COMPLETED') {
         const took = view.ended_s === null ? '' : format.duration(view.ended_s - view.submitted_s);
-        Notification.success(trans.__('%1 completed. %2', view.id, [took, view.status_line].filter(Boolean).join(', ')), {
-          autoClose: 8000
-        });
+        Notification.success(
+          trans.__('%1 completed. %2', view.id, [took, view.status_line].filter(Boolean).join(', ')),
+          {
+            autoClose: 8000
+          }
+        );
       }
     });
   }

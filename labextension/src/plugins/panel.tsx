@@ -22,7 +22,11 @@ import { ICardServices } from './services';
 
 const ROWS_MOST = 100;
 
-function LivePanel(props: { jobs: Jobs; changes: Signal<unknown, void>; handlers: IPanelHandlers }): React.JSX.Element {
+function LivePanel(props: {
+  jobs: Jobs;
+  changes: Signal<unknown, void>;
+  handlers: IPanelHandlers;
+}): React.JSX.Element {
   const { jobs, handlers } = props;
   const box = React.useRef<HTMLDivElement>(null);
   const seen = useSeen(box);
@@ -187,22 +191,27 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const { commands, shell } = app;
     const tabs = new Map<string, MainAreaWidget<JobTab>>();
 
+    const new_tab = (model: JobModel): MainAreaWidget<JobTab> => {
+      const { id } = model;
+      const handle = jobs.open_view(model.view);
+      const card = card_handlers(id, jobs, services, () => Promise.resolve(handle.model));
+      const tab = new MainAreaWidget({ content: new JobTab(handle, card) });
+      tab.id = `jupyter-dlaas-job-${id}`;
+      tab.title.label = id;
+      tab.title.icon = trainingIcon;
+      tab.title.closable = true;
+      tab.disposed.connect(() => tabs.delete(id));
+      return tab;
+    };
+
     const show_job = (id: string): void => {
       const model = jobs.get(id);
       if (!model) {
         return;
       }
-      let tab = tabs.get(id);
-      if (!tab) {
-        const handle = jobs.open_view(model.view);
-        const card = card_handlers(id, jobs, services, () => Promise.resolve(handle.model));
-        tab = new MainAreaWidget({ content: new JobTab(handle, card) });
-        tab.id = `jupyter-dlaas-job-${id}`;
-        tab.title.label = id;
-        tab.title.icon = trainingIcon;
-        tab.title.closable = true;
-        tab.disposed.connect(() => tabs.delete(id));
-        tabs.set(id, tab);
+      const tab = tabs.get(id) ?? new_tab(model);
+      tabs.set(id, tab);
+      if (!tab.isAttached) {
         shell.add(tab, 'main');
       }
       shell.activateById(tab.id);
@@ -244,10 +253,18 @@ export const panel: JupyterFrontEndPlugin<void> = {
     commands.addCommand(CommandIDs.openJob, {
       label: trans.__('Open in a Tab'),
       describedBy: {
-        args: { type: 'object', properties: { id: { type: 'string', description: 'The job, such as resnet-48' } } }
+        args: {
+          type: 'object',
+          properties: {
+            id: { type: 'string', description: 'The job, such as resnet-48' }
+          }
+        }
       },
       execute: args => show_job(String(args.id ?? ''))
     });
-    palette?.addItem({ command: CommandIDs.openPanel, category: trans.__('Training') });
+    palette?.addItem({
+      command: CommandIDs.openPanel,
+      category: trans.__('Training')
+    });
   }
 };

@@ -39,7 +39,9 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       this.follow(null);
       const text = model.data['text/plain'];
       const said = Array.isArray(text) ? text.join('') : typeof text === 'string' ? text : '';
-      this.root?.render(<pre>{said || 'This training job was saved by a version that this page cannot read.'}</pre>);
+      this.root?.render(
+        <pre>{said || 'This training job was saved by a version that this page cannot read.'}</pre>
+      );
       return;
     }
     this.bundle = bundle;
@@ -80,16 +82,12 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     if (!this.handle) {
       const state = state_of_copy(bundle, this.jobs.connection);
       const now_s = Date.now() / 1000;
-      this.root.render(<JobCard state={state} handlers={this.handlers(bundle)} now_s={now_s} allowed={false} />);
+      this.root.render(
+        <JobCard state={state} handlers={this.handlers(bundle)} now_s={now_s} allowed={false} />
+      );
       return;
     }
-    this.root.render(
-      <LiveCard
-        bundle={bundle}
-        model={this.handle.model}
-        handlers={this.handlers(bundle)}
-      />
-    );
+    this.root.render(<LiveCard bundle={bundle} model={this.handle.model} handlers={this.handlers(bundle)} />);
   }
 
   private handlers(bundle: IBundle): ICardHandlers {
@@ -124,7 +122,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 }
 
 function stop_keys(event: KeyboardEvent): void {
-  if (event.key !== 'Escape') {
+  const is_shortcut = (event.ctrlKey || event.metaKey) && event.key !== 'Enter'; // saving, the palette, copying
+  if (event.key !== 'Escape' && !is_shortcut) {
     event.stopPropagation();
   }
 }
@@ -135,7 +134,12 @@ export const renderer: JupyterFrontEndPlugin<void> = {
   autoStart: true,
   requires: [IRenderMimeRegistry, IJobs],
   optional: [ICardServices],
-  activate: (_app: JupyterFrontEnd, registry: IRenderMimeRegistry, jobs: IJobs, services: ICardServices | null): void => {
+  activate: (
+    _app: JupyterFrontEnd,
+    registry: IRenderMimeRegistry,
+    jobs: IJobs,
+    services: ICardServices | null
+  ): void => {
     // ipywidgets registers at -10 and the lower rank wins
     registry.addFactory(
       {

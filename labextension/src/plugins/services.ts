@@ -38,9 +38,13 @@ async function go_to_cell(app: JupyterFrontEnd, tracker: INotebookTracker, view:
   }
   await panel.context.ready;
   await panel.revealed;
-  const count = Number(view.failure?.where?.label.match(/^cell \[(\d+)\]/)?.[1] ?? view.origin.execution_count);
+  const count = Number(
+    view.failure?.where?.label.match(/^cell \[(\d+)\]/)?.[1] ?? view.origin.execution_count
+  );
   const cells = panel.content.widgets;
-  const by_count = cells.findIndex(c => c.model.type === 'code' && c.model.sharedModel.toJSON().execution_count === count);
+  const by_count = cells.findIndex(
+    c => c.model.type === 'code' && c.model.sharedModel.toJSON().execution_count === count
+  );
   const by_id = cells.findIndex(c => c.model.id === cell_id);
   const index = by_count >= 0 ? by_count : by_id;
   if (index < 0) {
@@ -86,7 +90,11 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     const show_text = async (title: string, load: () => Promise<string>): Promise<void> => {
       try {
         const body = text_widget(await load());
-        await showDialog({ title, body, buttons: [Dialog.okButton({ label: trans.__('Close') })] });
+        await showDialog({
+          title,
+          body,
+          buttons: [Dialog.okButton({ label: trans.__('Close') })]
+        });
       } catch (error) {
         failed(error);
       }
@@ -108,7 +116,12 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     const described = {
       args: {
         type: 'object' as const,
-        properties: { id: { type: 'string' as const, description: 'The job, such as resnet-48' } }
+        properties: {
+          id: {
+            type: 'string' as const,
+            description: 'The job, such as resnet-48'
+          }
+        }
       }
     };
     app.commands.addCommand(CommandIDs.copyName, {
@@ -182,13 +195,18 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       ask: async id => {
         const answer = await showDialog({
           title: trans.__('This notebook is not trusted'),
-          body: trans.__('Let its card of %1 talk to this server? The card can then change and end that job.', id),
+          body: trans.__(
+            'Let its card of %1 talk to this server? The card can then change and end that job.',
+            id
+          ),
           buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Allow for this job') })]
         });
         return answer.button.accept;
       },
       show_new: view => {
-        Notification.info(trans.__('%1 was submitted.', view.id), { autoClose: 8000 });
+        Notification.info(trans.__('%1 was submitted.', view.id), {
+          autoClose: 8000
+        });
       },
       go_to_cell: tracker ? view => go_to_cell(app, tracker, view) : undefined
     };

@@ -8,7 +8,11 @@ export interface ISettings {
   refreshOutputs: boolean;
 }
 
-const DEFAULTS: ISettings = { notifications: true, statusBar: true, refreshOutputs: true };
+const DEFAULTS: ISettings = {
+  notifications: true,
+  statusBar: true,
+  refreshOutputs: true
+};
 
 /** Call with the settings now and whenever they change; with the defaults where there is no registry. */
 export async function read_settings(

@@ -18,7 +18,9 @@ function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () =
   const open = jobs.unfinished.length > 0;
   const now_s = useNow(open && jobs.connection.stale);
   const user = jobs.user || jobs.pool?.user;
-  const views = jobs.list.map(m => ({ ...m.view, progress: m.state.progress })).filter(v => !user || v.owner === user);
+  const views = jobs.list
+    .map(m => ({ ...m.view, progress: m.state.progress }))
+    .filter(v => !user || v.owner === user);
   const { connection } = jobs;
   return (
     <span className="jp-dlaas">
@@ -104,7 +106,11 @@ export const status: JupyterFrontEndPlugin<void> = {
     let placed: IDisposable | null = null;
     await read_settings(registry, settings => {
       if (settings.statusBar && !placed) {
-        placed = bar.registerStatusItem('jupyter-dlaas:status', { item, align: 'right', rank: 90 });
+        placed = bar.registerStatusItem('jupyter-dlaas:status', {
+          item,
+          align: 'right',
+          rank: 90
+        });
       } else if (!settings.statusBar) {
         placed?.dispose();
         placed = null;
@@ -112,4 +118,3 @@ export const status: JupyterFrontEndPlugin<void> = {
     });
   }
 };
-

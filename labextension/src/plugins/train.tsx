@@ -1,5 +1,12 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Dialog, ICommandPalette, Notification, ReactWidget, ToolbarButton, showDialog } from '@jupyterlab/apputils';
+import {
+  Dialog,
+  ICommandPalette,
+  Notification,
+  ReactWidget,
+  ToolbarButton,
+  showDialog
+} from '@jupyterlab/apputils';
 import type { DocumentRegistry } from '@jupyterlab/docregistry';
 import { type INotebookModel, INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -113,7 +120,10 @@ export const train: JupyterFrontEndPlugin<void> = {
         const view = await jobs.client.train_notebook({
           path,
           cells: cells_to_send(cells, form),
-          kernel_name: panel.sessionContext.kernelPreference.name ?? panel.sessionContext.session?.kernel?.name ?? 'python3',
+          kernel_name:
+            panel.sessionContext.kernelPreference.name ??
+            panel.sessionContext.session?.kernel?.name ??
+            'python3',
           spec: {
             name: form.name,
             learners_min: form.learners_min,
@@ -123,7 +133,9 @@ export const train: JupyterFrontEndPlugin<void> = {
         });
         jobs.add(view);
         await app.commands.execute(CommandIDs.openPanel);
-        Notification.info(trans.__('%1 was submitted.', view.id), { autoClose: 8000 });
+        Notification.info(trans.__('%1 was submitted.', view.id), {
+          autoClose: 8000
+        });
       } catch (error) {
         Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });
       }
@@ -141,7 +153,10 @@ export const train: JupyterFrontEndPlugin<void> = {
       }
     });
     tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(CommandIDs.trainNotebook));
-    palette?.addItem({ command: CommandIDs.trainNotebook, category: trans.__('Training') });
+    palette?.addItem({
+      command: CommandIDs.trainNotebook,
+      category: trans.__('Training')
+    });
     app.docRegistry.addWidgetExtension('Notebook', new TrainButton(app, trans.__('Train this notebook')));
   }
 };

@@ -8,7 +8,18 @@ import * as format from './format';
 import type { ICardHandlers } from './handlers';
 import { Icon, Swatch, state_icon } from './icons';
 import { LogFold } from './log';
-import { Banner, Facts, Fold, Learners, Notes, Phases, ProgressRow, Results, ScaleBar, Why } from './sections';
+import {
+  Banner,
+  Facts,
+  Fold,
+  Learners,
+  Notes,
+  Phases,
+  ProgressRow,
+  Results,
+  ScaleBar,
+  Why
+} from './sections';
 import { Tracks } from './tracks';
 
 export interface IJobCardProps {
@@ -45,7 +56,11 @@ function Spoken({ text }: { text: string }): React.JSX.Element {
   );
 }
 
-function ConnectionBanner(props: { state: IJobState; now_s: number; handlers: ICardHandlers }): React.JSX.Element {
+function ConnectionBanner(props: {
+  state: IJobState;
+  now_s: number;
+  handlers: ICardHandlers;
+}): React.JSX.Element {
   const { connection, view } = props.state;
   const again = <Button icon="retry" label="Try now" onClick={props.handlers.retry_connection} />;
   if (connection.kind === 'absent') {
@@ -80,7 +95,11 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
   }
   if (!props.allowed) {
     return (
-      <Banner icon="lock" tone="idle" actions={<Button label="Allow for this job" onClick={handlers.allow} />}>
+      <Banner
+        icon="lock"
+        tone="idle"
+        actions={<Button label="Allow for this job" onClick={handlers.allow} />}
+      >
         This notebook is not trusted. The card shows what the file says and does nothing until you allow it.
       </Banner>
     );

@@ -48,7 +48,12 @@ export function Button(props: IButtonProps): React.JSX.Element {
   );
 }
 
-const ACTION_ICONS: { [id: string]: IconName } = { halt: 'halt', resume: 'play', cancel: 'x', retry: 'retry' };
+const ACTION_ICONS: { [id: string]: IconName } = {
+  halt: 'halt',
+  resume: 'play',
+  cancel: 'x',
+  retry: 'retry'
+};
 
 export const NOT_CONNECTED = 'Not connected: trying again.';
 
@@ -144,7 +149,10 @@ export function Actions(props: {
   );
 }
 
-export function MoreButton(props: { name: string; onOpen: (anchor: HTMLElement) => void }): React.JSX.Element {
+export function MoreButton(props: {
+  name: string;
+  onOpen: (anchor: HTMLElement) => void;
+}): React.JSX.Element {
   return (
     <button
       type="button"
@@ -180,7 +188,11 @@ export function Stepper(props: {
   const [typed, set_typed] = React.useState('');
   const wanted = wish.learners ?? size.wish;
   const action = view.actions.find(a => a.id === 'scale');
-  const off = props.stale ? NOT_CONNECTED : action?.enabled ? null : (action?.why_not ?? 'The size is fixed.');
+  const off = props.stale
+    ? NOT_CONNECTED
+    : action?.enabled
+      ? null
+      : (action?.why_not ?? 'The size is fixed.');
   const running = size.held > 0;
   const differs = running && size.held !== wanted;
   const step = Math.max(1, view.gpus_per_learner);
@@ -229,7 +241,12 @@ export function Stepper(props: {
       type="button"
       aria-label={label}
       aria-disabled={off !== null || bound || undefined}
-      title={off ?? (bound ? `${show(wanted)} is the ${icon === 'plus' ? 'most' : 'least'} this job asked for.` : undefined)}
+      title={
+        off ??
+        (bound
+          ? `${show(wanted)} is the ${icon === 'plus' ? 'most' : 'least'} this job asked for.`
+          : undefined)
+      }
       onClick={() => go(to)}
     >
       <Icon name={icon} />

@@ -108,7 +108,9 @@ function metric_track(name: string, points: readonly Point[], zero: number): ITr
     high = low + Math.max(1e-9, Math.abs(low) || 1);
   }
   const range: [string, string] =
-    kind === 'fraction' ? [format.percent(high), format.percent(low)] : [format.significant(high, 2), format.significant(low, 2)];
+    kind === 'fraction'
+      ? [format.percent(high), format.percent(low)]
+      : [format.significant(high, 2), format.significant(low, 2)];
   return {
     key: `metric ${name}`,
     kind: kind === 'loss' ? 'loss' : 'accuracy',
@@ -210,7 +212,15 @@ function marks(view: IJobView, zero: number, end: number): IMark[] {
     const text = `${shown_size(view, resize.before)} → ${shown_size(view, resize.after)}`;
     const pause = resize.idle_s === null ? '' : `, ${format.duration(resize.idle_s)} of pause`;
     const title = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
-    return { key: String(i), x, text, cause: resize.by, title, crowded, tight: near < TIGHT };
+    return {
+      key: String(i),
+      x,
+      text,
+      cause: resize.by,
+      title,
+      crowded,
+      tight: near < TIGHT
+    };
   });
 }
 
@@ -218,7 +228,8 @@ const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 
 function ticks(end: number, last: string): IChart['ticks'] {
   const step = TICKS_S.find(s => end / s <= 6) ?? Math.ceil(end / 6 / 86_400) * 86_400;
-  const [unit_s, unit] = step < 60 ? [1, 's'] : step < 3600 ? [60, 'min'] : step < 86_400 ? [3600, 'h'] : [86_400, 'd'];
+  const [unit_s, unit] =
+    step < 60 ? [1, 's'] : step < 3600 ? [60, 'min'] : step < 86_400 ? [3600, 'h'] : [86_400, 'd'];
   const out = [{ x: 0, text: `0 ${unit}` }];
   for (let at = step; at < end * 0.93; at += step) {
     out.push({ x: at / end, text: String(at / unit_s) });

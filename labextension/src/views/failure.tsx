@@ -85,7 +85,8 @@ export function FailureFoot(props: {
 }): React.JSX.Element {
   const { view, failure, handlers } = props;
   const retry = view.actions.find(a => a.id === 'retry');
-  const go_to_cell = failure.where?.label.startsWith('cell') || view.origin.cell_id ? handlers.go_to_cell : undefined;
+  const go_to_cell =
+    failure.where?.label.startsWith('cell') || view.origin.cell_id ? handlers.go_to_cell : undefined;
   const cell = failure.where?.label.startsWith('cell') ? failure.where.label : 'the cell';
   return (
     <div className="jp-dlaas-foot">
@@ -99,7 +100,12 @@ export function FailureFoot(props: {
         />
       )}
       <span className="jp-dlaas-grow" />
-      <Button icon="copy" label="Copy report" why_not={props.stale ? NOT_CONNECTED : null} onClick={handlers.copy_report} />
+      <Button
+        icon="copy"
+        label="Copy report"
+        why_not={props.stale ? NOT_CONNECTED : null}
+        onClick={handlers.copy_report}
+      />
     </div>
   );
 }
@@ -113,9 +119,12 @@ export function Traceback({ failure }: { failure: IFailure }): React.JSX.Element
     <Fold title="Full traceback" gist={`${format.count(text.trimEnd().split('\n').length)} lines`}>
       {() => (
         <pre className="jp-dlaas-trace" tabIndex={0} aria-label="Full traceback">
-          {text.trimEnd().split('\n').map((line, i) => (
-            <span key={i}>{line}</span>
-          ))}
+          {text
+            .trimEnd()
+            .split('\n')
+            .map((line, i) => (
+              <span key={i}>{line}</span>
+            ))}
         </pre>
       )}
     </Fold>

@@ -164,9 +164,13 @@ export function metric_value(kind: MetricKind, value: number): string {
 
 /** `val_accuracy` as a label: `Accuracy, validation`. */
 export function metric_label(name: string): string {
-  const words = name.replace(/[/._-]+/g, ' ').trim().split(/\s+/);
+  const words = name
+    .replace(/[/._-]+/g, ' ')
+    .trim()
+    .split(/\s+/);
   const first = words[0]?.toLowerCase();
-  const part = first === 'val' || first === 'valid' ? 'validation' : first === 'train' || first === 'test' ? first : '';
+  const part =
+    first === 'val' || first === 'valid' ? 'validation' : first === 'train' || first === 'test' ? first : '';
   const rest = part && words.length > 1 ? words.slice(1) : words;
   const label = rest.join(' ');
   const shown = label.charAt(0).toUpperCase() + label.slice(1);

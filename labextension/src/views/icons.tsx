@@ -97,9 +97,15 @@ export function state_icon(view: IJobView): IconName {
 }
 
 /** The job's colour: eight, then the same eight hatched. */
-export function job_colour(number: number): { 'data-job-color': number; 'data-job-hatch'?: '' } {
+export function job_colour(number: number): {
+  'data-job-color': number;
+  'data-job-hatch'?: '';
+} {
   const hatched = Math.floor(number / 8) % 2 === 1;
-  return { 'data-job-color': number % 8, ...(hatched ? { 'data-job-hatch': '' as const } : {}) };
+  return {
+    'data-job-color': number % 8,
+    ...(hatched ? { 'data-job-hatch': '' as const } : {})
+  };
 }
 
 export function Swatch({ number }: { number: number }): React.JSX.Element {

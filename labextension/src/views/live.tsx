@@ -22,9 +22,12 @@ export function useSeen(element: React.RefObject<Element>): boolean {
     if (!element.current || typeof IntersectionObserver === 'undefined') {
       return;
     }
-    const observer = new IntersectionObserver(entries => set_inside(entries[entries.length - 1].isIntersecting), {
-      rootMargin: '200px'
-    });
+    const observer = new IntersectionObserver(
+      entries => set_inside(entries[entries.length - 1].isIntersecting),
+      {
+        rootMargin: '200px'
+      }
+    );
     observer.observe(element.current);
     return () => observer.disconnect();
   }, [element]);

@@ -10,7 +10,9 @@ type Level = 'all' | 'warn' | 'error';
 
 function gist(state: IJobState, now_s: number): string {
   const { log } = state;
-  const parts = [`${format.count(log.count)} ${log.count === 1 ? 'line' : 'lines'}`];
+  const lines = `${format.count(log.count)} ${log.count === 1 ? 'line' : 'lines'}`;
+  const is_copy = log.rows.length > 0 && log.rows[0].member < 0;
+  const parts = [is_copy ? `last ${lines}` : lines];
   if (log.warnings) {
     parts.push(`${format.count(log.warnings)} ${log.warnings === 1 ? 'warning' : 'warnings'}`);
   }
@@ -25,7 +27,9 @@ function gist(state: IJobState, now_s: number): string {
 
 const Row = React.memo(function Row({ row, mark }: { row: ILogRow; mark: string }): React.JSX.Element {
   if (row.skipped_bytes !== undefined) {
-    return <p>{`${format.bytes(row.skipped_bytes)} of learner ${row.member}'s log were passed over: this page was too slow.`}</p>;
+    return (
+      <p>{`${format.bytes(row.skipped_bytes)} of learner ${row.member}'s log were passed over: this page was too slow.`}</p>
+    );
   }
   const tone = row.level === 'warn' ? 'warn' : row.level === 'error' ? 'bad' : undefined;
   return (
@@ -65,7 +69,12 @@ function Marked(props: { text: string; look: string; mark: string }): React.JSX.
 
 function radio_keys(values: readonly string[], now: string, set: (value: string) => void) {
   return (event: React.KeyboardEvent<HTMLElement>): void => {
-    const by = event.key === 'ArrowRight' || event.key === 'ArrowDown' ? 1 : event.key === 'ArrowLeft' || event.key === 'ArrowUp' ? -1 : 0;
+    const by =
+      event.key === 'ArrowRight' || event.key === 'ArrowDown'
+        ? 1
+        : event.key === 'ArrowLeft' || event.key === 'ArrowUp'
+          ? -1
+          : 0;
     if (by) {
       event.preventDefault();
       const next = (values.indexOf(now) + by + values.length) % values.length;

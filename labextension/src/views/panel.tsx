@@ -42,10 +42,19 @@ export const EXAMPLE = [
 
 const COMMAND = 'jupyter server extension enable dlaas_server';
 
-function Part(props: { title: string; gist: string; children: React.ReactNode; flush?: boolean }): React.JSX.Element {
+function Part(props: {
+  title: string;
+  gist: string;
+  children: React.ReactNode;
+  flush?: boolean;
+}): React.JSX.Element {
   const [open, set_open] = React.useState(true);
   return (
-    <details className="jp-dlaas-panel-part" open={open} onToggle={event => set_open(event.currentTarget.open)}>
+    <details
+      className="jp-dlaas-panel-part"
+      open={open}
+      onToggle={event => set_open(event.currentTarget.open)}
+    >
       <summary>
         <Icon name="right" />
         <h4>{props.title}</h4>
@@ -109,7 +118,15 @@ function Tile(props: {
       </span>
     );
   }
-  return <span className="jp-dlaas-tile" data-free="" role="img" aria-label={`${label}: free`} title={`${label}: free`} />;
+  return (
+    <span
+      className="jp-dlaas-tile"
+      data-free=""
+      role="img"
+      aria-label={`${label}: free`}
+      title={`${label}: free`}
+    />
+  );
 }
 
 function busy(node: INodeView): string {
@@ -172,7 +189,9 @@ function Pool(props: { pool: IPoolView; onShow: (id: string) => void }): React.J
 function row_text(view: IJobView, state: IJobState, now_s: number): string {
   const { progress } = state;
   if (view.state === 'PROCESSING' && progress && view.transition === null) {
-    const parts = [progress.fraction === null ? `step ${format.count(progress.step)}` : format.percent(progress.fraction)];
+    const parts = [
+      progress.fraction === null ? `step ${format.count(progress.step)}` : format.percent(progress.fraction)
+    ];
     if (progress.left_s_low !== null && progress.left_s_high !== null) {
       parts.push(
         `ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
@@ -184,7 +203,12 @@ function row_text(view: IJobView, state: IJobState, now_s: number): string {
   return [`${view.state_label}${when ? ` ${when}` : ''}`, view.status_line].filter(Boolean).join(' · ');
 }
 
-function JobRow(props: { row: IPanelRow; stale: boolean; now_s: number; handlers: IPanelHandlers }): React.JSX.Element {
+function JobRow(props: {
+  row: IPanelRow;
+  stale: boolean;
+  now_s: number;
+  handlers: IPanelHandlers;
+}): React.JSX.Element {
   const { row, stale, handlers } = props;
   const { view, progress } = row.state;
   const scale = view.actions.find(a => a.id === 'scale');
@@ -220,13 +244,28 @@ function JobRow(props: { row: IPanelRow; stale: boolean; now_s: number; handlers
       </div>
       <div className="jp-dlaas-controls">
         {scale?.enabled && !isFinal(view.state) && !resume && (
-          <Stepper state={row.state} small stale={stale} onScale={learners => handlers.scale(view.id, learners)} />
+          <Stepper
+            state={row.state}
+            small
+            stale={stale}
+            onScale={learners => handlers.scale(view.id, learners)}
+          />
         )}
         {resume && (
-          <Button label="Resume" name={`Resume ${view.id}`} why_not={stale ? NOT_CONNECTED : null} onClick={() => handlers.act(view.id, 'resume')} />
+          <Button
+            label="Resume"
+            name={`Resume ${view.id}`}
+            why_not={stale ? NOT_CONNECTED : null}
+            onClick={() => handlers.act(view.id, 'resume')}
+          />
         )}
         {retry && (
-          <Button label="Retry" name={`Retry ${view.id}`} why_not={stale ? NOT_CONNECTED : null} onClick={() => handlers.act(view.id, 'retry')} />
+          <Button
+            label="Retry"
+            name={`Retry ${view.id}`}
+            why_not={stale ? NOT_CONNECTED : null}
+            onClick={() => handlers.act(view.id, 'retry')}
+          />
         )}
       </div>
       <MoreButton name={view.id} onOpen={anchor => handlers.open_menu(view.id, anchor)} />
@@ -251,12 +290,17 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
   const [filter, set_filter] = React.useState('');
   const [show, set_show] = React.useState<Show>('all');
   const wanted = filter.trim().toLowerCase();
-  const own = props.rows.filter(r => !props.pool || r.state.view.owner === props.pool.user || props.pool.user === '');
+  const own = props.rows.filter(
+    r => !props.pool || r.state.view.owner === props.pool.user || props.pool.user === ''
+  );
   const groups = new Map<string, IPanelRow[]>();
   for (const row of own) {
     const { view } = row.state;
     const name = notebook_name(view);
-    if (KINDS[show](view) && (!wanted || view.id.toLowerCase().includes(wanted) || name.toLowerCase().includes(wanted))) {
+    if (
+      KINDS[show](view) &&
+      (!wanted || view.id.toLowerCase().includes(wanted) || name.toLowerCase().includes(wanted))
+    ) {
       groups.set(name, [...(groups.get(name) ?? []), row]);
     }
   }
@@ -293,7 +337,13 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
           </div>
           <ul className="jp-dlaas-rows" aria-label={`Jobs of ${name}`}>
             {rows.map(row => (
-              <JobRow key={row.id} row={row} stale={props.stale} now_s={props.now_s} handlers={props.handlers} />
+              <JobRow
+                key={row.id}
+                row={row}
+                stale={props.stale}
+                now_s={props.now_s}
+                handlers={props.handlers}
+              />
             ))}
           </ul>
         </React.Fragment>
@@ -323,7 +373,11 @@ function Queue(props: IPanelProps): React.JSX.Element | null {
                 {view ? ` · ${own ? 'you' : view.owner}` : ''}
                 {view?.reason && <p className="jp-dlaas-dim">{view.reason}</p>}
               </div>
-              <span>{view ? `${view.size.wish * Math.max(1, view.gpus_per_learner)} ${format.units(view.unit, view.size.wish)}` : ''}</span>
+              <span>
+                {view
+                  ? `${view.size.wish * Math.max(1, view.gpus_per_learner)} ${format.units(view.unit, view.size.wish)}`
+                  : ''}
+              </span>
             </li>
           );
         })}
@@ -337,15 +391,19 @@ function Absent({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
     <div className="jp-dlaas-empty">
       <h4>The server part is not enabled</h4>
       <p>
-        This page has the training panel, but the Jupyter server at this address does not answer for it. Enable it once,
-        then restart Jupyter:
+        This page has the training panel, but the Jupyter server at this address does not answer for it.
+        Enable it once, then restart Jupyter:
       </p>
       <pre className="jp-dlaas-snippet" tabIndex={0} aria-label="Command">
         {COMMAND}
       </pre>
       <div className="jp-dlaas-actions">
         <Button icon="retry" label="Check again" primary onClick={handlers.retry_connection} />
-        <Button icon="copy" label="Copy command" onClick={() => void navigator.clipboard.writeText(COMMAND)} />
+        <Button
+          icon="copy"
+          label="Copy command"
+          onClick={() => void navigator.clipboard.writeText(COMMAND)}
+        />
       </div>
     </div>
   );
@@ -356,8 +414,8 @@ function First({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
     <div className="jp-dlaas-empty">
       <h4>Nothing trained yet</h4>
       <p>
-        Put one line on top of a cell that trains. The cell runs in the background, tells when it starts, and can grow
-        and shrink while it runs.
+        Put one line on top of a cell that trains. The cell runs in the background, tells when it starts, and
+        can grow and shrink while it runs.
       </p>
       <pre className="jp-dlaas-snippet" tabIndex={0} aria-label="Example">
         {EXAMPLE.join('\n\n')}
@@ -374,7 +432,14 @@ function First({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
 
 function Tool(props: { icon: 'add' | 'gear'; name: string; onClick: () => void }): React.JSX.Element {
   return (
-    <button type="button" className="jp-dlaas-button" data-bare="" aria-label={props.name} title={props.name} onClick={props.onClick}>
+    <button
+      type="button"
+      className="jp-dlaas-button"
+      data-bare=""
+      aria-label={props.name}
+      title={props.name}
+      onClick={props.onClick}
+    >
       <Icon name={props.icon} />
     </button>
   );
@@ -390,7 +455,9 @@ export function Panel(props: IPanelProps & { now_s: number }): React.JSX.Element
         {handlers.train_notebook && !props.absent && (
           <Tool icon="add" name="Train this notebook" onClick={handlers.train_notebook} />
         )}
-        {handlers.open_settings && <Tool icon="gear" name="Training settings" onClick={handlers.open_settings} />}
+        {handlers.open_settings && (
+          <Tool icon="gear" name="Training settings" onClick={handlers.open_settings} />
+        )}
       </header>
       {props.absent ? (
         <Absent handlers={handlers} />

@@ -99,7 +99,10 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
   if (!progress) {
     return null;
   }
-  const epoch = progress.epochs === null ? '' : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
+  const epoch =
+    progress.epochs === null
+      ? ''
+      : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
   const step = progress.steps
     ? `step ${format.count(progress.step)} of ${format.count(progress.steps)}`
     : `step ${format.count(progress.step)}`;
@@ -142,7 +145,10 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
     return <span>{`Holds no ${size_unit(view)}`}</span>;
   }
   if (isFinal(view.state) || !progress || progress.left_s_low === null || progress.left_s_high === null) {
-    const rate = view.state === 'PROCESSING' && progress?.steps_per_s ? `${format.significant(progress.steps_per_s)} steps/s` : '';
+    const rate =
+      view.state === 'PROCESSING' && progress?.steps_per_s
+        ? `${format.significant(progress.steps_per_s)} steps/s`
+        : '';
     return <span>{rate}</span>;
   }
   const text = `${format.left(progress.left_s_low, progress.left_s_high)} left`;
@@ -164,27 +170,47 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
   const unit = size_unit(view);
   const show = (n: number): string => String(shown_size(view, n));
   if (stale) {
-    return { bold: '', text: 'Sizes can be changed once connected.', warn: false };
+    return {
+      bold: '',
+      text: 'Sizes can be changed once connected.',
+      warn: false
+    };
   }
   if (wish.refusal) {
-    return { bold: `Stayed at ${show(size.wish)}.`, text: wish.refusal, warn: true };
+    return {
+      bold: `Stayed at ${show(size.wish)}.`,
+      text: wish.refusal,
+      warn: true
+    };
   }
   if (wish.unconfirmed) {
     return { bold: '', text: 'Sent, not yet confirmed.', warn: false };
   }
   if (size.held > 0 && wanted !== size.held) {
     const said = view.reason && wish.learners === null ? view.reason : '';
-    return { bold: `${show(wanted)} wanted, ${show(size.held)} held.`, text: said, warn: false };
+    return {
+      bold: `${show(wanted)} wanted, ${show(size.held)} held.`,
+      text: said,
+      warn: false
+    };
   }
   const scale = view.actions.find(a => a.id === 'scale');
   if (scale && !scale.enabled && scale.why_not) {
     return { bold: '', text: scale.why_not, warn: false };
   }
   if (wanted >= size.max && size.max > size.min) {
-    return { bold: '', text: `${show(size.max)} is the most this job asked for.`, warn: false };
+    return {
+      bold: '',
+      text: `${show(size.max)} is the most this job asked for.`,
+      warn: false
+    };
   }
   if (view.state === 'HALTED') {
-    return { bold: '', text: `Resumes with ${show(wanted)} ${format.units(unit, shown_size(view, wanted))}.`, warn: false };
+    return {
+      bold: '',
+      text: `Resumes with ${show(wanted)} ${format.units(unit, shown_size(view, wanted))}.`,
+      warn: false
+    };
   }
   return { bold: '', text: '', warn: false };
 }
@@ -211,9 +237,7 @@ export function ScaleBar(props: {
         </span>
         <Stepper state={props.state} onScale={props.handlers.scale} stale={props.stale} />
         <span className="jp-dlaas-nowrap">
-          {size.min === size.max
-            ? 'fixed'
-            : `${shown_size(view, size.min)}–${shown_size(view, size.max)}`}
+          {size.min === size.max ? 'fixed' : `${shown_size(view, size.min)}–${shown_size(view, size.max)}`}
         </span>
       </span>
       <span className="jp-dlaas-grow jp-dlaas-small" data-tone={said.warn ? 'warn' : undefined}>
@@ -303,7 +327,10 @@ export function Notes({ notes }: { notes: readonly INote[] }): React.JSX.Element
   if (notes.length === 0) {
     return null;
   }
-  const gist = notes.length === 1 ? notes[0].text.replace(/`/g, '').split('\n')[0] : `${notes.length} about what was sent`;
+  const gist =
+    notes.length === 1
+      ? notes[0].text.replace(/`/g, '').split('\n')[0]
+      : `${notes.length} about what was sent`;
   return (
     <Fold title="Notes" gist={gist}>
       {() => (
@@ -342,7 +369,11 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
   const { view, progress, curves } = props.state;
   const facts: (IFact | null)[] = [];
   if (view.state === 'HALTED' && progress) {
-    facts.push({ label: 'Checkpoint', value: `step ${format.count(progress.step)}`, small: '' });
+    facts.push({
+      label: 'Checkpoint',
+      value: `step ${format.count(progress.step)}`,
+      small: ''
+    });
   }
   if (isFinal(view.state) && view.ended_s !== null) {
     const queued = view.started_s === null ? null : view.started_s - view.submitted_s;
@@ -368,7 +399,11 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
   }
   facts.push(resize_fact(view));
   if (view.restarts > 0) {
-    facts.push({ label: 'Restarts', value: format.count(view.restarts), small: 'from the last checkpoint' });
+    facts.push({
+      label: 'Restarts',
+      value: format.count(view.restarts),
+      small: 'from the last checkpoint'
+    });
   }
   const shown = facts.filter((f): f is IFact => f !== null);
   if (shown.length === 0) {

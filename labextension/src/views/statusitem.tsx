@@ -16,7 +16,9 @@ export interface IStatusProps {
 }
 
 /** `1 running · ends 14:52–14:55 · 2 queued`, or null when there is nothing of mine. */
-export function status_text(props: Omit<IStatusProps, 'onOpen'>): { icon: IconName; text: string; bad: boolean } | null {
+export function status_text(
+  props: Omit<IStatusProps, 'onOpen'>
+): { icon: IconName; text: string; bad: boolean } | null {
   const open = props.views.filter(v => !isFinal(v.state));
   const queued = open.filter(v => v.state === 'QUEUED').length;
   const running = open.filter(v => v.state !== 'QUEUED' && v.state !== 'HALTED');
@@ -24,7 +26,11 @@ export function status_text(props: Omit<IStatusProps, 'onOpen'>): { icon: IconNa
     return null;
   }
   if (props.stale) {
-    return { icon: 'plug', text: `Training: last heard ${format.ago(props.now_s - props.heard_s)}`, bad: false };
+    return {
+      icon: 'plug',
+      text: `Training: last heard ${format.ago(props.now_s - props.heard_s)}`,
+      bad: false
+    };
   }
   const parts: string[] = [];
   if (props.failed.length) {
@@ -34,7 +40,9 @@ export function status_text(props: Omit<IStatusProps, 'onOpen'>): { icon: IconNa
     parts.push(`${running.length} running`);
     const progress = running.length === 1 ? running[0].progress : null;
     if (progress && progress.left_s_low !== null && progress.left_s_high !== null && !props.failed.length) {
-      parts.push(`ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`);
+      parts.push(
+        `ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
+      );
     }
   }
   if (queued) {
@@ -52,7 +60,10 @@ export function StatusItem(props: IStatusProps): React.JSX.Element | null {
   if (!said) {
     return null;
   }
-  const spoken = said.text.replace(/^Training: /, '').replace(/ · /g, ', ').replace(/–/g, ' to ');
+  const spoken = said.text
+    .replace(/^Training: /, '')
+    .replace(/ · /g, ', ')
+    .replace(/–/g, ' to ');
   return (
     <button
       type="button"

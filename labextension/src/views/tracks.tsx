@@ -59,7 +59,12 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
     padding: [5, 0, 2, 0],
     legend: { show: false },
     select: { show: false, left: 0, top: 0, width: 0, height: 0 },
-    cursor: { y: false, drag: { x: false, y: false }, sync: { key: now().sync }, points: { size: 6 } },
+    cursor: {
+      y: false,
+      drag: { x: false, y: false },
+      sync: { key: now().sync },
+      points: { size: 6 }
+    },
     axes: [{ show: false }, { show: false }],
     scales: {
       x: { time: false, range: () => [0, now().chart.end] },
@@ -74,10 +79,16 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
         paths: track.stepped ? uPlot.paths.stepped?.({ align: 1 }) : undefined,
         points: { show: u => !track.filled && u.data[0].length <= 3 }
       },
-      { stroke: () => faded(box, '--jp-brand-color1', 28), width: 1, points: { show: false } }
+      {
+        stroke: () => faded(box, '--jp-brand-color1', 28),
+        width: 1,
+        points: { show: false }
+      }
     ],
     hooks: {
-      drawClear: [u => (now().track.kind === 'gpus' ? undefined : middle_line(u, colour(box, '--jp-border-color2')))],
+      drawClear: [
+        u => (now().track.kind === 'gpus' ? undefined : middle_line(u, colour(box, '--jp-border-color2')))
+      ],
       draw: [u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55))],
       setCursor: [
         u => {
@@ -116,7 +127,10 @@ function Plot(props: IPlotProps): React.JSX.Element {
     });
     sized.observe(element);
     const themed = new MutationObserver(() => made.redraw());
-    themed.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light'] });
+    themed.observe(document.body, {
+      attributes: true,
+      attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light']
+    });
     return () => {
       sized.disconnect();
       themed.disconnect();
@@ -129,7 +143,14 @@ function Plot(props: IPlotProps): React.JSX.Element {
     plot.current?.setData([track.line.x, track.line.y, track.faint ?? track.line.x.map(() => null)]);
   });
 
-  return <div ref={box} className="jp-dlaas-plot" role="img" aria-label={`${track.label}, ${track.value} ${track.unit}`.trim()} />;
+  return (
+    <div
+      ref={box}
+      className="jp-dlaas-plot"
+      role="img"
+      aria-label={`${track.label}, ${track.value} ${track.unit}`.trim()}
+    />
+  );
 }
 
 function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX.Element {
@@ -151,7 +172,8 @@ function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX
         onPoint={point => {
           // under the pointer the label shows that point; moving a mouse need not go through React
           if (value.current) {
-            value.current.textContent = point === null ? (value.current.dataset.value ?? '') : track.show(point);
+            value.current.textContent =
+              point === null ? (value.current.dataset.value ?? '') : track.show(point);
           }
         }}
       />
@@ -163,7 +185,9 @@ function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX
   );
 }
 
-const left = (x: number): React.CSSProperties => ({ left: `${(100 * x).toFixed(2)}%` });
+const left = (x: number): React.CSSProperties => ({
+  left: `${(100 * x).toFixed(2)}%`
+});
 
 /** Loss, accuracy and whatever else is logged, throughput and size: one time axis, resizes as lines through all. */
 export function Tracks({ state }: { state: IJobState }): React.JSX.Element | null {
@@ -185,6 +209,7 @@ export function Tracks({ state }: { state: IJobState }): React.JSX.Element | nul
                   key={mark.key}
                   type="button"
                   style={left(Math.min(0.97, Math.max(0.03, mark.x)))}
+                  aria-label={`${mark.text}, ${mark.cause}`}
                   title={mark.title}
                   data-tight={mark.tight ? '' : undefined}
                 >

@@ -40,7 +40,13 @@ export function cells_that_go(cells: readonly ICellSource[]): string[] {
 
 export function first_form(cells: readonly ICellSource[], path: string, pool: IPoolView | null): ITrainForm {
   const most = Math.max(1, pool?.devices_total ?? 1);
-  return { name: name_of(path), learners_min: 1, learners_max: most, priority: 0, sent: cells_that_go(cells) };
+  return {
+    name: name_of(path),
+    learners_min: 1,
+    learners_max: most,
+    priority: 0,
+    sent: cells_that_go(cells)
+  };
 }
 
 /** The cells as the server takes them: the reader's choice is all that counts, so tags do not travel. */
@@ -63,7 +69,10 @@ export function TrainForm(props: {
   const id = React.useId();
   const unit = pool?.unit ?? 'GPU';
   const toggle = (cell: string, on: boolean): void =>
-    onChange({ ...form, sent: on ? [...form.sent, cell] : form.sent.filter(c => c !== cell) });
+    onChange({
+      ...form,
+      sent: on ? [...form.sent, cell] : form.sent.filter(c => c !== cell)
+    });
   return (
     <div className="jp-dlaas">
       <div className="jp-dlaas-form">
@@ -112,7 +121,11 @@ export function TrainForm(props: {
                 value={form.learners_min}
                 onChange={event => {
                   const least = whole(event.target.value, 1);
-                  onChange({ ...form, learners_min: least, learners_max: Math.max(least, form.learners_max) });
+                  onChange({
+                    ...form,
+                    learners_min: least,
+                    learners_max: Math.max(least, form.learners_max)
+                  });
                 }}
               />
               to
@@ -122,7 +135,12 @@ export function TrainForm(props: {
                 min={form.learners_min}
                 aria-label={`Greatest number of ${format.units(unit, 2)}`}
                 value={form.learners_max}
-                onChange={event => onChange({ ...form, learners_max: whole(event.target.value, form.learners_min) })}
+                onChange={event =>
+                  onChange({
+                    ...form,
+                    learners_max: whole(event.target.value, form.learners_min)
+                  })
+                }
               />
             </div>
             <span className="jp-dlaas-label">Priority</span>
@@ -139,7 +157,9 @@ export function TrainForm(props: {
       </div>
       <div className="jp-dlaas-preview">
         {`${form.sent.length} of ${cells.length} cells go`}
-        {pool ? <span>{`${pool.devices_free} of ${pool.devices_total} ${format.units(unit, pool.devices_total)} are free now`}</span> : null}
+        {pool ? (
+          <span>{`${pool.devices_free} of ${pool.devices_total} ${format.units(unit, pool.devices_total)} are free now`}</span>
+        ) : null}
       </div>
     </div>
   );

@@ -1,0 +1,324 @@
+import { cleanup, fireEvent, render, screen, within } from '@testing-library/react';
+import * as React from 'react';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+
+import { state_of_copy } from '../src/model/job';
+import type { IJobState } from '../src/model/job';
+import type { IJobView } from '../src/protocol';
+import { type IJobCardProps, JobCard } from '../src/views/card';
+import type { ICardHandlers } from '../src/views/handlers';
+import * as golden from './golden';
+
+const NOW_S = 1_773_497_801;
+
+function handlers() {
+  return {
+    scale: vi.fn<ICardHandlers['scale']>(),
+    act: vi.fn<ICardHandlers['act']>(),
+    retry_connection: vi.fn(),
+    allow: vi.fn(),
+    copy_report: vi.fn(),
+    go_to_cell: vi.fn(),
+    open_menu: vi.fn()
+  };
+}
+
+function state_of(view: IJobView, more: Partial<IJobState> = {}): IJobState {
+  const connection = {
+    kind: 'live' as const,
+    heard_s: NOW_S,
+    retry_s: null,
+    stale: false
+  };
+  const copy = state_of_copy({ ...golden.bundle(), job: view }, connection);
+  return { ...copy, live: true, ...more };
+}
+
+let called: ReturnType<typeof handlers>;
+
+function show(state: IJobState, more: Partial<IJobCardProps> = {}): HTMLElement {
+  called = handlers();
+  render(<JobCard state={state} handlers={called} now_s={NOW_S} allowed {...more} />);
+  return screen.getByRole('region', { name: `Job ${state.view.id}` });
+}
+
+beforeEach(() => vi.useFakeTimers());
+afterEach(() => {
+  cleanup();
+  vi.useRealTimers();
+});
+
+describe('the card', () => {
+  it.each([
+    ['queued', 'Queued', ['Halt', 'Cancel']],
+    ['deploying', 'Deploying', ['Halt', 'Cancel']],
+    ['processing', 'Processing', ['Halt', 'Cancel']],
+    ['scaling', 'Processing · scaling 2 → 4', ['Halt', 'Cancel']],
+    ['halting', 'Processing · halting', ['Cancel']],
+    ['halted', 'Halted', ['Resume', 'Cancel']],
+    ['completed', 'Completed', ['Run again']],
+    ['failed', 'Failed · your code', []],
+    ['cancelled', 'Cancelled', ['Retry as it was']]
+  ])('%s: shows the state and exactly the actions that the server allows', (name, label, actions) => {
+    const view = golden.job(name);
+    const card = show(state_of(view));
+    const group = within(card).getByRole('group', {
+      name: `Actions for ${view.id}`
+    });
+    const buttons = within(group).getAllByRole('button');
+
+    expect(card.dataset.status).toBe(view.state.toLowerCase());
+    expect(within(card).getByRole('heading', { name: view.id })).toBeDefined();
+    expect(card.querySelector('.jp-dlaas-status')?.textContent).toBe(label);
+    expect(buttons.map(b => b.getAttribute('aria-label') ?? b.textContent)).toEqual([
+      ...actions,
+      `More actions for ${view.id}`
+    ]);
+  });
+
+  it('says how far training is, also to a screen reader', () => {
+    show(state_of(golden.job('processing')));
+
+    expect(screen.getByRole('progressbar', { name: 'Progress' }).getAttribute('aria-valuetext')).toBe(
+      'Epoch 8 of 30, 24 percent, 27 to 30 minutes left'
+    );
+    expect(screen.getByText('27–30 min left')).toBeDefined();
+  });
+
+  it('shows one track per metric and the resizes as marks', () => {
+    const card = show(state_of(golden.job('processing')));
+    const metrics = within(card).getByRole('group', { name: 'Metrics' });
+
+    expect(
+      within(metrics)
+        .getAllByRole('img')
+        .map(i => i.getAttribute('aria-label'))
+    ).toEqual(['Loss, 0.437', 'Accuracy, 86.1%', 'GPUs, 4']);
+    expect(within(metrics).getByRole('button', { name: '2 → 4, you' }).title).toContain('38 ms of pause');
+  });
+
+  it('cancels in two steps', () => {
+    show(state_of(golden.job('processing')));
+    fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
+    expect(called.act).not.toHaveBeenCalled();
+
+    fireEvent.click(screen.getByRole('button', { name: 'Keep' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Cancel job' }));
+
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('cancel');
+  });
+
+  it('cancels at once what ran for less than a minute', () => {
+    show(state_of({ ...golden.job('processing'), started_s: NOW_S - 20 }));
+    fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
+
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('cancel');
+  });
+
+  it('shows what a job waits for, and halts and resumes', () => {
+    show(state_of(golden.job('queued')));
+    expect(screen.getByText('4 GPUs at once; 2 are free now. bert-47 holds 2.')).toBeDefined();
+    cleanup();
+
+    show(state_of(golden.job('halted')));
+    fireEvent.click(screen.getByRole('button', { name: 'Resume' }));
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('resume');
+  });
+});
+
+describe('the stepper', () => {
+  it('moves by one learner and shows what is held beside what is wanted', () => {
+    show(state_of(golden.job('scaling')));
+    const number = screen.getByRole('spinbutton', {
+      name: 'GPUs of resnet-48'
+    });
+
+    expect(number.getAttribute('aria-valuetext')).toBe('2 now, 4 wanted');
+    fireEvent.click(screen.getByRole('button', { name: 'Add a GPU to resnet-48' }));
+    expect(called.scale).toHaveBeenLastCalledWith(5);
+    fireEvent.click(screen.getByRole('button', { name: 'Remove a GPU from resnet-48' }));
+    expect(called.scale).toHaveBeenLastCalledWith(3);
+    fireEvent.click(screen.getByRole('button', { name: 'Stay at 2' }));
+    expect(called.scale).toHaveBeenLastCalledWith(2);
+  });
+
+  it('follows the keyboard', () => {
+    show(state_of(golden.job('processing')));
+    const number = screen.getByRole('spinbutton', {
+      name: 'GPUs of resnet-48'
+    });
+    for (const key of ['ArrowUp', 'ArrowDown', 'Home', 'End', '6', 'Enter']) {
+      fireEvent.keyDown(number, { key });
+    }
+
+    expect(called.scale.mock.calls.map(c => c[0])).toEqual([5, 3, 1, 8, 6]);
+  });
+
+  it('counts devices where a learner has several, and sends learners', () => {
+    show(state_of({ ...golden.job('processing'), gpus_per_learner: 2 }));
+    const number = screen.getByRole('spinbutton', {
+      name: 'GPUs of resnet-48'
+    });
+
+    expect([number.getAttribute('aria-valuenow'), number.getAttribute('aria-valuemax')]).toEqual(['8', '16']);
+    fireEvent.keyDown(number, { key: 'ArrowUp' });
+    expect(called.scale).toHaveBeenLastCalledWith(5);
+  });
+
+  it('stays within its bounds and says why', () => {
+    const view = golden.job('processing');
+    show(state_of({ ...view, size: { ...view.size, wish: 8, held: 8 } }));
+    const add = screen.getByRole('button', { name: 'Add a GPU to resnet-48' });
+    fireEvent.click(add);
+
+    expect(called.scale).not.toHaveBeenCalled();
+    expect(add.getAttribute('aria-disabled')).toBe('true');
+    expect(screen.getByText('8 is the most this job asked for.')).toBeDefined();
+  });
+
+  it('is off, with the server’s reason, while the server says so', () => {
+    show(state_of(golden.job('halting')));
+    fireEvent.click(screen.getByRole('button', { name: 'Add a GPU to resnet-48' }));
+
+    expect(called.scale).not.toHaveBeenCalled();
+    expect(screen.getByText('the job is halting')).toBeDefined();
+  });
+
+  it('says what was refused and why', () => {
+    const wish = {
+      learners: null,
+      unconfirmed: false,
+      refusal: 'Queue vision may borrow 1 GPU.'
+    };
+    const card = show(state_of(golden.job('processing'), { wish }));
+
+    expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
+      'Stayed at 4. Queue vision may borrow 1 GPU.'
+    );
+  });
+});
+
+describe('a failure', () => {
+  it('says what, where and what to do, in this order', () => {
+    const card = show(state_of(golden.job('failed')));
+    const alert = within(card).getByRole('alert');
+
+    expect([...alert.querySelectorAll('dt')].map(t => t.textContent)).toEqual([
+      'What',
+      'Where',
+      'What to do'
+    ]);
+    expect(alert.textContent).toContain('RuntimeError: mat1 and mat2 shapes');
+    expect(alert.textContent).toContain('Raised by 4 learners at step 1,203; shown once.');
+    expect(alert.querySelector('[data-tone=bad]')?.textContent).toBe('14        return self.head(x)');
+  });
+
+  it('offers the cell, the retry and the report', () => {
+    show(state_of(golden.job('failed')));
+    fireEvent.click(screen.getByRole('button', { name: 'Go to cell [5]' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Retry as it was' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Copy report' }));
+
+    expect(called.go_to_cell).toHaveBeenCalledTimes(1);
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('retry');
+    expect(called.copy_report).toHaveBeenCalledTimes(1);
+  });
+});
+
+describe('a card without a word from the server', () => {
+  const stale = {
+    kind: 'lost' as const,
+    heard_s: NOW_S - 12,
+    retry_s: NOW_S + 4,
+    stale: true
+  };
+
+  it('says so, keeps its state and stops offering', () => {
+    const card = show(state_of(golden.job('processing'), { connection: stale }));
+    fireEvent.click(screen.getByRole('button', { name: /^Halt/ }));
+
+    expect(card.dataset.status).toBe('processing');
+    expect(card.querySelector('.jp-dlaas-banner')?.textContent).toContain(
+      'Last heard 12 s ago. The job goes on without this page. Trying again in 4 s.'
+    );
+    expect(called.act).not.toHaveBeenCalled();
+    fireEvent.click(screen.getByRole('button', { name: 'Try now' }));
+    expect(called.retry_connection).toHaveBeenCalledTimes(1);
+  });
+
+  it('asks first in a notebook that is not trusted', () => {
+    show(state_of(golden.job('completed')), { allowed: false });
+    fireEvent.click(screen.getByRole('button', { name: 'Allow for this job' }));
+
+    expect(called.allow).toHaveBeenCalledTimes(1);
+  });
+
+  it('offers nothing for a job of another pool', () => {
+    show(state_of(golden.job('processing')), { other_pool: 'lab' });
+
+    expect(screen.queryByRole('group', { name: 'Actions for resnet-48' })).toBeNull();
+    expect(screen.getByText(/another pool, lab/)).toBeDefined();
+  });
+});
+
+describe('folded parts', () => {
+  const open = (title: string): void => {
+    const details = screen
+      .getByText(title, { selector: 'summary b' })
+      .closest('details') as HTMLDetailsElement;
+    details.open = true;
+    fireEvent(details, new Event('toggle'));
+  };
+
+  it('hold the learners', () => {
+    show(state_of(golden.job('processing')));
+    open('Learners');
+
+    expect(within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')).toHaveLength(5);
+  });
+
+  it('hold the log, with a filter and a level', () => {
+    const row = (line: number, text: string, level: 'plain' | 'warn') => ({
+      key: `0:${line}`,
+      member: 0,
+      line,
+      at_s: 1,
+      text,
+      level
+    });
+    const rows = [row(0, 'hello', 'plain'), row(1, '<b>UserWarning</b>', 'warn')];
+    const log = {
+      rows,
+      count: 2,
+      warnings: 1,
+      errors: 0,
+      dropped: 0,
+      last_s: 1
+    };
+    show(state_of(golden.job('processing'), { log }));
+    open('Log');
+    const box = screen.getByRole('log', { name: 'Log' });
+    expect(box.getAttribute('aria-live')).toBe('off');
+    expect(box.querySelectorAll('[data-line]')).toHaveLength(2);
+    expect(box.textContent).toContain('<b>UserWarning</b>');
+
+    fireEvent.change(screen.getByRole('searchbox', { name: 'Filter log lines' }), {
+      target: { value: 'HELL' }
+    });
+    expect([...box.querySelectorAll('[data-line]')].map(l => (l as HTMLElement).dataset.line)).toEqual(['0']);
+    expect(box.querySelector('mark')?.textContent).toBe('hell');
+
+    fireEvent.change(screen.getByRole('searchbox', { name: 'Filter log lines' }), { target: { value: '' } });
+    fireEvent.click(screen.getByRole('radio', { name: /Warnings/ }));
+    expect([...box.querySelectorAll('[data-line]')].map(l => (l as HTMLElement).dataset.line)).toEqual(['1']);
+    expect(screen.getByRole('switch', { name: 'Follow' }).getAttribute('aria-checked')).toBe('true');
+  });
+
+  it('hold the notes, with names as code', () => {
+    show(state_of(golden.job('processing')));
+    open('Notes');
+
+    expect(screen.getByText('model', { selector: 'code' })).toBeDefined();
+  });
+});

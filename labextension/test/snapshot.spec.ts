@@ -1,0 +1,56 @@
+import { describe, expect, it } from 'vitest';
+
+import { state_of_copy } from '../src/model/job';
+import { blocks, bundle_of, html_of, text_of } from '../src/model/snapshot';
+import { type Point, asBundle } from '../src/protocol';
+import * as golden from './golden';
+
+const CONNECTION = {
+  kind: 'live' as const,
+  heard_s: 0,
+  retry_s: null,
+  stale: false
+};
+
+describe('what the notebook keeps of an ended job', () => {
+  it('is a bundle that the page can read again', () => {
+    const copy = { ...golden.bundle(), job: golden.job('completed') };
+    const kept = bundle_of(state_of_copy(copy, CONNECTION), 'lab');
+
+    expect(asBundle(JSON.parse(JSON.stringify(kept)))).toEqual(kept);
+    expect(kept.job.state).toBe('COMPLETED');
+  });
+
+  it('holds at most 200 points of a curve', () => {
+    const loss = Array.from({ length: 900 }, (_, i): Point => [i, i, i]);
+    const state = {
+      ...state_of_copy(golden.bundle(), CONNECTION),
+      curves: new Map([['loss', loss]])
+    };
+
+    expect(bundle_of(state, 'lab').curves.loss.length).toBeLessThanOrEqual(200);
+  });
+
+  it('is a plain table elsewhere: no style, class, script or link, and text stays text', () => {
+    const html = html_of({
+      ...golden.bundle(),
+      log: ['<script>alert(1)</script>']
+    });
+
+    expect(html).not.toMatch(/<(script|style|a|img)|class=|style=/);
+    expect(html).toContain('&lt;script&gt;');
+    expect(html).toContain('GPUs');
+    expect(html.length).toBeLessThan(8000);
+  });
+
+  it('is one line of text', () => {
+    expect(text_of({ ...golden.bundle(), job: golden.job('completed') })).toBe(
+      'resnet-48: completed · accuracy 94.1% at epoch 30'
+    );
+  });
+
+  it('draws curves as blocks', () => {
+    const points: Point[] = [0, 1, 2].map(i => [i, i, i]);
+    expect(blocks(points)).toBe('▁▅█ 0 → 2');
+  });
+});
