@@ -48,6 +48,8 @@ def main(arguments: list[str]) -> NoReturn:
             context.control.state(storing=True)
             body |= _store_results(context)
         body |= _end(context)
+        if body["outcome"] == "ok" and body.pop("saw_stop", False):
+            body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
     finally:
         # Whatever went wrong above was ours; the process must still end, and the guardian sees that no word was left.
         if body:

@@ -63,7 +63,7 @@ class Chronicle:
         self.checkpoints()
         if one.rank == 0:
             self._last_step_s = result.at_s if result is not None and result.at_s else self._last_progress_s()
-            if result is not None and result.outcome in ("ok", "left"):
+            if result is not None and result.outcome == "ok":
                 self.committed(one.generation, [decode(Range, part) for part in result.trained])
         self.journal.append(
             FactKind.LEARNER_DOWN,

@@ -63,10 +63,10 @@ def decide(wanted: Wanted | None, seen: Seen) -> Act:
     return Act.HALTED if seen.is_leaving else Act.WAIT
 
 
-def agree(promises: Iterable[int | None]) -> int:
+def agree(passed: Iterable[int | None]) -> int:
     """The boundary at which all leave: the first that none of them has passed.
 
-    A learner promises not to pass the boundary after its present one before it is told where to stop. One that has not
-    begun yet (None) will come to every boundary.
+    Each learner said how many boundaries it has passed, and that it passes no other before it is told where to stop.
+    One that has not begun yet (None) will come to every boundary.
     """
-    return max((0 if tick is None else tick + 1 for tick in promises), default=0)
+    return max((0 if count is None else count for count in passed), default=0)

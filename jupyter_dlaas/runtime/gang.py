@@ -39,6 +39,8 @@ class Learner:
     began_s: float = 0.0
     is_asked: bool = False
     """It was told to leave or to end: how it ends says nothing about it."""
+    is_limited: bool = False
+    """It promised somebody to wait at its next boundary."""
     proposed: int = 0
     """The last proposal that went over `line`."""
     is_told: bool = False
@@ -58,6 +60,7 @@ class Learner:
         kind = message.get("t")
         if kind in ("hello", "run", "training"):
             self.uses_run = self.uses_run or message.get("uses_run") is True
+            self.is_limited = self.is_limited or message.get("is_limited") is True
             step, at_s = message.get("step"), message.get("at_s")
             if isinstance(step, int):
                 self.trains_from = step

@@ -188,7 +188,8 @@ class Guardian:
             generation=self._generation,
             alive=len(alive),
             is_broken=bool(self._failed),
-            is_leaving=bool(self._leave_at),
+            # Who waits by an earlier guardian's word cannot go on: then all leave.
+            is_leaving=bool(self._leave_at) or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
         )
 
@@ -257,7 +258,7 @@ class Guardian:
                 self._see_down(gone)
         for member in sorted(waiting - set(living) - earlier.ever):
             self._see_unknown(member)
-        for member in earlier.members - set(earlier.up):  # ended before, and told: only what they were is of interest
+        for member in earlier.members - set(earlier.up):  # ended before, and told: what is of interest is their rank
             rank = earlier.ranks.get(member, 0)
             gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
             self._learners[member] = gone
@@ -266,7 +267,7 @@ class Guardian:
         self._finish_start()
 
     def _see_unknown(self, member: int) -> None:
-        """One that an earlier guardian was about to start: not alive. If it left a log, it lived and ended meanwhile."""
+        """One that an earlier guardian was about to start is not alive. If it left a log, it lived and ended."""
         wanted = self._wanted
         ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
         if wanted is None or not ranks or not (launch.learner_folder(self.job_dir, member) / LOG).exists():

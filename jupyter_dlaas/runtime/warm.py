@@ -27,10 +27,11 @@ def wake(environment: Mapping[str, str]) -> None:
 def restream() -> None:
     """New text streams over descriptors 0 to 2, unbuffered as with PYTHONUNBUFFERED=1."""
     streams: Any = sys  # their types say that nobody replaces them
-    streams.stdin = streams.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    nothing = io.FileIO(0, "r", closefd=False)
+    streams.stdin = streams.__stdin__ = io.TextIOWrapper(io.BufferedReader(nothing), encoding="utf-8")
     for fd, name, errors in ((1, "stdout", "surrogateescape"), (2, "stderr", "backslashreplace")):
         raw = io.FileIO(fd, "w", closefd=False)
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
         setattr(streams, name, stream)
         setattr(streams, f"__{name}__", stream)
 

@@ -1,0 +1,87 @@
+"""What was logged: metrics.jsonl, and `run.history` made of it, whole over halts, resizes and crashes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["History", "Metrics", "number_of"]
+
+History = dict[str, list[float]]
+"""Metric -> all its values in the order in which they were logged."""
+
+
+def number_of(name: str, value: Any) -> float:
+    """A logged value as a number: also tensors and arrays of one element. Raises TypeError."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int | float):
+        return float(value)
+    raise TypeError(f"run.log({name}=…): a {type(value).__name__} is no number")
+
+
+class Metrics:
+    """The file of one job, as its present rank 0 goes on with it; without a path only the history is kept."""
+
+    def __init__(self, path: Path | None, step: int | None) -> None:
+        """`step`: training goes on from there; None: it starts. What was logged for later steps is taken back."""
+        self.history: History = {}
+        self._path = path
+        self._fd: int | None = None
+        self._is_later = False
+        self._step = -1 if step is None else step
+        if path is not None:
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        kept: list[tuple[int, dict[str, Any]]] = []
+        for line in data[: data.rfind(b"\n") + 1].splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if "rewind" in record:
+                kept = [one for one in kept if one[0] <= record["rewind"]]
+            elif isinstance(record.get("values"), dict):
+                kept.append((int(record.get("step", 0)), record["values"]))
+        self._is_later = any(step > self._step for step, _ in kept)
+        for step, values in kept:
+            if step <= self._step:
+                self._keep(values)
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self.history.setdefault(name, []).append(math.nan if value is None else value)
+
+    def open(self) -> None:
+        """Take the file over as its writer: a torn line goes, and what no longer counts is taken back."""
+        if self._path is None or self._fd is not None:
+            return
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(fd).st_size
+        tail = os.pread(fd, 1 << 16, max(0, size - (1 << 16)))
+        torn = len(tail) - (tail.rfind(b"\n") + 1)
+        if torn:
+            os.ftruncate(fd, size - torn)
+        self._fd = fd
+        if self._is_later:
+            self._write({"t": time.time(), "rewind": self._step})
+
+    def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
+        """Add one record. NaN and the infinities, which JSON lacks, are written as null."""
+        self._keep(dict(values))
+        if self._fd is not None:
+            sent = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        assert self._fd is not None
+        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")

@@ -1,0 +1,68 @@
+"""How far training is, and how long it will still take: `progress.json`, at most five times a second."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.protocol import Progress
+from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.wire import encode
+
+__all__ = ["Meter"]
+
+_EVERY_S: Final = 0.2
+_WINDOW_S: Final = 10.0
+
+
+class Meter:
+    """Counts steps and tells. Without a path it does nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.epochs: int | None = None
+        self.steps_per_epoch = 0
+        self._told_s = 0.0
+        self._marks: list[tuple[float, int, int]] = []
+        self._samples = 0
+
+    def step(self, epoch: int, step: int, samples: int) -> None:
+        """A step began. Cheap: mostly one look at the clock."""
+        if self._path is None:
+            return
+        self._samples += samples
+        if time.monotonic() - self._told_s >= _EVERY_S:
+            self.tell(epoch, step)
+
+    def tell(self, epoch: int, step: int, *, force: bool = False) -> None:
+        """Write progress, if somebody is to read it."""
+        now = time.monotonic()
+        if self._path is None or (not force and now - self._told_s < _EVERY_S):
+            return
+        self._told_s = now
+        self._marks = [mark for mark in self._marks if now - mark[0] <= _WINDOW_S][-60:]
+        self._marks.append((now, step, self._samples))
+        first = self._marks[0]
+        lasted_s = now - first[0]
+        rate = (step - first[1]) / lasted_s if lasted_s > 0 and step > first[1] else None
+        samples = (self._samples - first[2]) / lasted_s if lasted_s > 0 and self._samples > first[2] else None
+        steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
+        fraction = min(step / steps, 1.0) if steps else (epoch / self.epochs if self.epochs else None)
+        left_s = (steps - step) / rate if steps and rate and steps >= step else None
+        progress = Progress(
+            epoch=epoch,
+            epochs=self.epochs,
+            step=step,
+            steps=steps,
+            fraction=fraction,
+            steps_per_s=rate,
+            samples_per_s=samples,
+            left_s_low=None if left_s is None else left_s * 0.85,
+            left_s_high=None if left_s is None else left_s * 1.25,
+            at_s=time.time(),
+        )
+        with suppress(OSError):  # a full disk must not end the training
+            write_whole(self._path, json.dumps(encode(progress)).encode())

@@ -1,0 +1,427 @@
+"""`run = dlaas.run()`: what four lines of a training program talk to. Inside a job, and outside of any."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner import checkpoints, streams, values
+from jupyter_dlaas.learner.context import Context, Leave, current
+from jupyter_dlaas.learner.data import Plan, Source, length, plan, shares, source_of
+from jupyter_dlaas.learner.halting import Boundaries
+from jupyter_dlaas.learner.metrics import History, Metrics, number_of
+from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.progress import Meter
+from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.runtime.manifests import Range
+from jupyter_dlaas.wire import DlaasError, encode
+
+__all__ = ["Batches", "Run", "log_printed", "run"]
+
+OUTSIDE: Final = "dlaas-checkpoints"
+"""Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
+
+
+class NotYet(DlaasError):
+    """A promise of a later version."""
+
+    code = "not_yet"
+
+
+class NotPreparable(DlaasError):
+    """Something given to run.prepare holds no state that a checkpoint could keep."""
+
+    code = "not_preparable"
+
+
+def run() -> Run:
+    """The run of this program. In a job always the same one; outside, each call begins a run with one learner."""
+    context = current()
+    if context is None:
+        return Run(None)
+    one = _run_of(context)
+    context.control.state(uses_run=True)
+    return one
+
+
+def _run_of(context: Context) -> Run:
+    if not _runs:
+        _runs.append(Run(context))
+    return _runs[0]
+
+
+_runs: list[Run] = []
+
+
+def log_printed(found: dict[str, float]) -> None:
+    """Take numbers that `--metric` patterns found in printed lines."""
+    context = current()
+    if context is not None:  # a program that only prints does not take part in more than that
+        _run_of(context)._log(found, "log")
+
+
+class Run:
+    """Position, state and talk of one training program. Made by `run()`."""
+
+    def __init__(self, context: Context | None) -> None:
+        self._context = context
+        self.rank: int = context.rank if context else 0
+        self.world_size: int = context.world_size if context else 1
+        self.state: dict[str, Any] = {}
+        """Travels with the job: put in what a restart must know."""
+        self._boundaries = Boundaries(context.control if context else None)
+        self._objects: list[tuple[str, Any]] = []
+        self._gang: Any = None
+        self._hooks: list[Callable[[], object]] = []
+        self._epoch = self._call = self._index = self._step = 0
+        self._seed = context.seed if context else derive(time.time_ns())
+        self._resume: Position | None = None
+        self._restored: dict[str, Any] | None = None
+        self._has_begun = self._is_looping = self._saw_stop = False
+        self._wants_checkpoint = False
+        self._counts_epochs = False
+        self._share = 1
+        self._base: values.Base = {}
+        self._trained: list[Range] = []
+        self._last_step_s: float | None = None
+        self._saved_s = time.monotonic()
+        job_dir = context.job_dir if context else None
+        self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
+        step = self._load(context) if context else None
+        self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
+        if context is not None:
+            source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+            self._counts_epochs = "batches(" not in source
+            if self.rank == 0:
+                self._metrics.open()
+            context.at_end.append(self._end)
+
+    # -- who and where -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_main(self) -> bool:
+        """True in one learner of the gang: the one that should write files."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> Any:
+        """Where tensors belong: a torch.device where torch is in use, else its name."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return "cpu"
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    @property
+    def output_dir(self) -> Path:
+        """A folder for files of one's own: what is in it is listed on the job's card."""
+        if self._context is not None:
+            return self._context.output_dir
+        folder = Path("dlaas-output")
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def history(self) -> History:
+        """All that was logged, by name: `run.history["loss"]`. Complete over halts and restarts."""
+        return self._metrics.history
+
+    @property
+    def should_stop(self) -> bool:
+        """True once the job is to leave: for loops of one's own, which end by themselves then."""
+        self._begin()
+        self._saw_stop = self._saw_stop or self._boundaries.is_stopping
+        return self._saw_stop
+
+    def on_halt(self, fn: Callable[[], object]) -> Callable[[], object]:
+        """Call `fn` before the learner leaves, just before the checkpoint is written. Usable as a decorator."""
+        self._hooks.append(fn)
+        return fn
+
+    def request_gpus(self, number: int) -> None:
+        """Ask for another size from within the program."""
+        raise NotYet(f"run.request_gpus({number}): not in this version yet; use the card, %dlaas scale or Job.scale")
+
+    # -- objects -------------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self, *objects: Any, scheduler: Any = None, scaler: Any = None, ddp: dict[str, Any] | None = None
+    ) -> Any:
+        """Hand over model and optimiser (or several), and get them back, ready for any number of learners.
+
+        They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
+        where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
+        """
+        given = [one for one in (*objects, scheduler, scaler) if one is not None]
+        for one in given:
+            if not callable(getattr(one, "state_dict", None)) or not callable(getattr(one, "load_state_dict", None)):
+                hint = (
+                    "give data to run.batches(data, batch_size)" if hasattr(one, "__len__") else "it has no state_dict"
+                )
+                raise NotPreparable(f"run.prepare: a {type(one).__name__} cannot be prepared: {hint}")
+        torch = sys.modules.get("torch")
+        for one in given:
+            self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
+            if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
+                one.to(self.device)
+        self._put_back_objects()
+        if torch is not None and self.world_size > 1:
+            self._meet()
+            for one in given:
+                if isinstance(one, torch.nn.Module):
+                    self._gang.wrap(one, dict(ddp or {}))
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def _meet(self) -> None:
+        if self._gang is None:
+            module = importlib.import_module("jupyter_dlaas.learner.ddp")
+            self._gang = module.Gang(self.device, self.rank, self.world_size)
+            self._gang.check_step(self._step)
+
+    # -- loops ---------------------------------------------------------------------------------------------------------
+
+    def epochs(self, number: int | None = None) -> Iterator[int]:
+        """The epochs that are still to do, from 0 on; after a restart from the one that was left."""
+        if number is None:
+            number = self._context.spec.epochs if self._context else None
+        if number is None:
+            raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
+        self._begin()
+        self._meter.epochs = number
+        for epoch in range(self._resume.epoch if self._resume else 0, number):
+            self._epoch, self._call = epoch, 0
+            if self._counts_epochs:
+                self._boundary(Position(epoch=epoch, step=self._step))
+                self._reach()
+                self._count()
+            yield epoch
+            self._meter.tell(epoch + 1, self._step)
+
+    def batches(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool | None = None,
+        drop_last: bool | None = None,
+        **options: Any,
+    ) -> Batches:
+        """One pass over the data. Each sample once, whatever the number of learners and however often it changes.
+
+        `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are taken
+        over), a tensor or array, or a tuple of them. `batch_size` counts over all learners together, so that the size
+        of the gang does not change the training. Further options go to torch's DataLoader.
+        """
+        return Batches(self, source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options))
+
+    def _pass(self, source: Source) -> Iterator[Any]:
+        self._begin()
+        self._counts_epochs = False
+        call, self._call = self._call, self._call + 1
+        resume = self._resume if self._resume is not None and self._resume.epoch == self._epoch else None
+        if resume is not None and call < resume.call:
+            return  # this pass was made before the checkpoint
+        first = resume.index if resume is not None else 0
+        seed = derive(self._seed, self._epoch, call)
+        todo: Plan = plan(source, seed)
+        self._meter.steps_per_epoch = max(self._meter.steps_per_epoch, todo.steps if call == 0 else 0)
+        mine = shares(source, todo, first, self.rank, self.world_size, derive(seed, self.rank, first))
+        for index in range(first, todo.steps):
+            self._boundary(Position(epoch=self._epoch, call=call, index=index, step=self._step))
+            self._reach()
+            batch, count, total = next(mine)
+            self._share = count
+            if self._gang is not None:
+                self._gang.weight = count / total
+            self._count(total)
+            yield self._placed(batch)
+        if self._gang is not None:
+            self._gang.weight = 1.0 / self.world_size
+            self._gang.share_buffers()
+
+    def _placed(self, batch: Any) -> Any:
+        if "torch" in sys.modules and self.device.type != "cpu":
+            return importlib.import_module("jupyter_dlaas.learner.ddp").to_device(batch, self.device)
+        return batch
+
+    def _count(self, samples: int = 0) -> None:
+        """A step begins: what is logged from now on belongs to it."""
+        self._step += 1
+        last = self._trained[-1] if self._trained else None
+        if last is not None and last.epoch == self._epoch and last.end == self._step - 1:
+            self._trained[-1] = Range(epoch=last.epoch, first=last.first, end=self._step)
+        else:
+            self._trained.append(Range(epoch=self._epoch, first=self._step - 1, end=self._step))
+        self._meter.step(self._epoch, self._step, samples)
+
+    # -- boundaries ----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Called where the loop begins: from here on there is something to keep."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        context = self._context
+        if context is None:
+            return
+        self._base = values.base(context.script)
+        if self.world_size > 1 and "torch" in sys.modules and self._objects:
+            self._meet()
+        if self._resume is None:
+            if self.rank:
+                seed_all(derive(self._seed, self._step, self.rank))
+        else:
+            self._put_back_objects()
+            self._put_back_values()
+        self._boundaries.begin()
+        self._saved_s = time.monotonic()
+        context.control.state(step=self._step, at_s=time.time())
+
+    def _boundary(self, position: Position) -> None:
+        """Between two steps: nothing is half done. Leave here, or write a checkpoint, if it is time."""
+        context = self._context
+        self._is_looping = True
+        if not self._boundaries.may_pass():
+            self._last_step_s = time.time()
+            for hook in self._hooks:
+                hook()
+            if self.rank == 0 and (self._trained or self._resume is None):
+                self._save(position)
+            raise Leave("told")
+        if self.rank or (context is None and not self._wants_checkpoint):
+            return
+        every_s = context.spec.checkpoint_every_s if context else 0.0
+        is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s
+        if (is_time or self._wants_checkpoint or self._boundaries.wants_checkpoint) and self._resume is None:
+            self._save(position)
+
+    def _reach(self) -> None:
+        """The place where a checkpoint was taken: from here on all is as it was then."""
+        if self._resume is None:
+            return
+        self._resume = None
+        self._put_back_values()
+        assert self._restored is not None
+        if self.rank == 0:
+            streams.put_back(self._restored["streams"])
+        else:
+            seed_all(derive(self._seed, self._step, self.rank))
+        self._restored = None
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint: at the next step boundary inside a loop of `epochs` or `batches`, else now.
+
+        Outside of a job it goes to `dlaas-checkpoints/` below the working directory.
+        """
+        self._begin()
+        if self._is_looping:
+            self._wants_checkpoint = True
+        elif self.rank == 0:
+            self._save(Position(epoch=self._epoch, step=self._step))
+
+    def _save(self, position: Position) -> None:
+        context = self._context
+        self._wants_checkpoint = self._boundaries.wants_checkpoint = False
+        script = context.script if context else {}
+        own, left_out = values.changed(script, self._base)
+        content = {
+            "format": 1,
+            "objects": {name: one.state_dict() for name, one in self._objects},
+            "state": self.state,
+            "values": own,
+            "streams": streams.snapshot(),
+        }
+        trained = list(self._trained)
+        try:
+            manifest = checkpoints.save(
+                context.job_dir if context else Path(OUTSIDE),
+                position,
+                content,
+                generation=context.generation if context else 0,
+                learners=self.world_size,
+                trained=trained,
+                left_out=left_out,
+            )
+        except OSError as error:
+            print(f"[no checkpoint at step {self._step}: {error}]", file=sys.stderr, flush=True)
+            return
+        finally:
+            self._saved_s = time.monotonic()
+        del self._trained[: len(trained)]
+        if context is not None:
+            context.control.tell(t="checkpoint", step=manifest.step)
+
+    def _load(self, context: Context) -> int | None:
+        found = checkpoints.load(context.job_dir, may_tidy=self.rank == 0)
+        if found is None:
+            return None
+        manifest, content = found
+        self._restored = content
+        self._resume = position = content["position"]
+        self._epoch, self._step = position.epoch, position.step
+        self.state.update(content["state"])
+        if manifest.left_out and self.rank == 0:
+            names = ", ".join(manifest.left_out)
+            print(f"[changed, but not plain values, so not put back: {names}]", flush=True)
+        return manifest.step
+
+    def _put_back_objects(self) -> None:
+        if self._restored is None:
+            return
+        kept = self._restored["objects"]
+        for name, one in self._objects:
+            if name in kept:
+                one.load_state_dict(kept[name])
+
+    def _put_back_values(self) -> None:
+        if self._restored is not None and self._context is not None:
+            values.put_back(self._context.script, self._restored["values"])
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def log(self, *, reduce: str | None = None, **metrics: Any) -> None:
+        """Log numbers (tensors of one element too). Rank 0's count; with `reduce="mean"` the mean over all samples."""
+        self._begin()
+        if reduce not in (None, "mean"):
+            raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
+        found = {name: number_of(name, value) for name, value in metrics.items()}
+        if reduce == "mean" and self.world_size > 1:
+            self._meet()
+            means: Sequence[float] = self._gang.mean(list(found.values()), float(self._share))
+            found = dict(zip(found, means, strict=True))
+        self._log(found, "run")
+
+    def _log(self, found: dict[str, float], source: str) -> None:
+        # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
+        if self._resume is None:
+            self._metrics.log(found, step=self._step, epoch=self._epoch, source=source)
+
+    def _end(self) -> dict[str, Any]:
+        """What result.json should tell of this run."""
+        if self._has_begun:
+            self._meter.tell(self._epoch + 1, self._step, force=True)
+        found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
+        if self.rank == 0:
+            found["trained"] = [encode(one) for one in self._trained]
+        if self._saw_stop:
+            found["saw_stop"] = True
+        return found
+
+
+class Batches:
+    """One pass over the data, cut for this learner. Iterate over it once; `len()` is the number of steps."""
+
+    def __init__(self, owner: Run, source: Source) -> None:
+        self._run = owner
+        self._source = source
+
+    def __len__(self) -> int:
+        return length(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._run._pass(self._source)

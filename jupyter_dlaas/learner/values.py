@@ -1,0 +1,101 @@
+"""User state: the plain values that a script changes at module level while it trains (`best`, `losses`).
+
+They travel in checkpoints and are put back, so that a list filled epoch by epoch is whole after a restart. Only what
+*changed* since the loop began travels: a constant that depends on the number of learners must be the new one.
+"""
+
+from __future__ import annotations
+
+import numbers
+import pickle
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["LARGEST", "Base", "base", "changed", "is_plain", "put_back"]
+
+LARGEST: Final = 1 << 20
+_MOST_ELEMENTS: Final = 200_000
+_LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
+Base = dict[str, bytes | int]
+"""Per name what it was when the loop began: a plain value's pickle, another container's length."""
+
+
+def is_plain(value: object) -> bool:
+    """Numbers, texts, and lists, tuples, sets and dicts of these; nothing that needs code to come back."""
+    todo, seen = [value], 0
+    while todo:
+        one = todo.pop()
+        seen += 1
+        if seen > _MOST_ELEMENTS:
+            return False
+        kind = type(one)
+        if kind in (list, tuple, set, frozenset):
+            todo.extend(one)  # type: ignore[arg-type]  # checked by its exact type
+        elif kind is dict:
+            todo.extend(one)  # type: ignore[arg-type]
+            todo.extend(one.values())  # type: ignore[attr-defined]
+        elif kind not in _LEAVES and not _is_number(one):
+            return False
+    return True
+
+
+def _is_number(value: object) -> bool:
+    """Also NumPy's numbers; not an array or tensor of one element, which may live on a device."""
+    return isinstance(value, numbers.Number) and not hasattr(value, "requires_grad")
+
+
+def _pickled(value: object) -> bytes | None:
+    if not is_plain(value):
+        return None
+    data = pickle.dumps(value, protocol=5)
+    return data if len(data) <= LARGEST else None
+
+
+def _own(script: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in script.items() if not name.startswith("__")}
+
+
+def base(script: Mapping[str, Any]) -> Base:
+    """The values before the loop began, to compare with."""
+    found: Base = {}
+    for name, value in _own(script).items():
+        data = _pickled(value)
+        if data is not None:
+            found[name] = data
+        elif isinstance(value, list | dict | set):
+            found[name] = len(value)
+    return found
+
+
+def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], list[str]]:
+    """What changed or is new, and the names of containers that changed but cannot travel."""
+    values: dict[str, Any] = {}
+    left_out: list[str] = []
+    total = 0
+    for name, value in _own(script).items():
+        data = _pickled(value)
+        before = since.get(name)
+        if data is not None:
+            if data != before and total + len(data) <= LARGEST:
+                total += len(data)
+                values[name] = value
+            elif data != before:
+                left_out.append(name)
+        elif isinstance(value, list | dict | set) and before != len(value):
+            left_out.append(name)
+    return values, sorted(left_out)
+
+
+def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Bind the values again; lists, dicts and sets are filled in place, since others may hold on to them."""
+    for name, value in values.items():
+        there = script.get(name)
+        if isinstance(there, list) and isinstance(value, list):
+            there[:] = value
+        elif (isinstance(there, dict) and isinstance(value, dict)) or (
+            isinstance(there, set) and isinstance(value, set)
+        ):
+            there.clear()
+            there.update(value)
+        else:
+            script[name] = value
