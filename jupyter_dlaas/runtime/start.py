@@ -82,7 +82,6 @@ def reap() -> list[int]:
 
     Call it when a guardian is seen to end, so that no zombie is left. (Those of a zygote are the zygote's children.)
     """
-    gone = [pid for pid, child in _children.items() if child.poll() is not None]
-    for pid in gone:
-        del _children[pid]
-    return gone
+    # A copy, and no error where it is gone: another thread may start or reap at the same time.
+    gone = [pid for pid, child in list(_children.items()) if child.poll() is not None]
+    return [pid for pid in gone if _children.pop(pid, None) is not None]
