@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from jupyter_dlaas import sources, words
 from jupyter_dlaas.client import Client, new_key
@@ -325,10 +325,10 @@ class Job:
         return Follower(self._client, self.id, cursor or Cursor())
 
     @overload
-    def logs(self, *, member: int | None = None) -> str: ...
+    def logs(self, follow: Literal[False] = False, *, member: int | None = None) -> str: ...
 
     @overload
-    def logs(self, follow: bool, *, member: int | None = None) -> str | Iterator[str]: ...
+    def logs(self, follow: Literal[True], *, member: int | None = None) -> Iterator[str]: ...
 
     def logs(self, follow: bool = False, *, member: int | None = None) -> str | Iterator[str]:
         """What the learners wrote so far, as text; with `follow=True` its lines as they come, until the job is over.

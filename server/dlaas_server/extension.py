@@ -93,7 +93,7 @@ class DlaasExtension(ExtensionApp):
         self._watch = asyncio.ensure_future(self._watch_activity())
 
     async def _watch_activity(self) -> None:
-        """While jobs run, count this server as active. Only looks: starts no engine and keeps none awake."""
+        """While jobs run, count this server as active."""
         assert self.serverapp is not None
         while True:
             self.unfinished = await self._count_unfinished()
@@ -103,13 +103,14 @@ class DlaasExtension(ExtensionApp):
             await asyncio.sleep(max(1.0, self.activity_poll_s))
 
     async def _count_unfinished(self) -> int:
+        """How many jobs are under way. An engine that was killed is started again; one that ended in order is not."""
         target = f"/dlaas/jobs?state={_UNFINISHED}&limit=1000"
+        was_killed = self.unfinished > 0 or self.link.path.exists()  # in good order it takes its socket away
         try:
-            answer = await self.link.call("GET", target, {"X-Dlaas-Quiet": "1"}, timeout_s=10.0, may_start=False)
+            answer = await self.link.call("GET", target, {}, timeout_s=10.0, may_start=was_killed)
             return len(json.loads(bytes(answer.body))["jobs"]) if answer.status == 200 else self.unfinished
         except Unavailable:
-            # No engine: either nothing is left to do, or it was killed; then the next request starts it again.
-            return 0
+            return 0 if not was_killed else self.unfinished
         except (Broken, ValueError, KeyError):
             return self.unfinished  # not hearing is no proof that nothing runs
 

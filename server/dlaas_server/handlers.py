@@ -29,6 +29,7 @@ BODY_BYTES_MAX: Final = 64 * 2**20
 """The largest JSON body; larger things travel as blobs."""
 BLOB_BYTES_MAX: Final = 4 * 2**30
 _PASSED: Final = ("Accept", "Content-Type", "X-Dlaas-Protocol")
+_JUPYTERS_OWN: Final = ("token", "_xsrf", "no_track_activity")
 _JSON: Final = "application/json"
 
 
@@ -69,10 +70,12 @@ class DlaasHandler(APIHandler):
         await self.finish(error.as_json())
 
     def target(self) -> str:
-        """Path and query of the request as the engine has them: without this server's base URL, byte for byte."""
+        """Path and query of the request as the engine has them: without this server's base URL and token."""
         base = self.base_url.rstrip("/")
         uri = self.request.uri or "/"
-        return uri.removeprefix(base) if base else uri
+        path, mark, query = (uri.removeprefix(base) if base else uri).partition("?")
+        kept = [one for one in query.split("&") if one.partition("=")[0] not in _JUPYTERS_OWN]
+        return path + mark + "&".join(kept)
 
     def passed_headers(self) -> dict[str, str]:
         """The few headers that mean something to the engine. Never a cookie, a token, or a user's name."""

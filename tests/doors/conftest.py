@@ -134,7 +134,9 @@ class Server:
         return Client(at=[self.door])
 
 
-def start_server(where: Path, made: FakePool, *options: str, has_fake: bool = True, **variables: str) -> Server:
+def start_server(
+    where: Path, made: FakePool, *options: str, has_fake: bool = True, config_lines: str = "", **variables: str
+) -> Server:
     """A real Jupyter server with the extension; it starts the fake engine, or the real one."""
     config, runtime = where / "config", where / "runtime"
     config.mkdir(parents=True)
@@ -144,6 +146,7 @@ def start_server(where: Path, made: FakePool, *options: str, has_fake: bool = Tr
         "from jupyter_dlaas import doors\n"
         + (f"doors.engine_command = lambda door: {fake}\n" if has_fake else "")
         + "c.ServerApp.jpserver_extensions = {'dlaas_server': True}\n"
+        + config_lines
     )
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "JUPYTER"))}
     (where / "work").mkdir()
@@ -171,10 +174,15 @@ def start_server(where: Path, made: FakePool, *options: str, has_fake: bool = Tr
     )
     log.close()
     record = runtime / f"jpserver-{process.pid}.json"
-    until(lambda: record.exists() or process.poll() is not None, 60)
-    assert process.poll() is None, (where / "server.log").read_text()
-    said = json.loads(record.read_text())
-    until(lambda: is_listening(said["port"]))
+    try:
+        until(lambda: record.exists() or process.poll() is not None, 90)
+        assert process.poll() is None, (where / "server.log").read_text()
+        said = json.loads(record.read_text())
+        until(lambda: is_listening(said["port"]), 60)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     door = ServerDoor("127.0.0.1", said["port"], BASE, variables.get("JUPYTER_TOKEN", TOKEN))
     return Server(process, f"http://127.0.0.1:{said['port']}{BASE}", door, runtime, made)
 

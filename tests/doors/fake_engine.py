@@ -105,7 +105,8 @@ class Anything(Base):
             await asyncio.sleep(0.01)
 
     async def log(self) -> None:
-        data = (self.fake / "log-0").read_bytes()
+        path = self.fake / "log-0"
+        data = path.read_bytes() if path.exists() else b""
         start = int(self.get_query_argument("offset", "0"))
         part = data[start : start + int(self.get_query_argument("limit", "1000000"))]
         end = start + len(part)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas import doors
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import ServerDoor, SocketDoor, find_doors, jupyter_door, pool_directory
 from jupyter_dlaas.protocol import Cursor, NotFound, Unavailable
@@ -51,7 +50,8 @@ def test_starters_at_once_end_with_one_engine(pool: FakePool) -> None:
         thread.join(30)
 
     assert found == ["lab"] * 6
-    assert doors.engine_record(pool.folder)["pid"] == pool.pid()
+    until(lambda: sum(thread.name == "dlaas-engine-reaper" for thread in threading.enumerate()) == 1)
+    assert not is_gone(pool.pid())
 
 
 def test_a_pool_in_a_deep_folder_has_a_socket_too(

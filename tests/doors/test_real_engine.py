@@ -255,3 +255,17 @@ def test_a_notebook_is_trained_through_the_server(real: Path, tmp_path: Path) ->
         assert (again[0], json.loads(again[2])["id"]) == (200, job.id)
     finally:
         stop_server(server)
+
+
+def test_serve_runs_the_engine_in_the_foreground(real: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "jupyter_dlaas.cli", "serve"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(lambda: engines.state(real) is not None)
+        assert engines.state(real) == doors.engine_record(real) | {"pid": process.pid}
+        assert cli.main(["engine", "stop"]) == 0
+        _out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert err.startswith(f"Serving the pool in {real}. Ctrl-C ends the engine; jobs go on.")
+    assert engines.state(real) is None
