@@ -1,0 +1,73 @@
+"""Nothing piles up: descriptors, threads, processes; and an idle engine ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.doors import SocketDoor
+from tests.whole.site import Site, is_gone, until
+
+Build = Callable[..., Site]
+
+
+def descriptors(pid: int) -> list[str]:
+    """What is open, without the numbers that make each its own."""
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(re.sub(r":\[\d+\]$", "", one.readlink().name))
+        except FileNotFoundError:
+            continue  # closed since the listing
+    return sorted(found)
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def run_jobs(here: Site, count: int) -> None:
+    jobs = [here.submit("print('hello')\n", name="small") for _ in range(count)]
+    for job in jobs:
+        job.wait(120)
+
+
+def test_after_200_jobs_the_engine_holds_no_more_than_before(site: Build) -> None:
+    here = site(slots=4)
+    run_jobs(here, 20)  # pools of threads, caches and a zygote are there from now on
+    engine = here.engine_pid()
+    until(lambda: not here.orphans(), "no process of a job is left", 20)
+    before = descriptors(engine), threads(engine)
+
+    run_jobs(here, 200)
+
+    until(lambda: not here.orphans(), "no process of a job is left", 20)
+    until(lambda: descriptors(engine) == before[0], f"{before[0]} again, not {descriptors(engine)}", 10)
+    assert threads(engine) <= before[1] + 2, "the pool of threads may still have grown to its bound"
+    assert here.client.pool().devices_free == 4
+
+
+def test_an_idle_engine_ends_by_itself_and_is_back_on_demand(site: Build) -> None:
+    here = site()
+    client = Client(at=[SocketDoor(here.pool, engine_idle_s=1.0)])
+    job = here.submit("print('hello')\n", name="small", client=client)
+    job.wait(30)
+    engine = here.engine_pid()
+
+    until(lambda: is_gone(engine), "the idle engine ended", 20)
+
+    assert here.job(job.id).status == "COMPLETED"
+    assert here.engine_pid() != engine
+
+
+def test_an_engine_with_an_unfinished_job_does_not_end(site: Build) -> None:
+    here = site()
+    client = Client(at=[SocketDoor(here.pool, engine_idle_s=0.5)])
+    job = here.submit("import time\ntime.sleep(3)\n", name="slow", client=client)
+    engine = here.engine_pid()
+    job.wait(30)
+
+    assert not is_gone(engine)
+    until(lambda: is_gone(engine), "then it ended", 20)
