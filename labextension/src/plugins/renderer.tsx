@@ -17,6 +17,8 @@ import type { ICardHandlers } from '../views/handlers';
 import { card_handlers } from './cardhandlers';
 import { ICardServices } from './services';
 
+const UNREAD = 'This training job was saved by a version that this page cannot read.';
+
 /** Jobs that the reader allowed in notebooks that are not trusted; for as long as the page lives. */
 const allowed_jobs = new Set<string>();
 
@@ -39,9 +41,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       this.follow(null);
       const text = model.data['text/plain'];
       const said = Array.isArray(text) ? text.join('') : typeof text === 'string' ? text : '';
-      this.root?.render(
-        <pre>{said || 'This training job was saved by a version that this page cannot read.'}</pre>
-      );
+      this.root?.render(<pre>{said || UNREAD}</pre>);
       return;
     }
     this.bundle = bundle;
