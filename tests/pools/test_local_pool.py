@@ -409,6 +409,21 @@ async def test_a_guardian_that_died_while_nobody_watched_is_known_to_be_gone(rig
     await stop(rig, job)
 
 
+async def test_jobs_that_start_and_end_at_the_same_time_leave_nothing_behind(rig: LocalRig) -> None:
+    """Once a guardian's end that met another one's start was never noticed."""
+    names = [await rig.job(f"a-{number}", steps=1) for number in range(8)]
+    watch = rig.local._watch
+    assert watch is not None
+    await asyncio.gather(*(rig.pool.act(name, wanted(node=node(rig))) for name in names))
+
+    async def all_ended() -> bool:
+        kinds = [await kinds_of(rig.pool, name) for name in names]
+        return all(FactKind.COMPLETED in some for some in kinds) and watch.guarded() == ()
+
+    await rig.until(all_ended, "all ended")
+    assert watch.follows() == ()
+
+
 def descriptors() -> list[str]:
     return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
-from jupyter_dlaas.runtime.start import Started, StartError, start_guardian
+from jupyter_dlaas.runtime.start import Started, StartError, reap, start_guardian
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -85,6 +86,8 @@ class LocalPool:
         self._nodes_changed: Callable[[], None] = lambda: None
         self._watch: JobWatch | None = None
         self._probing: asyncio.Task[None] | None = None
+        # One thread for all starts: they take milliseconds, and the runtime's list of children is not for several.
+        self._starting = ThreadPoolExecutor(1, thread_name_prefix="guardians")
         self._specs: dict[str, JobSpec] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
@@ -120,6 +123,7 @@ class LocalPool:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        await asyncio.to_thread(self._starting.shutdown)
         if self._probe is not None:
             self._probe.close()
 
@@ -256,14 +260,16 @@ class LocalPool:
     async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
         environment = folder.environment()
         try:
-            started = await asyncio.to_thread(
-                self._start,
-                folder.root,
-                interpreter=spec.interpreter or sys.executable,
-                package_dir=self._package_dir,
-                environment=environment,
-                zygote_dir=self._zygote_dir,
-                framework=spec.framework,
+            started = await asyncio.get_running_loop().run_in_executor(
+                self._starting,
+                lambda: self._start(
+                    folder.root,
+                    interpreter=spec.interpreter or sys.executable,
+                    package_dir=self._package_dir,
+                    environment=environment,
+                    zygote_dir=self._zygote_dir,
+                    framework=spec.framework,
+                ),
             )
         except (OSError, StartError) as error:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
@@ -275,6 +281,7 @@ class LocalPool:
 
     def _guardian_gone(self, job: str) -> None:
         """Look at the journal for the last word; a job that is closed needs no watching."""
+        self._starting.submit(reap)  # else each plainly started guardian would leave a zombie
         self._changed(job, JOURNAL)
         if self._watch is None or job in self._watch.guarded() or self._lock(job).locked():
             return  # another one is there, or about to be

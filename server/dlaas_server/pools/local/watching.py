@@ -16,7 +16,6 @@ from dlaas_server.pools.base import Changed
 from dlaas_server.pools.local.folder import JobFolder, stream_of
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.process import Identity, open_process
-from jupyter_dlaas.runtime.start import reap
 from jupyter_dlaas.runtime.watch import Watch
 
 __all__ = ["JobWatch"]
@@ -165,7 +164,6 @@ class JobWatch:
     def _ended(self, job: str, fd: int) -> None:
         """A guardian's process ended; another one may have taken its place already."""
         self._loop.remove_reader(fd)
-        reap()
         if job in self._guardians and self._guardians[job][0] == fd:
             del self._guardians[job]
         os.close(fd)
