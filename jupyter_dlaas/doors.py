@@ -36,6 +36,7 @@ __all__ = [
     "engine_record",
     "find_doors",
     "jupyter_door",
+    "notebook_path",
     "pool_directory",
     "short_path",
 ]
@@ -112,15 +113,29 @@ def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> 
     parent = os.environ.get("JPY_PARENT_PID", "") if parent is None else parent
     if not parent.isdecimal() or not _is_alive(int(parent)):
         return None
-    if runtime_dir is None:
-        from jupyter_core.paths import jupyter_runtime_dir
-
-        runtime_dir = Path(jupyter_runtime_dir())
-    record = _read_json(runtime_dir / f"jpserver-{parent}.json")
+    record = _server_record(parent, runtime_dir)
     token, url = record.get("token"), record.get("url")
     if not isinstance(token, str) or not token or not isinstance(url, str):
         return None
     return _server_door(url, token, record)
+
+
+def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
+    """What the Jupyter server with this process id wrote about itself; empty where there is none."""
+    if runtime_dir is None:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        runtime_dir = Path(jupyter_runtime_dir())
+    return _read_json(runtime_dir / f"jpserver-{pid}.json")
+
+
+def notebook_path() -> str | None:
+    """The notebook of this kernel as the page names it: below the server's root, where that is known."""
+    name, parent = os.environ.get("JPY_SESSION_NAME", ""), os.environ.get("JPY_PARENT_PID", "")
+    root = _server_record(parent).get("root_dir") if parent.isdecimal() and name else None
+    if isinstance(root, str) and root and Path(name).is_relative_to(root):
+        return Path(name).relative_to(root).as_posix()
+    return name or None
 
 
 def _server_door(url: str, token: str, record: Mapping[str, Any]) -> ServerDoor | None:
