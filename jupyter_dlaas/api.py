@@ -240,6 +240,11 @@ class Job:
         self._view = self._client.job(view) if isinstance(view, str) else view
 
     @property
+    def client(self) -> Client:
+        """The client that asks for this job."""
+        return self._client
+
+    @property
     def id(self) -> str:
         """The handle: "resnet-48"."""
         return self._view.id

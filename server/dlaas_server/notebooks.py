@@ -28,6 +28,7 @@ __all__ = ["Notebook", "folder_of", "interpreter_of", "make"]
 _PYTHONS: Final = ("python", "python3")
 _OLDEST: Final = (3, 11)
 _ASK_S: Final = 20.0
+_RANGES_MAX: Final = 2000
 _STEPS: Final = frozenset({"backward", "fit", "train_step", "minimize", "apply_gradients", "apply_updates", "train"})
 _RUNS: Final = frozenset({"epochs", "batches"})
 
@@ -165,7 +166,7 @@ def _heights(part: _Part) -> range:
 
 
 def _line_map(lines: Sequence[LineRef]) -> dict[str, str]:
-    """`JobSpec.cells`: "12-30" -> "cell [7]:3"."""
+    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part."""
     runs: list[list[LineRef]] = []
     for ref in lines:
         last = runs[-1][-1] if runs else None
@@ -173,7 +174,7 @@ def _line_map(lines: Sequence[LineRef]) -> dict[str, str]:
             runs[-1].append(ref)
         else:
             runs.append([ref])
-    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs}
+    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs[-_RANGES_MAX:]}
 
 
 def _notes(made: Capture) -> tuple[Note, ...]:
