@@ -117,6 +117,7 @@ def _decode(kind: Any, value: object, where: str, bounds: Mapping[str, Any], unk
 def _key(key: object, where: str) -> str:
     if not isinstance(key, str):
         raise Invalid(f"{where}: names must be text, not {_said(key)}")
+    _check_bounds(key, f"{where or 'value'}: a name", {})
     return key
 
 
@@ -225,7 +226,13 @@ def _record_schema(kind: type, found: dict[str, Json]) -> dict[str, Json]:
 
 
 def _bounds_schema(one: Mapping[str, Json], bounds: Mapping[str, Any]) -> dict[str, Json]:
+    choices = one.get("anyOf")
+    if isinstance(choices, list):  # a value or null: the bounds are the value's
+        return {"anyOf": [choice | _bounds_schema(choice, bounds) for choice in choices]}
     out: dict[str, Json] = {}
+    longest = {"array": "maxItems", "object": "maxProperties"}.get(str(one.get("type")))
+    if longest is not None and bounds.get("longest") is not None:
+        out[longest] = bounds["longest"]
     numeric = one.get("type") in ("integer", "number")
     if numeric and bounds.get("least") is not None:
         out["minimum"] = bounds["least"]

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from dlaas_server.core.states import Event
 from dlaas_server.core.words import clause
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.streams import Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
+from dlaas_server.engine.streams import WANTS, Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
 from dlaas_server.openapi import Change, Keyed
 from dlaas_server.pools.base import METRICS, Chunk, log_of
 from jupyter_dlaas.protocol import (
@@ -41,6 +41,8 @@ __all__ = ["Requests"]
 READ_MOST: Final = 8 * 2**20
 METRICS_MOST: Final = 64 * 2**20
 REPORT_LINES: Final = 200
+NAME_BYTES: Final = 255
+"""What a file system takes as one name."""
 
 
 @dataclass(slots=True)
@@ -127,6 +129,7 @@ class Requests:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
         if spec.queue != "default":
             raise Refused(f"spec.queue: there is no queue '{spec.queue}'; there is default")
+        _check_apart([file.path for file in submit.files])
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
@@ -344,12 +347,13 @@ class Requests:
         return text
 
     async def stream(
-        self, user: str, handle: str, *, row: int, metrics: int, logs: str, wait_s: float
+        self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
     ) -> dict[str, Json]:
         """The WebSocket's messages by long poll."""
         job = self.find(user, handle)
         cursor = cursor_of(row, metrics, logs)
-        reader = Reader(self.lifecycle, job.id, cursor.row, cursor.metrics, dict(cursor.logs))
+        wants = _wants(want)
+        reader = Reader(self.lifecycle, job.id, cursor.row, cursor.metrics, dict(cursor.logs), wants)
         self.watchers.add(reader)
         try:
             messages = await reader.messages()
@@ -363,6 +367,16 @@ class Requests:
         finally:
             self.watchers.remove(reader)
         return {"messages": list(messages), "cursor": encode(reader.cursor())}
+
+
+def _wants(text: str) -> Sequence[str]:
+    """The kinds of a query string; all where it is empty. Raises Invalid."""
+    if not text:
+        return WANTS
+    chosen = text.split(",")
+    if any(one not in WANTS for one in chosen):
+        raise Invalid(f"want: '{text[:80]}' may hold {', '.join(WANTS)}")
+    return chosen
 
 
 def _states(text: str | None) -> set[State] | None:
@@ -382,6 +396,18 @@ def _check_path(path: str, where: str) -> None:
         raise Invalid(f"{where}: '{path[:80]}' must be a plain relative path")
     if parts[0] not in ("files", "inputs") or len(parts) < 2:
         raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
+    if any(len(p.encode()) > NAME_BYTES for p in parts):
+        raise Invalid(f"{where}: a name in '{path[:80]}' is longer than {NAME_BYTES} bytes")
+
+
+def _check_apart(paths: Sequence[str]) -> None:
+    """No file stands where another one needs a folder. Raises Invalid."""
+    known = set(paths)
+    for i, path in enumerate(paths):
+        parts = path.split("/")
+        for k in range(1, len(parts)):
+            if "/".join(parts[:k]) in known:
+                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another one is a file")
 
 
 def _secrets(environment: Mapping[str, Json]) -> list[str]:

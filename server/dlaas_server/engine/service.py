@@ -23,9 +23,9 @@ from dlaas_server.core.states import Event
 from dlaas_server.engine.requests import Requests
 from dlaas_server.openapi import ROUTES, Change, Keyed, Route, describe
 from jupyter_dlaas.protocol import PROTOCOL, NotAllowed, Submit, TooOld
-from jupyter_dlaas.wire import DlaasError, Invalid, decode, encode
+from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
 
-__all__ = ["BODY_MOST", "application", "peer_user"]
+__all__ = ["BODY_MOST", "application", "peer_user", "refusal"]
 
 log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
@@ -106,11 +106,14 @@ class Base(tornado.web.RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What tornado itself refuses (a bad method, a body too large) in the same form."""
-        reason = "not found" if status_code == 404 else self._reason
-        code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status_code, "internal")
-        self.answer(
-            {"error": {"code": code, "message": f"{self.request.method} {self.request.path}: {reason}"}}, status_code
-        )
+        self.answer(refusal(self, status_code), status_code)
+
+
+def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]:
+    """The error of a request that was refused before any operation saw it."""
+    reason = "not found" if status == 404 else handler._reason
+    code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status, "internal")
+    return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
 
 
 class Nowhere(Base):
@@ -292,8 +295,8 @@ async def _report(h: Handler, user: str, job: str) -> None:
 
 async def _stream(h: Handler, user: str, job: str) -> None:
     row, metrics = h.whole("row", 0, 0, 2**53), h.whole("metrics", 0, 0, 2**53)
-    wait_s = h.seconds("wait_s", 0.0, 60.0)
-    h.answer(await h.requests.stream(user, job, row=row, metrics=metrics, logs=h.text_of("logs"), wait_s=wait_s))
+    logs, want, wait_s = h.text_of("logs"), h.text_of("want"), h.seconds("wait_s", 0.0, 60.0)
+    h.answer(await h.requests.stream(user, job, row=row, metrics=metrics, logs=logs, want=want, wait_s=wait_s))
 
 
 async def _describe(h: Handler, user: str) -> None:

@@ -12,7 +12,7 @@ import tornado.websocket
 from tornado.http1connection import HTTP1Connection
 
 from dlaas_server.engine.requests import Requests
-from dlaas_server.engine.service import peer_user
+from dlaas_server.engine.service import peer_user, refusal
 from dlaas_server.engine.streams import WANTS, Message, Reader
 from jupyter_dlaas.protocol import PROTOCOL, Cursor
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, encode
@@ -51,6 +51,14 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             self.user = peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
         except DlaasError as error:
             raise tornado.web.HTTPError(error.http_status, reason=str(error)) from None
+        if self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise tornado.web.HTTPError(400, reason="this is a WebSocket: ask for the upgrade")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What is refused before the upgrade, in our form."""
+        self.set_status(status_code)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(refusal(self, status_code)))
 
     def check_origin(self, origin: str) -> bool:
         """A Unix socket has no origin; the Jupyter server checks the page's."""
@@ -81,7 +89,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             self._take(frame)
         except DlaasError as error:
             self._send({"type": "error", "job": None, "code": error.code, "message": str(error)})
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._send({"type": "error", "job": None, "code": "invalid", "message": f"a frame is no JSON: {error}"})
 
     def _take(self, frame: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from jupyter_dlaas.wire import Invalid, Json, encode
 
 __all__ = [
     "CHUNK_BYTES",
+    "WANTS",
     "Message",
     "Reader",
     "Watchers",
