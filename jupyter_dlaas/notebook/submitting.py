@@ -1,0 +1,246 @@
+"""From a training cell and its line to one call of `dlaas.submit`: capture, files, notes; and the text of --dry-run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas import api, doors, sources, words
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.notebook.advice import four_lines, trains_alone
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.kernel import facts_of
+from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
+from jupyter_dlaas.notebook.push import write_pushed
+from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, ResultRef, TrainingCell, size_text
+from jupyter_dlaas.protocol import File, Note, Origin
+from jupyter_dlaas.wire import DlaasError
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["Cell", "capture_cell", "dry_run_text", "line_map", "notes_of", "prepared_options", "where_of"]
+
+_RANGES_MAX: Final = 2000
+_NOTES_MAX: Final = 60
+_NOTE_MAX: Final = 1000
+_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The training cell as the front end sent it: below its `%%train` line, and where it stands."""
+
+    source: str
+    count: int
+    first_line: int = 2
+    """The line of the page's cell at which `source` begins."""
+    cell_id: str | None = None
+
+
+def where_of(cell: Cell) -> str:
+    """The place of the `%%train` line, for messages."""
+    return f"cell [{cell.count}], line {cell.first_line - 1}"
+
+
+def capture_cell(
+    shell: InteractiveShell,
+    cells: Sequence[ExecutedCell],
+    cell: Cell,
+    line: TrainLine,
+    results: dict[str, ResultRef],
+) -> Capture:
+    """The training cell with what it needs of the cells that ran, as one program; or what stands against it."""
+    training = TrainingCell(
+        count=cell.count,
+        source=cell.source,
+        first_line=cell.first_line,
+        outputs=line.outputs,
+        push=line.push,
+        with_cells=line.with_cells,
+        learners_max=line.learners_max,
+    )
+    return capture(cells, training, facts_of(shell, cells, results=results))
+
+
+@contextmanager
+def prepared_options(
+    shell: InteractiveShell, cell: Cell, line: TrainLine, made: Capture
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The arguments of `dlaas.submit` for a captured cell; files that it names exist inside the `with`.
+
+    Raises NotSubmitted, with one sentence.
+    """
+    with TemporaryDirectory(prefix="dlaas-push-") as folder:
+        try:
+            yield made.text, _options(shell, cell, line, made, Path(folder))
+        except DlaasError as error:
+            raise NotSubmitted([f"{where_of(cell)}: {error}"]) from None
+
+
+def _options(shell: InteractiveShell, cell: Cell, line: TrainLine, made: Capture, folder: Path) -> dict[str, Any]:
+    own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
+    parcel = sources.pack(own)
+    files, uploads = list(parcel.files), dict(parcel.uploads or {})
+    if made.pushed:
+        pushed = write_pushed(folder / "pushed.bin", {name: shell.user_ns[name] for name in made.pushed})
+        with pushed.path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        files.append(File(path="inputs/pushed.bin", sha256=sha256))
+        uploads[sha256] = pushed.path
+    notebook = doors.notebook_path()
+    return {
+        "name": words.job_name(notebook) if notebook else "train",
+        **line.options,
+        "outputs": line.outputs,
+        "files": files,
+        "uploads": uploads,
+        "origin": Origin(
+            notebook=notebook, cell_id=cell.cell_id, execution_count=cell.count, host=socket.gethostname()
+        ),
+        "notes": notes_of(made, cell.source, line),
+        "cells": line_map(made.lines),
+    }
+
+
+def _modules(made: Capture) -> dict[str, Path]:
+    """Own modules by the name under which the job imports them, wherever below the directory they stand."""
+    found = {}
+    for module in made.modules:
+        path = Path.cwd() / module.path
+        tail = "/__init__.py" if path.name == "__init__.py" else ".py"
+        found[module.name.replace(".", "/") + tail] = path
+    return found
+
+
+def line_map(lines: Sequence[LineRef]) -> dict[str, str]:
+    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part, where the training cell is."""
+    runs: list[list[LineRef]] = []
+    for ref in lines:
+        last = runs[-1][-1] if runs else None
+        if last and (ref.cell, ref.line - ref.cell_line) == (last.cell, last.line - last.cell_line):
+            runs[-1].append(ref)
+        else:
+            runs.append([ref])
+    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs[-_RANGES_MAX:]}
+
+
+def notes_of(made: Capture, source: str, line: TrainLine) -> tuple[Note, ...]:
+    """For the card: warnings first, then what four lines would add, then what was left out and why."""
+    notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
+    hint = four_lines(source)
+    if hint:
+        if line.learners_max > 1 and trains_alone(made.text):
+            text = (
+                f"the training cell uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} "
+                "learners trains alone, on all of the data."
+            )
+            notes.append(Note(code="trains_alone", text=_cut(text)))
+        notes.append(Note(code="elastic_hint", text=_cut(hint)))
+    notes += [
+        Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))
+        for kind, reason, places in _left_out(made)
+    ]
+    return tuple(notes[:_NOTES_MAX])
+
+
+def _left_out(made: Capture) -> list[tuple[str, str, str]]:
+    """Kind, reason and places of what was left out, one entry per reason."""
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for one in made.left_out:
+        lines = found.setdefault((one.kind, one.reason.rstrip(".")), {}).setdefault(one.cell, [])
+        if one.line not in lines:
+            lines.append(one.line)
+    return [
+        (kind, reason, "; ".join(f"{cell}, line {', '.join(map(str, lines))}" for cell, lines in cells.items()))
+        for (kind, reason), cells in found.items()
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _NOTE_MAX else text[: _NOTE_MAX - 1] + "…"
+
+
+# ---------------------------------------------------------------------------------------------------------- dry run
+
+
+def dry_run_text(made: Capture, prepared: api.Prepared, cell: Cell, line: TrainLine, client: Client) -> str:
+    """All that would be sent, what was left out and why, and what the pool says; nothing is started."""
+    spec = prepared.submit.spec
+    size = (
+        f"{spec.learners_min}"
+        if spec.learners_min == spec.learners_max
+        else f"{spec.learners_min} to {spec.learners_max}"
+    )
+    each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
+    problems, estimate = _pool_says(prepared, client)
+    parts = [
+        _ruled("train.py", made.text.rstrip("\n")),
+        _listed("Left out", [_left_line(one) for one in made.left_out]),
+        _listed("To know", [f"  {note.text}" for note in notes_of(made, cell.source, line) if not _is_left(note)]),
+        _listed("Goes along", [f"  {text}" for text in _cargo(made, prepared)]),
+        "\n".join(
+            (
+                "Runs",
+                f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {spec.placement}",
+                f"  priority {spec.priority}, queue {spec.queue}, framework {spec.framework or 'not known'}",
+                f"  {spec.interpreter}",
+                f"  in {spec.directory}",
+                *([f"  brings back {', '.join(spec.outputs)}"] if spec.outputs else []),
+            )
+        ),
+        _listed("Pool", [f"  {text}" for text in (*problems, estimate) if text]),
+        "Nothing was submitted (--dry-run).",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _is_left(note: Note) -> bool:
+    return note.code.startswith("left_out_")
+
+
+def _left_line(one: Any) -> str:
+    head = one.source.strip().splitlines()[0] if one.source.strip() else ""
+    option = f" {one.option} brings it in." if one.option else ""
+    return f"  {one.cell}, line {one.line}: {head[:_SHOWN]}\n      {one.reason}.{option}"
+
+
+def _cargo(made: Capture, prepared: api.Prepared) -> Iterator[str]:
+    sizes = {sha256: path.stat().st_size for sha256, path in prepared.uploads.items()}
+    for file in prepared.submit.files:
+        size = len(file.text.encode()) if file.text is not None else sizes.get(file.sha256 or "", 0)
+        what = f"{', '.join(made.pushed)} by value" if file.path == "inputs/pushed.bin" else file.path.partition("/")[2]
+        yield f"{what} ({size_text(size)})"
+    for ref in made.results:
+        yield f"{ref.name} as {ref.job} brought it back"
+
+
+def _pool_says(prepared: api.Prepared, client: Client) -> tuple[list[str], str]:
+    """What the pool has against it, and when it would start. Asked without the files, which are not sent."""
+    try:
+        found: dict[str, Any] = client.preflight(replace(prepared.submit, files=()))
+    except DlaasError as error:
+        return [f"the pool cannot be asked: {error}"], ""
+    return [f"to fix: {one['text']}" for one in found["problems"]], str(found["estimate"])
+
+
+def _ruled(title: str, text: str) -> str:
+    return f"{title}\n" + "\n".join(f"  {row}".rstrip() for row in text.splitlines())
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *lines]) if lines else ""
+
+
+def is_elsewhere() -> bool:
+    """True where the page cannot load our extension: VS Code and Colab draw core widgets, and the plain HTML."""
+    return any(name in os.environ for name in ("COLAB_RELEASE_TAG", "COLAB_GPU", "COLAB_JUPYTER_IP")) or (
+        "JPY_SESSION_NAME" not in os.environ and any(name in os.environ for name in ("VSCODE_PID", "VSCODE_CWD"))
+    )

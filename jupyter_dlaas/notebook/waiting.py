@@ -1,0 +1,325 @@
+"""What a kernel does until its jobs are over: keeps their outputs true, and brings results back into the namespace.
+
+Each unfinished job that was shown here has one daemon thread in a long poll. When the job ends, its outputs are
+refreshed, so that the saved notebook tells the truth, and the bytes of the wanted results are fetched. They are loaded
+and assigned in the main thread, never in the middle of a cell: at once when the kernel is idle, else when the running
+cell has ended; in a terminal, which has no loop of ours, before the next cell. A name that was bound anew after the
+submit is left as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from jupyter_dlaas.api import Job
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.doors import SocketDoor
+from jupyter_dlaas.notebook import output
+from jupyter_dlaas.notebook.records import ResultRef
+from jupyter_dlaas.protocol import Cursor, JobView, NotFound, State
+from jupyter_dlaas.stream import Follower
+from jupyter_dlaas.wire import DlaasError
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, InteractiveShell
+
+__all__ = ["Waiter", "newest_cell"]
+
+_MISSING: Final = object()
+_PATIENCE_S: Final = 10.0
+_FETCH_S: Final = 600.0
+_AGAIN_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """Names that a job brings back here, with what they were bound to at submit."""
+
+    names: tuple[str, ...]
+    before: Mapping[str, object]
+    note: str | None
+    """The display that tells what became of them."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A job that is waited for."""
+
+    job: Job
+    displays: list[str] = field(default_factory=list)
+    wanted: list[_Wanted] = field(default_factory=list)
+    is_over: bool = False
+    """Somebody has seen its end and does what is to be done then."""
+    done: threading.Event = field(default_factory=threading.Event)
+    """That was done, but for the assigning."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """What is to be done in the main thread for a job that is over."""
+
+    view: JobView
+    wanted: _Wanted
+    raw: Mapping[str, bytes] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+class Waiter:
+    """One per shell."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._lock = threading.Lock()
+        self._watched: dict[str, _Watched] = {}
+        self._arrived: deque[_Arrived] = deque()
+        self._assigned: dict[str, tuple[object, int, ResultRef]] = {}
+        self._depth = 0
+        shell.events.register("pre_execute", self._before_cell)
+        shell.events.register("pre_run_cell", self._before_code)
+        shell.events.register("post_execute", self._after_cell)
+
+    def close(self) -> None:
+        """Stop: nothing is assigned or refreshed from now on."""
+        self._shell.events.unregister("pre_execute", self._before_cell)
+        self._shell.events.unregister("pre_run_cell", self._before_code)
+        self._shell.events.unregister("post_execute", self._after_cell)
+        with self._lock:
+            self._watched.clear()
+            self._arrived.clear()
+
+    @property
+    def has_displays(self) -> bool:
+        """True in a kernel, where an output can be changed after it was shown; a terminal only goes on."""
+        return getattr(self._shell, "kernel", None) is not None
+
+    def show(self, job: Job, *, is_new: bool = False) -> None:
+        """Show a job as this cell's output, and keep that output true until the job is over."""
+        bundle = output.bundle_of(job, is_new=is_new)
+        display_id = uuid4().hex
+        self._publish(output.forms(bundle), display_id)
+        if self.has_displays and not bundle.job.state.is_final:
+            self._watch(job).displays.append(display_id)
+
+    def bring(self, job: Job, names: tuple[str, ...]) -> None:
+        """Assign these results of the job here when it has completed; say so below the card."""
+        space = self._shell.user_ns
+        wanted = _Wanted(names, {name: space.get(name, _MISSING) for name in names}, None)
+        if self.has_displays:
+            wanted.note = uuid4().hex
+            self._say(wanted, f"{', '.join(names)}: assigned here when {job.id} has completed.", is_first=True)
+        self._watch(job, wanted)
+
+    def results(self) -> dict[str, ResultRef]:
+        """The names that are bound to what a job brought back, and to which job's."""
+        space = self._shell.user_ns
+        return {name: ref for name, (value, _, ref) in self._assigned.items() if space.get(name, _MISSING) is value}
+
+    def bring_now(self, job: Job, names: tuple[str, ...]) -> None:
+        """Assign these results of a completed job at once, whatever the names are bound to."""
+        note = uuid4().hex if self.has_displays else None
+        wanted = _Wanted(names, {name: self._shell.user_ns.get(name, _MISSING) for name in names}, note)
+        if note is not None:
+            self._say(wanted, "", is_first=True)
+        self._fetch(job.last_view, wanted, job.follow().client)
+        self._assign()
+
+    def collect(self, job: Job) -> None:
+        """Assign what a job that is over has brought. For the magics, which run between the user's statements."""
+        with self._lock:
+            watched = self._watched.get(job.id)
+        if watched is not None:
+            self._end(watched, job.last_view)
+        self._assign()
+
+    # ------------------------------------------------------------------------------------------------ in the thread
+
+    def _watch(self, job: Job, wanted: _Wanted | None = None) -> _Watched:
+        with self._lock:
+            watched = self._watched.get(job.id)
+            is_new = watched is None
+            if watched is None:
+                watched = self._watched[job.id] = _Watched(Job(job.last_view, job.follow().client))
+            if wanted is not None:
+                watched.wanted.append(wanted)
+        if is_new:
+            threading.Thread(target=self._follow, args=(watched,), name=f"dlaas-{job.id}", daemon=True).start()
+        return watched
+
+    def _follow(self, watched: _Watched) -> None:
+        """Wait for the end of a job, whatever restarts in between."""
+        job = watched.job
+        view = job.last_view
+        client = job.follow().client
+        pause_s = 1.0
+        while self._is_watched(watched) and not view.state.is_final:
+            cursor = Cursor(row=view.row)
+            reader = Follower(client.without_start(), job.id, cursor, ("view",), patience_s=_PATIENCE_S, view=view)
+            try:
+                for _ in reader.once():
+                    pass
+                view, pause_s = reader.view or view, 1.0
+            except NotFound:  # the record was deleted: the last output stays
+                break
+            except DlaasError:
+                time.sleep(pause_s)
+                pause_s = min(_AGAIN_S, pause_s * 2)
+                if _has_pool(job):
+                    with suppress(DlaasError):
+                        view = client.job(job.id)  # starts an engine, where none was found for a while
+        if view.state.is_final:
+            self._end(watched, view)
+            self._schedule()
+
+    def _is_watched(self, watched: _Watched) -> bool:
+        with self._lock:
+            return self._watched.get(watched.job.id) is watched
+
+    def _end(self, watched: _Watched, view: JobView) -> None:
+        """See to a job that is over, once; returns when that is done, here or in another thread."""
+        with self._lock:
+            is_mine, watched.is_over = not watched.is_over, True
+        if not is_mine:
+            watched.done.wait(_FETCH_S)
+            return
+        try:
+            self._over(watched, view)
+        finally:
+            watched.done.set()
+            with self._lock:
+                if self._watched.get(watched.job.id) is watched:
+                    del self._watched[watched.job.id]
+
+    def _over(self, watched: _Watched, view: JobView) -> None:
+        """Refresh the outputs of a job that has ended, and fetch what it brings back."""
+        client = watched.job.follow().client
+        if watched.displays:
+            forms = output.mimebundle(Job(view, client))
+            for display_id in watched.displays:
+                self._publish(forms, display_id, is_update=True)
+        for wanted in watched.wanted:
+            self._fetch(view, wanted, client)
+
+    def _fetch(self, view: JobView, wanted: _Wanted, client: Client) -> None:
+        """Get the bytes of results; they are loaded later, in the main thread."""
+        raw: dict[str, bytes] = {}
+        errors: dict[str, str] = {}
+        for name in wanted.names if view.state is State.COMPLETED else ():
+            try:
+                raw[name] = client.result(view.id, name)
+            except DlaasError as error:
+                errors[name] = str(error)
+        self._arrived.append(_Arrived(view, wanted, raw, errors))
+
+    def _schedule(self) -> None:
+        """Have `_when_idle` called in the main thread, between cells. A terminal has no loop to ask."""
+        loop = getattr(getattr(self._shell, "kernel", None), "io_loop", None)
+        if loop is not None:
+            loop.add_callback(self._when_idle)
+
+    # ------------------------------------------------------------------------------------------- in the main thread
+
+    def _before_cell(self) -> None:
+        self._when_idle()
+        self._depth += 1
+
+    def _before_code(self, info: ExecutionInfo) -> None:
+        """A cell that uses a name does not run ahead of a result that is there: the job may have ended just now."""
+        if self._depth > 1 or not self._watched:
+            return
+        words = set(re.findall(r"[^\W\d]\w*", info.raw_cell or ""))
+        with self._lock:
+            used = [one for one in self._watched.values() if any(words & {*wanted.names} for wanted in one.wanted)]
+        for watched in used:
+            with suppress(DlaasError):
+                view = watched.job.follow().client.without_start().job(watched.job.id)
+                if view.state.is_final:
+                    self._end(watched, view)
+        self._assign()
+
+    def _after_cell(self) -> None:
+        self._depth = max(0, self._depth - 1)
+        self._when_idle()
+
+    def _when_idle(self) -> None:
+        if self._depth == 0:  # a cell with `await` lets the loop run in its middle
+            self._assign()
+
+    def _assign(self) -> None:
+        while self._arrived:
+            arrived = self._arrived.popleft()
+            if arrived.view.state is not State.COMPLETED:
+                names = ", ".join(arrived.wanted.names)
+                self._say(arrived.wanted, f"{names}: not assigned, since {arrived.view.id} is {arrived.view.state}.")
+                continue
+            done: list[str] = []
+            said: list[str] = []
+            for name in arrived.wanted.names:
+                why_not = arrived.errors.get(name) or self._assign_one(name, arrived)
+                if why_not:
+                    said.append(f"{name}: {why_not}")
+                else:
+                    done.append(name)
+            if done:
+                said.insert(0, f"{', '.join(done)}: assigned here from {arrived.view.id}.")
+            self._say(arrived.wanted, "\n".join(said))
+
+    def _assign_one(self, name: str, arrived: _Arrived) -> str:
+        """Load and assign one name; returns why not."""
+        space = self._shell.user_ns
+        job, now = arrived.view, space.get(name, _MISSING)
+        ours = self._assigned.get(name)
+        is_ours = ours is not None and ours[0] is now
+        if is_ours and ours is not None and ours[1] > job.number:
+            return f"left as {ours[2].job} brought it, which is newer; job.result({name!r}) loads this one."
+        if not is_ours and now is not arrived.wanted.before[name]:
+            return (
+                f'left as it is, since it was bound anew after the submit; dlaas.result("{job.id}", "{name}") loads it.'
+            )
+        try:
+            value = _load(arrived.raw[name])
+        except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
+            return f'not loaded ({type(error).__name__}: {error}); dlaas.result("{job.id}", "{name}") tries again.'
+        space[name] = value
+        self._assigned[name] = (value, job.number, ResultRef(job.id, name, newest_cell(self._shell)))
+        return ""
+
+    # ------------------------------------------------------------------------------------------------------- showing
+
+    def _say(self, wanted: _Wanted, text: str, *, is_first: bool = False) -> None:
+        if wanted.note is not None:
+            self._publish({"text/plain": text}, wanted.note, is_update=not is_first)
+        else:
+            print(text)
+
+    def _publish(self, forms: dict[str, Any], display_id: str, *, is_update: bool = False) -> None:
+        if not self.has_displays:
+            if not is_update:
+                print(forms["text/plain"])
+            return
+        self._shell.display_pub.publish(data=forms, metadata={}, transient={"display_id": display_id}, update=is_update)
+
+
+def newest_cell(shell: InteractiveShell) -> int:
+    """The count of the cell that runs, or ran last; IPython's own counter is ahead by one, in some versions earlier."""
+    history = shell.history_manager
+    return shell.execution_count if history is None else len(history.input_hist_raw) - 1
+
+
+def _load(raw: bytes) -> object:
+    value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw)
+    return value
+
+
+def _has_pool(job: Job) -> bool:
+    """False once the pool's directory is gone: no engine is started for a pool that somebody removed."""
+    doors = job.follow().client.doors
+    return all(not isinstance(one, SocketDoor) or one.directory.is_dir() for one in doors)

@@ -1,0 +1,243 @@
+"""Real parts for these tests: a pool's directory with its engine, kernels of this and other environments."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from jupyter_client.manager import KernelManager
+
+from jupyter_dlaas.client import Client
+from jupyter_dlaas.doors import SocketDoor, engine_record
+from jupyter_dlaas.notebook.output import MIME
+from jupyter_dlaas.protocol import JobView
+
+PATIENCE_S = 90.0
+
+
+def until(is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> Any:
+    """Wait until something is so; what it gave."""
+    give_up_s = time.monotonic() + patience_s
+    while not (found := is_so()):
+        assert time.monotonic() < give_up_s, f"not so after {patience_s:g} s"
+        time.sleep(0.02)
+    return found
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a kernel or script that has its own pool and its own Jupyter folders."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "JPY_", "DLAAS_", "COLAB_", "VSCODE_"))
+    }
+    return {
+        **kept,
+        "JUPYTER_DLAAS_POOL_DIR": str(folder / "pool"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Living processes of the jobs and the engine of a pool: its directory stands in their environment or command."""
+    found = {}
+    mark = str(folder / "pool").encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            said = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes()
+            if any(one.startswith(b"DLAAS_JOB_DIR=" + mark) for one in said) or mark in command:
+                found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+@dataclass
+class Pool:
+    """A pool of its own in a temporary folder; its engine starts with the first request."""
+
+    folder: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.folder / "pool"
+
+    @property
+    def client(self) -> Client:
+        return Client(at=[SocketDoor(self.directory)])
+
+    def job(self, name: str) -> JobView:
+        return self.client.job(name)
+
+    def until(self, name: str, *states: str) -> JobView:
+        """Wait until a job is in one of these states."""
+        view: JobView = until(lambda: v if (v := self.job(name)).state in states or v.state.is_final else None)
+        assert view.state in states, f"{view.id} is {view.state}: {view.failure}"
+        return view
+
+    def close(self) -> None:
+        """End all jobs and the engine; nothing of them is left."""
+        client = self.client.without_start()
+        if self.directory.exists() and "pid" in engine_record(self.directory):
+            with suppress(Exception):
+                for view in client.jobs():
+                    if not view.state.is_final:
+                        client.act(view.id, "cancel")
+                until(lambda: all(view.state.is_final for view in client.jobs()), 30)
+            engine = [pid for pid, said in processes_of(self.folder).items() if "dlaas_server.engine" in said]
+            for pid in engine:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        with suppress(AssertionError):
+            until(lambda: not processes_of(self.folder), 20)
+        left = processes_of(self.folder)
+        for pid in left:  # so that a broken test leaves nothing behind either
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, f"orphans: {left}"
+
+
+@dataclass
+class Outcome:
+    """What one cell did: its reply, and what it sent."""
+
+    status: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    ename: str = ""
+    evalue: str = ""
+    traceback: list[str] = field(default_factory=list)
+    displays: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job of the card that it showed."""
+        found: dict[str, Any] = next(one["data"][MIME]["job"] for one in self.displays if MIME in one["data"])
+        return found
+
+
+class Kernel:
+    """A real kernel, and what came from it."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self.manager = manager
+        self.client = manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.updates: dict[str, dict[str, Any]] = {}
+
+    def run(self, code: str, *, timeout_s: float = PATIENCE_S, cell_id: str | None = None, fails: bool = False) -> Outcome:
+        """Run a cell and take all that it sends. `fails`: an error is what the test waits for."""
+        outcome = self.wait_for(self.start(code, cell_id=cell_id), timeout_s)
+        assert fails or outcome.status == "ok", "\n".join(outcome.traceback) + outcome.stderr
+        return outcome
+
+    def start(self, code: str, *, cell_id: str | None = None) -> str:
+        """Ask to run a cell, and go on."""
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        message = self.client.session.msg("execute_request", content, metadata={"cellId": cell_id} if cell_id else {})
+        self.client.shell_channel.send(message)
+        asked: str = message["header"]["msg_id"]
+        return asked
+
+    def wait_for(self, asked: str, timeout_s: float = PATIENCE_S, until_said: str | None = None) -> Outcome:
+        """All that a cell sends until it is done, or until its output holds a text."""
+        outcome = Outcome()
+        give_up_s = time.monotonic() + timeout_s
+        is_idle = False
+        while not is_idle:
+            message = self._next(give_up_s)
+            kind, content = message["msg_type"], message["content"]
+            if kind == "update_display_data":
+                self.updates[content["transient"]["display_id"]] = content["data"]
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            outcome.messages.append(message)
+            if kind == "stream":
+                setattr(outcome, content["name"], getattr(outcome, content["name"]) + content["text"])
+                if until_said is not None and until_said in outcome.stdout:
+                    return outcome
+            elif kind == "display_data":
+                outcome.displays.append(content)
+            elif kind == "execute_result":
+                outcome.result = content
+            elif kind == "error":
+                outcome.ename, outcome.evalue, outcome.traceback = (
+                    content["ename"],
+                    content["evalue"],
+                    content["traceback"],
+                )
+            elif kind == "status":
+                is_idle = content["execution_state"] == "idle"
+        while outcome.status == "":
+            reply = self.client.get_shell_msg(timeout=max(0.1, give_up_s - time.monotonic()))
+            if reply["parent_header"].get("msg_id") == asked:
+                outcome.status = reply["content"]["status"]
+        return outcome
+
+    def _next(self, give_up_s: float) -> dict[str, Any]:
+        try:
+            message: dict[str, Any] = self.client.get_iopub_msg(timeout=max(0.1, give_up_s - time.monotonic()))
+        except Empty:
+            raise AssertionError("the kernel said nothing more") from None
+        return message
+
+    def listen(self, is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+        """Take what comes by itself (updates of outputs) until something is so."""
+        give_up_s = time.monotonic() + patience_s
+        while not is_so():
+            assert time.monotonic() < give_up_s, f"not so after {patience_s:g} s: {self.updates}"
+            with suppress(Empty):
+                message = self.client.get_iopub_msg(timeout=0.2)
+                if message["msg_type"] == "update_display_data":
+                    content = message["content"]
+                    self.updates[content["transient"]["display_id"]] = content["data"]
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression, by its text."""
+        outcome = self.run(f"print(repr({expression}))")
+        return eval(outcome.stdout)
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@contextmanager
+def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Iterator[Kernel]:
+    """A kernel of some Python, in its own working directory, with its own pool."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    manager = KernelManager()
+    manager.kernel_spec.argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    manager.start_kernel(cwd=str(work), env={**environment(folder), **more})
+    kernel = Kernel(manager)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
