@@ -293,7 +293,7 @@ class Lifecycle:
             await self._prepare(act.job)
             await self.pool.act(act.job, act.wanted)
             self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
-        except Exception as error:  # noqa: BLE001 - the top of a task: a fault of ours must not spin, and must be told
+        except Exception as error:  # the top of a task: a fault of ours must not spin, and must be told
             is_ours = isinstance(error, DlaasError)
             text = str(error) if is_ours else f"{type(error).__name__}: {error}"
             log.error("%s: %s", act.job, text, exc_info=None if is_ours else error)
