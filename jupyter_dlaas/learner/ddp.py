@@ -19,6 +19,7 @@ __all__ = ["Gang", "to_device"]
 _NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
 _SLOT: Final = "_dlaas_ddp"
+_new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
@@ -103,8 +104,9 @@ def _attach(model: torch.nn.Module, ddp: DistributedDataParallel) -> None:
     def reduce_ex(self: Any, protocol: Any) -> Any:
         twin = plain.__new__(plain)
         twin.__dict__.update({name: value for name, value in self.__dict__.items() if name != _SLOT})
-        how, arguments, *rest = twin.__reduce_ex__(protocol)
-        if how is copyreg.__newobj__ and arguments == (plain,):
+        reduced: Any = twin.__reduce_ex__(protocol)
+        how, arguments, *rest = reduced
+        if how is _new_object and arguments == (plain,):
             # pickle compares that one's class with the class of the object, which only looks like it
             how, arguments = _reconstructor, (plain, object, None)
         return (how, arguments, *rest)

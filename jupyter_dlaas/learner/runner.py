@@ -17,7 +17,7 @@ import time
 import types
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from jupyter_dlaas.learner import notebookisms, printed, seeds
 from jupyter_dlaas.learner.context import Context, Leave, enter
@@ -30,6 +30,8 @@ from jupyter_dlaas.wire import decode, encode
 
 __all__ = ["main"]
 
+_EXIT_S: Final = 60.0
+
 
 def main(arguments: list[str]) -> NoReturn:
     """Run one learner to its end. Does not return."""
@@ -38,7 +40,6 @@ def main(arguments: list[str]) -> NoReturn:
     enter(context)
     cells = CellMap(job_dir / "train.py", context.spec.cells)
     code = 1
-    body: dict[str, Any] = {}
     try:
         _prepare(context)
         context.control.start()
@@ -47,18 +48,17 @@ def main(arguments: list[str]) -> NoReturn:
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.state(storing=True)
             body |= _store_results(context)
-        body |= _end(context)
+        for ending in context.at_end:
+            body |= ending()
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
             body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
+        body["at_s"] = body.get("at_s") or time.time()
+        write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
+        _run_exit_handlers()
+    except BaseException:  # noqa: BLE001 - ours, not the user's: told in the log; the guardian sees that no word was left
+        sys.excepthook(*sys.exc_info())
     finally:
-        # Whatever went wrong above was ours; the process must still end, and the guardian sees that no word was left.
-        if body:
-            body["at_s"] = body.get("at_s") or time.time()
-            write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
         _flush()
-        if not body:
-            sys.excepthook(*sys.exc_info())
-            _flush()
         # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
         os._exit(code)
 
@@ -173,15 +173,12 @@ def _store_results(context: Context) -> dict[str, Any]:
     return {"results": stored, "errors": errors}
 
 
-def _end(context: Context) -> dict[str, Any]:
-    """What programs expect at their end, without the interpreter's own teardown."""
-    found: dict[str, Any] = {}
-    for ending in context.at_end:
-        found |= ending()
+def _run_exit_handlers() -> None:
+    """What programs expect at their end, without the interpreter's own teardown. One that hangs is cut short."""
     _flush()
+    faulthandler.dump_traceback_later(_EXIT_S, exit=True)
     with suppress(BaseException):
         atexit._run_exitfuncs()
-    return found
 
 
 def _flush() -> None:

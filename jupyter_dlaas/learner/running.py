@@ -108,6 +108,16 @@ class Run:
         return self.rank == 0
 
     @property
+    def step(self) -> int:
+        """How many steps of the job were begun, over all epochs, restarts and sizes."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being trained."""
+        return self._epoch
+
+    @property
     def device(self) -> Any:
         """Where tensors belong: a torch.device where torch is in use, else its name."""
         torch = sys.modules.get("torch")

@@ -32,6 +32,8 @@ class Learner:
     pidfd: int | None = None
     """None: gone."""
     line: Lines | None = None
+    is_adopted: bool = False
+    """An earlier guardian started it."""
     is_ready: bool = False
     uses_run: bool = False
     trains_from: int | None = None

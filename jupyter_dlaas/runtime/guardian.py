@@ -26,7 +26,8 @@ from jupyter_dlaas.runtime import failures, launch, store
 from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
-from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap
+from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap, told
+from jupyter_dlaas.runtime.journal import read_facts
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.logs import LOG, LogIndex
 from jupyter_dlaas.runtime.process import (
@@ -51,6 +52,8 @@ TERM_S: Final = 5.0
 """From SIGTERM to SIGKILL where nothing is to be saved any more."""
 LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
+HELLO_S: Final = 2.0
+"""How long learners that were found alive may take to call."""
 NO_MORE: Final = 1e18
 TakeParked = Callable[[launch.Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
@@ -86,6 +89,7 @@ class Guardian:
         self._store: Identity | None = None
         self._leave_at: list[tuple[float, int]] = []
         self._proposal = 0
+        self._hellos_by = 0.0
         self._stop_at: int | None = None
         self._end_at: list[tuple[float, int]] = []
         self._strangers: list[Lines] = []
@@ -154,6 +158,8 @@ class Guardian:
             times.append(self._gather_at)
         if self._watch.must_poll:
             times.append(now + 0.1)
+        if now < self._hellos_by:
+            times.append(self._hellos_by)
         if not self._tell.journal.flush():
             times.append(now + 1.0)
         return min(times, default=None)
@@ -247,6 +253,7 @@ class Guardian:
         ends = status.get("store")
         if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
             self._store = Identity(ends["pid"], ends["start"], boot_id())
+        self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         for member, (who, fd) in living.items():
             self._take(member, who, fd, earlier)
         for member, fact in earlier.up.items():
@@ -299,9 +306,8 @@ class Guardian:
             self._generation = max(self._generation, generation)
         else:
             generation, rank = fact.generation or 0, fact.rank or 0
-        one = Learner(
-            member, generation, rank, who, fd, is_ready=member in earlier.ready, oom_kills=failures.oom_kills()
-        )
+        one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
+        one.oom_kills = failures.oom_kills()
         if fact is None:
             self._tell.up(one)
         self._learners[member] = one
@@ -385,6 +391,8 @@ class Guardian:
         assert self._wanted is not None
         now = time.monotonic()
         alive = self._alive()
+        if now < self._hellos_by and any(one.is_adopted and one.line is None for one in alive):
+            return  # those found alive call again within moments; only they can say whether there is anything to save
         if not self._leave_at:
             grace_s = self._wanted.grace_s
             have_begun = any(one.trains_from is not None for one in alive)
@@ -541,6 +549,10 @@ class Guardian:
                 print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
                 break
         reap()
+        # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
+        for sock, name in ((self._wake, "guardian.wake"), (self._door, "guardian.sock")):
+            (self.job_dir / name).unlink(missing_ok=True)
+            sock.close()
         why = {Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped")
         self._tell.closed(why)
         while not self._tell.journal.flush():
@@ -586,10 +598,16 @@ class Guardian:
 def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:
     """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
     fd = os.open(job_dir / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0
+    deadline = time.monotonic() + 5.0
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # The one that holds it either guards the job, or has said its last word and is about to be gone.
+            if told(read_facts(job_dir / "journal.jsonl")[0]).closed_revision is None or time.monotonic() > deadline:
+                return 0
+        time.sleep(0.005)
     os.umask(0o077)
     become_subreaper()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):

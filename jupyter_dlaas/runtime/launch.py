@@ -37,7 +37,7 @@ __all__ = [
 LEARNER: Final = "jupyter_dlaas.learner.runner"
 STORE: Final = "jupyter_dlaas.runtime.store"
 _OWN: Final = re.compile(
-    r"DLAAS_.*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+    r"DLAAS_(?!TTL_S$).*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
 """Variables that belong to one learner; a job submitted from within another one must not inherit them."""
 

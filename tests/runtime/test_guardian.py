@@ -67,7 +67,8 @@ def test_train_py_is_a_real_main_module_in_the_users_directory(job: Build) -> No
         import __main__
         json.dump({
             "name": __name__, "file": __file__, "main": __main__.__file__, "argv": sys.argv, "path": sys.path[:2],
-            "cwd": os.getcwd(), "environment": {k: os.environ.get(k) for k in ("MINE", "DLAAS_JOB", "RANK", "WORLD_SIZE")},
+            "cwd": os.getcwd(),
+            "environment": {k: os.environ.get(k) for k in ("MINE", "DLAAS_JOB", "RANK", "WORLD_SIZE")},
         }, open(os.environ["DLAAS_JOB_DIR"] + "/output/seen", "w"))
         """,
         files={"helper.py": "here = True"},
@@ -88,7 +89,8 @@ def test_train_py_is_a_real_main_module_in_the_users_directory(job: Build) -> No
 
 def test_a_failure_names_the_users_cell_and_line(job: Build) -> None:
     one = job(
-        "# cell [3]\nscale = 0\ndef f(x):\n    return x / scale\n# cell [7]\nif __name__ == '__main__':\n    a = 1\n    f(a)\n",
+        "# cell [3]\nscale = 0\ndef f(x):\n    return x / scale\n"
+        "# cell [7]\nif __name__ == '__main__':\n    a = 1\n    f(a)\n",
         cells={"2-4": "cell [3]:1", "7-8": "cell [7]:2"},
     )
     one.run()
@@ -240,11 +242,17 @@ def test_stop_leaves_no_process_behind_not_even_those_that_hide(job: Build) -> N
         import os, pathlib, signal, subprocess, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         out = os.environ["DLAAS_JOB_DIR"] + "/output/"
-        sleeper = "import signal, time, sys, os; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(1000)"
+        sleeper = (
+            "import signal, time, sys, os; signal.signal(15, signal.SIG_IGN); "
+            "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(1000)"
+        )
         subprocess.Popen([sys.executable, "-c", sleeper, out + "child"])
         subprocess.Popen([sys.executable, "-c", sleeper, out + "session"], start_new_session=True)
         # a daemon by the book: its parent ends, it has a session of its own and no mark in its environment
-        forker = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); os.execve(sys.executable, [sys.executable, '-c', sys.argv[1], sys.argv[2]], {})"
+        forker = (
+            "import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+            "os.execve(sys.executable, [sys.executable, '-c', sys.argv[1], sys.argv[2]], {})"
+        )
         subprocess.run([sys.executable, "-c", forker, sleeper, out + "daemon"], check=True)
         while not all(os.path.exists(out + n) and open(out + n).read() for n in ("child", "session", "daemon")):
             time.sleep(0.01)
