@@ -171,7 +171,7 @@ def watch(job: str) -> tuple[JobView, int]:
             case "job" if follower.view is not None:
                 view = follower.view
                 learners = max(learners, view.size.held)
-                if (line := f"{view.state_label}: {view.status_line}") != status:
+                if (line := ": ".join(filter(None, (view.state_label, view.status_line)))) != status:
                     status = line
                     say("status", line)
             case "metrics":
@@ -228,7 +228,7 @@ def demo(home: Path) -> None:
     print(f"Accuracy on the test set: {accuracy:.1%}")
     print(f"Job directory: {job.directory}")
     print(f"The notebook as it ran: {home / path.name}")
-    print("See it in JupyterLab: make lab, then http://localhost:8888/lab/tree/quickstart.ipynb")
+    print("The same in JupyterLab, at http://localhost:8888/lab/tree/quickstart.ipynb: make lab")
 
 
 def main() -> int:

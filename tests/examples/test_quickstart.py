@@ -55,13 +55,16 @@ def test_the_demo_trains_on_as_many_learners_as_the_machine_gives(demo: subproce
     assert int(found[1]) == min(2, len(os.sched_getaffinity(0)))
 
 
-def test_the_demo_prints_status_metrics_accuracy_and_where_the_job_lies(demo: subprocess.CompletedProcess[str]) -> None:
+def test_the_demo_prints_status_metrics_logs_accuracy_and_where_the_job_lies(
+    demo: subprocess.CompletedProcess[str],
+) -> None:
     directory = re.search(r"Job directory: (.+)", demo.stdout)
 
     assert directory is not None, demo.stdout
     assert (Path(directory[1]) / "train.py").exists()
     assert "status |" in demo.stdout
     assert re.search(r"metrics \| step \d+ .*accuracy", demo.stdout)
+    assert re.search(r"log 0 \| epoch 12: loss", demo.stdout)
     assert re.search(r"Accuracy on the test set: 9[789]\.\d%", demo.stdout)
     assert "make lab" in demo.stdout
 
@@ -70,3 +73,9 @@ def test_the_quickstart_is_committed_without_outputs() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
 
     assert not [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+
+
+def test_the_readme_shows_the_training_cell_of_the_quickstart() -> None:
+    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+
+    assert cells["train"] in (ROOT / "README.md").read_text()
