@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from jupyter_dlaas.api import Job, job, jobs, pool, result, submit, train
+    from jupyter_dlaas.learner import Run, pushed, run
+    from jupyter_dlaas.wire import DlaasError
+
 __version__ = "0.1.0"
 
 _HOME: Final = {
@@ -26,7 +30,22 @@ _HOME: Final = {
     "pushed": "jupyter_dlaas.learner",
     "run": "jupyter_dlaas.learner",
 }
-__all__ = ["__version__", "load_ipython_extension", "unload_ipython_extension", *_HOME]
+__all__ = [
+    "DlaasError",
+    "Job",
+    "Run",
+    "__version__",
+    "job",
+    "jobs",
+    "load_ipython_extension",
+    "pool",
+    "pushed",
+    "result",
+    "run",
+    "submit",
+    "train",
+    "unload_ipython_extension",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ __all__ = [
     "Elastic",
     "Failure",
     "File",
+    "Forbidden",
     "JobSpec",
     "JobView",
     "LearnerView",
@@ -430,6 +431,13 @@ class Unavailable(DlaasError):
     http_status = 503
 
 
+class Forbidden(DlaasError):
+    """The caller is not who it would have to be."""
+
+    code = "forbidden"
+    http_status = 403
+
+
 ERRORS: Final[dict[str, type[DlaasError]]] = {
-    kind.code: kind for kind in (DlaasError, Invalid, NotFound, NotAllowed, Refused, TooOld, Unavailable)
+    kind.code: kind for kind in (DlaasError, Forbidden, Invalid, NotFound, NotAllowed, Refused, TooOld, Unavailable)
 }

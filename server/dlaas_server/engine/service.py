@@ -22,7 +22,7 @@ from tornado.http1connection import HTTP1Connection
 from dlaas_server.core.states import Event
 from dlaas_server.engine.requests import Requests
 from dlaas_server.openapi import ROUTES, Change, Keyed, Route, describe
-from jupyter_dlaas.protocol import PROTOCOL, NotAllowed, Submit, TooOld
+from jupyter_dlaas.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
 from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
 
 __all__ = ["BODY_MOST", "application", "peer_user", "refusal"]
@@ -33,13 +33,6 @@ BODY_MOST: Final = 64 * 2**20
 BLOB_MOST: Final = 2**30 + 2**20
 COPY_BYTES: Final = 2**20
 _UCRED: Final = struct.Struct("3i")
-
-
-class Forbidden(DlaasError):
-    """The caller is not who it would have to be."""
-
-    code = "forbidden"
-    http_status = 403
 
 
 def peer_user(connection: socket.socket, vouched: str | None) -> str:

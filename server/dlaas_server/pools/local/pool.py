@@ -34,6 +34,7 @@ __all__ = ["LocalPool", "Starter"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
 PROBE_EVERY_S: Final = 10.0
 SMALL_BYTES: Final = 1 << 18
 """Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
@@ -190,7 +191,8 @@ class LocalPool:
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Make the job's directory; one that exists stays as it is."""
-        await asyncio.to_thread(self._folder(job).create, owner, spec, environment)
+        told = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can ask for results of earlier jobs
+        await asyncio.to_thread(self._folder(job).create, owner, spec, told)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Store one file of the job, whole or not at all."""
