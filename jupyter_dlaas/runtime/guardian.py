@@ -24,7 +24,8 @@ from jupyter_dlaas.facts import MemberWanted, Wanted
 from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import failures, launch, store
 from jupyter_dlaas.runtime.chronicle import Chronicle
-from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
+from jupyter_dlaas.runtime.farewell import TERM_S, Farewell
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap, told
 from jupyter_dlaas.runtime.journal import read_facts
@@ -48,13 +49,10 @@ __all__ = ["Guardian", "guard", "main"]
 
 GATHER_S: Final = 0.02
 """Under flow a log is looked at this often."""
-TERM_S: Final = 5.0
-"""From SIGTERM to SIGKILL where nothing is to be saved any more."""
 LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
 HELLO_S: Final = 2.0
 """How long learners that were found alive may take to call."""
-NO_MORE: Final = 1e18
 TakeParked = Callable[[launch.Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
 
@@ -87,11 +85,8 @@ class Guardian:
         self._watch = Watch()
         self._gather_at = 0.0
         self._store: Identity | None = None
-        self._leave_at: list[tuple[float, int]] = []
-        self._proposal = 0
+        self._farewell = Farewell()
         self._hellos_by = 0.0
-        self._stop_at: int | None = None
-        self._end_at: list[tuple[float, int]] = []
         self._strangers: list[Lines] = []
         self._statuses: dict[int, int] = {}
         self._is_closed = False
@@ -153,7 +148,7 @@ class Guardian:
         self._go_on()
 
     def _due(self, now: float) -> float | None:
-        times = [at for at, _ in (*self._leave_at[:1], *self._end_at[:1])]
+        times = [] if (at := self._farewell.due()) is None else [at]
         if now < self._gather_at:
             times.append(self._gather_at)
         if self._watch.must_poll:
@@ -188,6 +183,9 @@ class Guardian:
         self._wanted = wanted
         return True
 
+    def _alive(self) -> list[Learner]:
+        return [one for one in self._learners.values() if one.is_alive]
+
     def _picture(self) -> Seen:
         alive = [one for one in self._learners.values() if one.is_alive]
         return Seen(
@@ -195,7 +193,7 @@ class Guardian:
             alive=len(alive),
             is_broken=bool(self._failed),
             # Who waits by an earlier guardian's word cannot go on: then all leave.
-            is_leaving=bool(self._leave_at) or any(one.is_limited for one in alive),
+            is_leaving=self._farewell.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
         )
 
@@ -318,8 +316,8 @@ class Guardian:
         """Start the wanted generation: its store, then all its learners."""
         wanted = self._wanted
         assert wanted is not None
-        self._generation, self._failed, self._leave_at, self._end_at = wanted.generation, [], [], []
-        self._stop_at, self._is_completed = None, False
+        self._generation, self._failed, self._is_completed = wanted.generation, [], False
+        self._farewell = Farewell()
         self._end_store()
         self._learners = {}
         where = self._start_store(wanted.members) if self._is_torch and len(wanted.members) > 1 else None
@@ -383,9 +381,6 @@ class Guardian:
 
     # -- leaving and ending --------------------------------------------------------------------------------------------
 
-    def _alive(self) -> list[Learner]:
-        return [one for one in self._learners.values() if one.is_alive]
-
     def _leave(self) -> None:
         """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
         assert self._wanted is not None
@@ -393,60 +388,12 @@ class Guardian:
         alive = self._alive()
         if now < self._hellos_by and any(one.is_adopted and one.line is None for one in alive):
             return  # those found alive call again within moments; only they can say whether there is anything to save
-        if not self._leave_at:
-            grace_s = self._wanted.grace_s
-            have_begun = any(one.trains_from is not None for one in alive)
-            # Where no loop runs there is no boundary to stop at, and nothing new to save: a signal does it.
-            polite_s = grace_s if have_begun else 0.0
-            kill_s = polite_s + (TERM_S if have_begun else grace_s)
-            self._leave_at = [(now + polite_s, signal.SIGTERM), (now + kill_s, signal.SIGKILL), (NO_MORE, 0)]
-            self._proposal += 1
-        for one in alive:
-            one.is_asked = True
-            if one.uses_run and one.line is not None and one.proposed != self._proposal:
-                one.proposed = self._proposal
-                one.line.tell({"t": "propose", "n": self._proposal})
-        self._commit(alive)
-        self._pass_deadlines(self._leave_at, now)
-
-    def _commit(self, alive: list[Learner]) -> None:
-        """Tell all where to stop, once all have promised not to run past it."""
-        users = [one for one in alive if one.uses_run]
-        promises = {
-            one.member: one.promise for one in users if one.promise is not None and one.promise[0] == self._proposal
-        }
-        if self._stop_at is None:
-            if not users or len(promises) < len(alive):
-                return
-            before = [at for _, _, at in promises.values() if at is not None]  # an earlier guardian told it already
-            self._stop_at = max(before) if before else agree(tick for _, tick, _ in promises.values())
-        for one in users:
-            if one.line is not None and one.member in promises and not one.is_told:
-                one.is_told = True
-                one.line.tell({"t": "commit", "n": self._proposal, "at": self._stop_at})
+        self._farewell.leave(alive, self._wanted.grace_s, now)
 
     def _end(self) -> None:
         """End the learners: nothing they do counts any more."""
-        now = time.monotonic()
-        if not self._end_at:
-            is_told_to_stop = self._wanted is not None and not self._failed
-            words_s = 0.0 if is_told_to_stop else LAST_WORDS_S
-            grace_s = min(self._wanted.grace_s, TERM_S) if self._wanted is not None else TERM_S
-            self._end_at = [
-                (now + words_s, signal.SIGTERM),
-                (now + words_s + grace_s, signal.SIGKILL),
-                (NO_MORE, 0),
-            ]
-        self._pass_deadlines(self._end_at, now)
-
-    def _pass_deadlines(self, deadlines: list[tuple[float, int]], now: float) -> None:
-        while deadlines[0][0] <= now:
-            _, number = deadlines.pop(0)
-            for one in self._alive():
-                one.is_asked = True
-                send(one.who, number)
-                if number == signal.SIGTERM:
-                    send(one.who, signal.SIGCONT)  # a stopped process hears nothing
+        grace_s = self._wanted.grace_s if self._wanted is not None else TERM_S
+        self._farewell.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
 
     # -- what learners say and how they end ----------------------------------------------------------------------------
 
@@ -621,9 +568,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m jupyter_dlaas.runtime.guardian JOB_DIR", file=sys.stderr)
         return 2
-    with suppress(PermissionError):  # already a session of its own
+    job_dir = Path(arguments[0]).absolute()
+    os.chdir("/")  # a guardian must not keep anybody's disk from being taken away
+    with suppress(PermissionError):  # a session of its own already
         os.setsid()
-    return guard(Path(arguments[0]).absolute())
+    return guard(job_dir)
 
 
 if __name__ == "__main__":

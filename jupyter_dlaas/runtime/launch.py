@@ -23,12 +23,17 @@ from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK, thread_count
 
 __all__ = [
     "Order",
+    "become",
     "close_all_but",
     "fork",
     "guardian_environment",
     "learner_environment",
     "learner_folder",
+    "log_of",
     "package_folder",
+    "put_on",
+    "redirect",
+    "spawn",
     "start_learner",
     "start_store",
     "torch_is_used",
@@ -62,6 +67,13 @@ def package_folder() -> str:
 
 def learner_folder(job_dir: Path, member: int) -> Path:
     return job_dir / f"learner-{member}"
+
+
+def log_of(order: Order) -> str:
+    """Where the learner's output goes; its folder is there afterwards."""
+    folder = learner_folder(order.job_dir, order.member)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return str(folder / LOG)
 
 
 def torch_is_used(framework: str | None, source: str) -> bool:
@@ -135,13 +147,11 @@ def start_learner(order: Order, *, is_warm: bool) -> int:
     `is_warm`: this process was forked from a zygote, so its children need not import anything again. A process with a
     second thread must not fork (a lock held there would stay locked for ever): then a plain start does it.
     """
-    folder = learner_folder(order.job_dir, order.member)
-    folder.mkdir(mode=0o700, exist_ok=True)
     arguments = [str(order.job_dir), str(order.member)]
-    log = str(folder / LOG)
+    log = log_of(order)
     if is_warm and thread_count() == 1:
-        return fork(lambda: _become(LEARNER, arguments, order.environment, log))
-    return _spawn(LEARNER, arguments, order.environment, log)
+        return fork(lambda: become(LEARNER, arguments, order.environment, log))
+    return spawn(LEARNER, arguments, order.environment, log)
 
 
 def start_store(listening: socket.socket, job_dir: Path, environment: Mapping[str, str], *, is_warm: bool) -> int:
@@ -149,13 +159,20 @@ def start_store(listening: socket.socket, job_dir: Path, environment: Mapping[st
     log = str(job_dir / "guardian.log")
     fd = listening.fileno()
     if is_warm and thread_count() == 1:
-        return fork(lambda: _become(STORE, [str(fd), str(job_dir)], environment, log, keep=(fd,)))
-    return _spawn(STORE, ["3", str(job_dir)], environment, log, passed=fd)
+        return fork(lambda: become(STORE, [str(fd), str(job_dir)], environment, log, keep=(fd,)))
+    return spawn(STORE, ["3", str(job_dir)], environment, log, passed=fd)
 
 
-def _spawn(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str, passed: int | None = None
+def spawn(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: str,
+    passed: int | None = None,
+    executable: str | None = None,
 ) -> int:
+    """A plain start of one of our modules in a session of its own; returns its pid. `passed` becomes descriptor 3."""
+    executable = executable or sys.executable
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -166,8 +183,8 @@ def _spawn(
         actions.append((os.POSIX_SPAWN_DUP2, passed, 3))
     # -P: what lies in the directory where this starts must not stand in for modules of ours.
     return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-P", "-m", module, *arguments],
+        executable,
+        [executable, "-P", "-m", module, *arguments],
         dict(environment),
         file_actions=actions,
         setsid=True,
@@ -202,7 +219,7 @@ def close_all_but(kept: Sequence[int]) -> None:
     os.closerange(low, limit + 1)
 
 
-def _become(
+def become(
     module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str, keep: Sequence[int] = ()
 ) -> NoReturn:
     """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`."""

@@ -5,20 +5,36 @@ Plain functions without threads or an event loop; a call returns as soon as the 
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
-import subprocess
+import re
+import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jupyter_dlaas.runtime.launch import guardian_environment
-from jupyter_dlaas.runtime.process import boot_id, stat_of
+from jupyter_dlaas.runtime.files import connect, read_json
+from jupyter_dlaas.runtime.launch import guardian_environment, spawn, torch_is_used
+from jupyter_dlaas.runtime.process import Identity, boot_id, send, stat_of
+from jupyter_dlaas.runtime.zygote import LEAN, ROOM, TORCH
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["StartError", "Started", "reap", "start_guardian"]
+__all__ = ["StartError", "Started", "reap", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
-_children: Final[dict[int, subprocess.Popen[bytes]]] = {}
+_THREADS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+_READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
+"""What decides how Python starts and which libraries it loads: another value, another zygote."""
+_children: Final[set[int]] = set()
 
 
 class StartError(DlaasError):
@@ -53,28 +69,31 @@ def start_guardian(
     same. Raises StartError.
     """
     reap()
+    if zygote_dir is not None:
+        kinds = (TORCH, LEAN) if framework is not None and torch_is_used(framework, "") else (LEAN,)
+        for kind in kinds:
+            path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+            started = _ask(path, job_dir)
+            if started is not None:
+                return started
     return _plain(job_dir, interpreter, package_dir, environment)
 
 
 def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str]) -> Started:
-    log = os.open(job_dir / "guardian.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    whole = guardian_environment(environment, str(job_dir), str(package_dir))
     try:
-        child = subprocess.Popen(
-            [interpreter, "-P", "-m", "jupyter_dlaas.runtime.guardian", str(job_dir)],
-            cwd=job_dir,
-            env=guardian_environment(environment, str(job_dir), str(package_dir)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+        pid = spawn(
+            "jupyter_dlaas.runtime.guardian",
+            [str(job_dir)],
+            whole,
+            str(job_dir / "guardian.log"),
+            executable=interpreter,
         )
     except OSError as error:
         raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
-    finally:
-        os.close(log)
-    _children[child.pid] = child
-    stat = stat_of(child.pid)
-    return Started(pid=child.pid, start=stat.start if stat else 0, boot=boot_id(), how="plain")
+    _children.add(pid)
+    stat = stat_of(pid)
+    return Started(pid=pid, start=stat.start if stat else 0, boot=boot_id(), how="plain")
 
 
 def reap() -> list[int]:
@@ -82,6 +101,99 @@ def reap() -> list[int]:
 
     Call it when a guardian is seen to end, so that no zombie is left. (Those of a zygote are the zygote's children.)
     """
-    # A copy, and no error where it is gone: another thread may start or reap at the same time.
-    gone = [pid for pid, child in list(_children.items()) if child.poll() is not None]
-    return [pid for pid in gone if _children.pop(pid, None) is not None]
+    gone = []
+    for pid in sorted(_children):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:  # somebody else waited for it
+            ended = True
+        if ended:
+            gone.append(pid)
+            _children.remove(pid)
+    return gone
+
+
+# -- zygotes -----------------------------------------------------------------------------------------------------------
+
+
+def zygote_path(
+    zygote_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], kind: str
+) -> Path:
+    """The socket of the zygote for an interpreter and what Python reads of the environment at its start."""
+    read = sorted((k, v) for k, v in environment.items() if _READ_AT_START.fullmatch(k))
+    key = json.dumps([interpreter, str(package_dir), read])
+    return zygote_dir / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{kind}.sock"
+
+
+def warm(
+    *,
+    interpreter: str,
+    package_dir: Path,
+    environment: Mapping[str, str],
+    zygote_dir: Path,
+    framework: str | None = None,
+) -> bool:
+    """See to it that jobs of this interpreter and environment start warm; returns whether they already do.
+
+    Does not wait: a zygote takes seconds to become ready, and jobs start plainly or from a leaner one meanwhile.
+    """
+    reap()
+    kind = TORCH if framework is not None and torch_is_used(framework, "") else LEAN
+    zygote_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+    if path.exists() and _is_locked(path.with_suffix(".lock")):
+        return True
+    if not _is_locked(path.with_suffix(".lock")):
+        path.unlink(missing_ok=True)  # of one that was killed
+        whole = {k: v for k, v in environment.items() if not k.startswith("DLAAS_")}
+        whole |= dict.fromkeys(_THREADS, "1")
+        extra = whole.get("PYTHONPATH")
+        whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
+        whole |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+        whole[ROOM] = " " * 16_384
+        try:
+            log = str(path.with_suffix(".log"))
+            _children.add(spawn("jupyter_dlaas.runtime.zygote", [str(path), kind], whole, log, executable=interpreter))
+        except OSError as error:
+            raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+    return False
+
+
+def stop_zygotes(zygote_dir: Path) -> int:
+    """End all zygotes of a folder, those that are still loading too; jobs go on. Returns how many there were."""
+    count = 0
+    for lock in sorted(zygote_dir.glob("*.lock")):
+        body = read_json(lock) or {}
+        if not _is_locked(lock) or not isinstance(body.get("pid"), int):
+            continue
+        who = Identity(int(str(body["pid"])), int(str(body.get("start", 0))), str(body.get("boot", "")))
+        count += send(who, signal.SIGTERM)
+        lock.with_suffix(".sock").unlink(missing_ok=True)
+    return count
+
+
+def _ask(path: Path, job_dir: Path) -> Started | None:
+    """Let a zygote do it; None where there is none or it cannot."""
+    try:
+        with connect(socket.SOCK_SEQPACKET, path, timeout_s=2.0) as sock:
+            sock.send(json.dumps({"op": "start", "job_dir": str(job_dir)}).encode())
+            answer = json.loads(sock.recv(4096) or b"{}")
+    except (OSError, ValueError):
+        return None
+    if "pid" not in answer:
+        return None
+    return Started(pid=answer["pid"], start=answer["start"], boot=answer["boot"], how="zygote")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -104,6 +104,7 @@ def trained(job: Job) -> dict[int, Counter[int]]:
     """Per epoch how often each sample counts, by the journal: what a later start took back does not count."""
     done: dict[tuple[str, int], list[int]] = {}
     epochs: dict[tuple[str, int], int] = {}
+    key: tuple[str, int]
     for path in sorted(job.dir.glob("output/steps-*")):
         for line in path.read_text().splitlines():
             generation, step, epoch, samples = line.split(" ")
@@ -113,18 +114,18 @@ def trained(job: Job) -> dict[int, Counter[int]]:
     counting: dict[int, str] = {}
     for fact in job.facts(FactKind.GENERATION, FactKind.COMMITTED):
         if fact.kind is FactKind.GENERATION:
-            counting = {step: g for step, g in counting.items() if step < (fact.step or 0)}
+            counting = {at: by for at, by in counting.items() if at < (fact.step or 0)}
         else:
             assert fact.first_step is not None
             assert fact.step is not None
-            for step in range(fact.first_step, fact.step):
-                assert step not in counting, f"step {step} was committed twice"
-                counting[step] = str(fact.generation)
-                assert epochs[str(fact.generation), step] == fact.epoch
+            for at in range(fact.first_step, fact.step):
+                assert at not in counting, f"step {at} was committed twice"
+                counting[at] = str(fact.generation)
+                assert epochs[str(fact.generation), at] == fact.epoch
     assert sorted(counting) == list(range(len(counting))), "a step is missing"
     result: dict[int, Counter[int]] = {}
-    for step, generation in counting.items():
-        key = (generation, step)
+    for number, by in counting.items():
+        key = (by, number)
         result.setdefault(epochs[key], Counter()).update(done[key])
     return result
 

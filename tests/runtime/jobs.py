@@ -61,14 +61,16 @@ class Job:
 
     # -- what the engine does
 
-    def want(self, goal: Goal, learners: int = 0, *, grace_s: float = 30.0, **variables: str) -> None:
+    def want(
+        self, goal: Goal, learners: int = 0, *, grace_s: float = 30.0, variables: Mapping[str, str] | None = None
+    ) -> None:
         """Write the wanted document and wake the guardian, starting one where none lives."""
         self.revision += 1
         members: list[MemberWanted] = []
         if goal is Goal.RUN and learners:
             self.generation += 1
             for _ in range(learners):
-                extra = {"OMP_NUM_THREADS": "1", **variables}
+                extra = {"OMP_NUM_THREADS": "1", **(variables or {})}
                 members.append(MemberWanted(member=self.next_member, node="here", environment=extra))
                 self.next_member += 1
         wanted = Wanted(
@@ -82,7 +84,7 @@ class Job:
         self.wake()
 
     def run(self, learners: int = 1, **variables: str) -> None:
-        self.want(Goal.RUN, learners, **variables)
+        self.want(Goal.RUN, learners, variables=variables)
 
     def halt(self, grace_s: float = 30.0) -> None:
         self.want(Goal.HALT, grace_s=grace_s)
