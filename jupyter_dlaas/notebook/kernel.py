@@ -82,6 +82,8 @@ class Recorder:
         info, count = result.info, result.execution_count
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
             return  # a front end that asks behind the user's back, about completions or variables
+        if self._started is None and self._cells and self._cells[-1].count == count:
+            self._cells.pop()  # the cell that loaded the extension: the history knew its beginning
         duration = None
         if self._started is not None and self._started[0] == info.raw_cell:
             duration = time.perf_counter() - self._started[1]

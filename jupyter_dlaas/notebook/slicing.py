@@ -173,7 +173,9 @@ class _Pass:
             self.want(name, given.index, Need.LATE)
 
     def settled(self, index: int) -> frozenset[str]:
-        """Names whose given value already has what this step did to them."""
+        """Names whose given value already has what this step did to them. What the job itself does comes after."""
+        if index >= self.plan.goal:
+            return frozenset()
         return frozenset(name for name, at in self.given_at.items() if at <= index)
 
     # steps
