@@ -82,12 +82,15 @@ def pool_directory(pool: str | None = None) -> Path:
     """Where the pool keeps its socket, store and jobs: `<jupyter data dir>/dlaas/<pool>`.
 
     `pool` is a name or a path (with a slash); None means what JUPYTER_DLAAS_POOL_DIR or JUPYTER_DLAAS_POOL say, else
-    the pool "local". Nothing is made or opened.
+    the pool "local"; inside a job the pool that runs it. Nothing is made or opened.
     """
     if pool is None:
         chosen = os.environ.get("JUPYTER_DLAAS_POOL_DIR")
         if chosen:
             return Path(chosen).expanduser().absolute()
+        job = Path(os.environ.get("DLAAS_JOB_DIR", "/"))
+        if job.parent.name == "jobs":
+            return job.parent.parent
         pool = os.environ.get("JUPYTER_DLAAS_POOL") or POOL
     if "/" in pool:
         return Path(pool).expanduser().absolute()
