@@ -215,7 +215,8 @@ def _run(given: list[str]) -> None:
     if code == cli.DETACHED:
         print(_here(said.text).strip())
     elif code:
-        raise NotDone(*_here(said.text).removeprefix("dlaas: ").strip().splitlines())
+        wrong = _here(said.text).removeprefix("dlaas: ").strip()
+        raise NotDone(wrong.splitlines()[-1].replace(": error:", ":") if ": error:" in wrong else wrong)
 
 
 def _here(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -237,10 +236,3 @@ def _ruled(title: str, text: str) -> str:
 
 def _listed(title: str, lines: Sequence[str]) -> str:
     return "\n".join([title, *lines]) if lines else ""
-
-
-def is_elsewhere() -> bool:
-    """True where the page cannot load our extension: VS Code and Colab draw core widgets, and the plain HTML."""
-    return any(name in os.environ for name in ("COLAB_RELEASE_TAG", "COLAB_GPU", "COLAB_JUPYTER_IP")) or (
-        "JPY_SESSION_NAME" not in os.environ and any(name in os.environ for name in ("VSCODE_PID", "VSCODE_CWD"))
-    )

@@ -23,7 +23,7 @@ from uuid import uuid4
 from jupyter_dlaas.api import Job
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor
-from jupyter_dlaas.notebook import output
+from jupyter_dlaas.notebook import output, widgets
 from jupyter_dlaas.notebook.records import ResultRef
 from jupyter_dlaas.protocol import Cursor, JobView, NotFound, State
 from jupyter_dlaas.stream import Follower
@@ -106,8 +106,20 @@ class Waiter:
         bundle = output.bundle_of(job, is_new=is_new)
         display_id = uuid4().hex
         self._publish(output.forms(bundle), display_id)
+        if self.has_displays and widgets.is_wanted(self._shell.user_ns):
+            self._show_widget(job)
         if self.has_displays and not bundle.job.state.is_final:
             self._watch(job).displays.append(display_id)
+
+    def _show_widget(self, job: Job) -> None:
+        """Beside the plain form, where the page has no card: the widget, if its library is there."""
+        try:
+            box = widgets.widget(job)
+        except ImportError:
+            return
+        formatter: Any = self._shell.display_formatter
+        data, metadata = formatter.format(box)
+        self._shell.display_pub.publish(data=data, metadata=metadata)
 
     def bring(self, job: Job, names: tuple[str, ...]) -> None:
         """Assign these results of the job here when it has completed; say so below the card."""
