@@ -125,6 +125,9 @@ function stop_keys(event: KeyboardEvent): void {
   const is_shortcut = (event.ctrlKey || event.metaKey) && event.key !== 'Enter'; // saving, the palette, copying
   if (event.key !== 'Escape' && !is_shortcut) {
     event.stopPropagation();
+  } else if (event.key === 'Escape' && !event.defaultPrevented) {
+    const card = event.currentTarget as HTMLElement;
+    card.closest<HTMLElement>('.jp-Cell')?.focus({ preventScroll: true });
   }
 }
 

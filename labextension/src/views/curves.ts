@@ -76,9 +76,9 @@ function with_holes(points: readonly Point[], zero: number): ILine {
   return { x, y };
 }
 
-/** A running mean that forgets: its memory is a fortieth of the curve. */
+/** A running mean that forgets: its memory is a hundredth of the curve, and at least three points. */
 function smooth(y: ILine['y']): ILine['y'] {
-  const keep = 1 - 1 / Math.max(3, y.length / 40);
+  const keep = 1 - 1 / Math.max(3, y.length / 100);
   let mean: number | null = null;
   return y.map(value => {
     if (value === null) {
