@@ -53,6 +53,7 @@ LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
 HELLO_S: Final = 2.0
 """How long learners that were found alive may take to call."""
+_RUN: Final = re.compile(r"\brun\s*\(")
 TakeParked = Callable[[launch.Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
 
@@ -71,7 +72,7 @@ class Guardian:
         source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
         self._is_torch = launch.torch_is_used(self._spec.framework, source)
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
-        self._expects_run = "jupyter_dlaas" in source and re.search(r"\brun\s*\(", source) is not None
+        self._expects_run = "jupyter_dlaas" in source and _RUN.search(source) is not None
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._wanted: Wanted | None = None
@@ -239,7 +240,8 @@ class Guardian:
         status = read_json(self.job_dir / "status.json") or {}
         started = status.get("starting")
         deadline = time.monotonic() + (1.0 if started else 0.0)
-        living = find_living(str(self.job_dir), earlier.up, earlier.ever)
+        is_first = not self._tell.journal.earlier and not started
+        living = {} if is_first else find_living(str(self.job_dir), earlier.up, earlier.ever)
         # The one before was killed while it started these: each may be about to appear.
         waiting = {m for m in started if isinstance(m, int)} if isinstance(started, list) else set()
         while waiting - set(living) - earlier.ever and time.monotonic() < deadline:

@@ -46,6 +46,11 @@ _OWN: Final = re.compile(
 )
 """Variables that belong to one learner; a job submitted from within another one must not inherit them."""
 
+_NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
+_TORCH_IMPORT: Final = re.compile(
+    r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -80,8 +85,7 @@ def torch_is_used(framework: str | None, source: str) -> bool:
     """Whether a job trains with PyTorch: as its spec says, else as its imports say."""
     if framework is not None:
         return framework.lower() in ("torch", "pytorch", "lightning", "transformers", "accelerate")
-    pattern = r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b"
-    return re.search(pattern, source, re.MULTILINE) is not None
+    return _TORCH_IMPORT.search(source) is not None
 
 
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
@@ -89,9 +93,7 @@ def guardian_environment(environment: Mapping[str, str], job_dir: str, package_d
 
     The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … are for the learners alone.
     """
-    kept = {
-        k: v for k, v in environment.items() if k == "PYTHONHOME" or not (k.startswith("PYTHON") or _OWN.fullmatch(k))
-    }
+    kept = {k: v for k, v in environment.items() if not _NOT_FOR_GUARDIANS.fullmatch(k)}
     return kept | {"PYTHONPATH": package_dir, JOB_MARK: job_dir}
 
 

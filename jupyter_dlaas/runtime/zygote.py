@@ -23,11 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
+from jupyter_dlaas.protocol import Cause, Failure, JobSpec, Progress, Where
 from jupyter_dlaas.runtime import guardian, launch
 from jupyter_dlaas.runtime.files import bind
-from jupyter_dlaas.runtime.gang import reap
-from jupyter_dlaas.runtime.process import boot_id, identity, stat_of, thread_count
+from jupyter_dlaas.runtime.gang import Result, reap
+from jupyter_dlaas.runtime.manifests import Manifest, Range
+from jupyter_dlaas.runtime.process import boot_id, identity, marked, stat_of, thread_count
 from jupyter_dlaas.runtime.warm import wake
+from jupyter_dlaas.runtime.watch import Watch
+from jupyter_dlaas.wire import decode, encode
 
 __all__ = ["LEAN", "ROOM", "TORCH", "main"]
 
@@ -224,6 +229,30 @@ def _wait_as_learner(line: socket.socket) -> None:
 # -- starting ----------------------------------------------------------------------------------------------------------
 
 
+def _rehearse() -> None:
+    """Do once what is slow only the first time: reading annotations, compiling patterns, finding C functions."""
+    spec: JobSpec = decode(JobSpec, encode(JobSpec()))
+    where = Where(label="", line=1)
+    failure = Failure(cause=Cause.UNKNOWN, code="", what="", advice="", where=where)
+    wanted = Wanted(revision=0, goal=Goal.RUN, generation=0, members=(MemberWanted(member=0, node=""),))
+    decode(Wanted, encode(wanted))
+    fact_from_line(fact_to_line(Fact(n=0, at_s=0.0, kind=FactKind.LOST, failure=failure)))
+    part = Range(epoch=0, first=0, end=1)
+    for record in (
+        Manifest(step=0, epoch=0, generation=0, at_s=0, seconds=0, bytes=0, sha256="", learners=1, trained=(part,)),
+        Result(outcome="ok", code=0, failure=failure),
+        Progress(),
+    ):
+        decode(type(record), encode(record))
+    launch.torch_is_used(None, "import this")
+    launch.guardian_environment({"A": "b"}, "", "")
+    launch.learner_environment(
+        {}, job="", job_dir="", generation=0, members=wanted.members, rank=0, store=None, package_dir=""
+    )
+    marked(str(spec.name))
+    Watch().close()
+
+
 def _places() -> dict[str, int]:
     """The folders that packages come from, with the time of their last change."""
     found = {}
@@ -265,6 +294,7 @@ def main(arguments: list[str]) -> int:
         print(f"zygote: {thread_count()} threads after the imports; not fit to fork", file=sys.stderr, flush=True)
         return 4
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _rehearse()
     gc.collect()
     gc.disable()
     gc.freeze()
