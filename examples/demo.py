@@ -224,9 +224,8 @@ def demo(home: Path) -> None:
         raise Failed(f"accuracy {accuracy}; {ACCURACY_MIN:.0%} was promised")
     if learners < min(2, devices):
         raise Failed(f"trained on {learners} learner of {devices} devices")
-    print(
-        f"\nTrained {job.id} on {learners} {'learner' if learners == 1 else 'learners'} in {time.monotonic() - began:.0f} s, with all the starting."
-    )
+    noun = "learner" if learners == 1 else "learners"
+    print(f"\nTrained {job.id} on {learners} {noun} in {time.monotonic() - began:.0f} s, with all the starting.")
     print(f"Accuracy on the test set: {accuracy:.1%}")
     print(f"Job directory: {job.directory}")
     print(f"The notebook as it ran: {home / path.name}")
