@@ -39,7 +39,7 @@ def save(
     """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it."""
     began_s = time.monotonic()
     folder = job_dir / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = _to_bytes(content | {"position": position})
     part = folder / f".part-{os.getpid()}"
     shutil.rmtree(part, ignore_errors=True)

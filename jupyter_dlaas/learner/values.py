@@ -16,6 +16,7 @@ __all__ = ["LARGEST", "Base", "base", "changed", "is_plain", "put_back"]
 LARGEST: Final = 1 << 20
 _MOST_ELEMENTS: Final = 200_000
 _LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
+_SIZED: Final = (list, dict, set, str, bytes)
 Base = dict[str, bytes | int]
 """Per name what it was when the loop began: a plain value's pickle, another container's length."""
 
@@ -62,7 +63,7 @@ def base(script: Mapping[str, Any]) -> Base:
         data = _pickled(value)
         if data is not None:
             found[name] = data
-        elif isinstance(value, list | dict | set):
+        elif isinstance(value, _SIZED):
             found[name] = len(value)
     return found
 
@@ -81,7 +82,7 @@ def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], lis
                 values[name] = value
             elif data != before:
                 left_out.append(name)
-        elif isinstance(value, list | dict | set) and before != len(value):
+        elif isinstance(value, _SIZED) and before != len(value):
             left_out.append(name)
     return values, sorted(left_out)
 

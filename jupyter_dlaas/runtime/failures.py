@@ -97,6 +97,26 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="This PyTorch does not fit the machine's GPU driver: install a build for it.",
     ),
     Row(
+        code="gpu_library",
+        cause=Cause.RESOURCES,
+        says=r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
+        advice="A GPU library could not start, most often for want of GPU memory: use a smaller batch.",
+    ),
+    Row(
+        code="native_library",
+        cause=Cause.PLATFORM,
+        raised=("ImportError", "OSError"),
+        says=r"cannot open shared object file|undefined symbol|GLIBC(XX)?_\S+. not found",
+        advice="A package was built for another system: install it anew into the kernel's environment.",
+    ),
+    Row(
+        code="disk_broken",
+        cause=Cause.HARDWARE,
+        raised=("OSError",),
+        says=r"Input/output error|Stale file handle|Read-only file system",
+        advice="The disk or the network file system does not answer as it should.",
+    ),
+    Row(
         code="fork_after_cuda",
         cause=Cause.YOUR_CODE,
         says=r"Cannot re-initialize CUDA in forked subprocess",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,14 +39,19 @@ def until(claim: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -
     return answer
 
 
-def package_dir(parent: Path) -> Path:
+def make_package_dir(folder: Path) -> Path:
     """A folder that holds nothing but the package, as the engine makes one."""
-    folder = parent / "package"
-    folder.mkdir(exist_ok=True)
-    link = folder / "jupyter_dlaas"
-    if not link.exists():
-        link.symlink_to(Path(jupyter_dlaas.__file__).parent)
+    folder.mkdir(parents=True)
+    (folder / "jupyter_dlaas").symlink_to(Path(jupyter_dlaas.__file__).parent)
     return folder
+
+
+@functools.cache
+def shared_package_dir() -> Path:
+    """One for all tests of a session, so that they can share zygotes."""
+    folder = Path(tempfile.mkdtemp(prefix="dlaas-package-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return make_package_dir(folder / "package")
 
 
 @dataclass
@@ -58,6 +67,7 @@ class Job:
     next_member: int = 0
     guardian: Started | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    package_dir: Path = field(default_factory=shared_package_dir)
 
     # -- what the engine does
 
@@ -106,7 +116,7 @@ class Job:
         self.guardian = start_guardian(
             self.dir,
             interpreter=self.interpreter,
-            package_dir=package_dir(self.dir.parent),
+            package_dir=self.package_dir,
             environment=self.environment,
             zygote_dir=self.zygote_dir,
             framework=self.framework,

@@ -1,0 +1,354 @@
+"""The parts of the learner by themselves."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.learner import checkpoints, data, printed, results, values
+from jupyter_dlaas.learner.metrics import Metrics, number_of
+from jupyter_dlaas.learner.position import Position, cut, permutation
+from jupyter_dlaas.runtime.manifests import manifests
+from jupyter_dlaas.wire import DlaasError
+
+# -- exactly once
+
+
+@given(
+    samples=st.integers(1, 200),
+    batch=st.integers(1, 70),
+    sizes=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 40)), min_size=1, max_size=6),
+    seed=st.integers(0, 2**48),
+    drop_last=st.booleans(),
+)
+def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
+    samples: int, batch: int, sizes: list[tuple[int, int]], seed: int, drop_last: bool
+) -> None:
+    source = data.source_of(list(range(samples)), batch, shuffle=True, drop_last=drop_last, options={})
+    todo = data.plan(source, seed)
+    taken: Counter[int] = Counter()
+    step = 0
+    for learners, steps in [*sizes, (2, samples)]:
+        shares = [list(data.shares(source, todo, step, rank, learners, 0)) for rank in range(learners)]
+        for parts in list(zip(*shares, strict=True))[:steps]:
+            counted = [sample for one, count, _ in parts for sample in one[:count] if count]
+            assert counted == list(todo.batch(step))
+            assert {total for _, _, total in parts} == {len(counted)}
+            taken.update(counted)
+            step += 1
+
+    whole = samples - samples % batch if drop_last else samples
+    assert set(taken.values()) <= {1}
+    assert len(taken) == whole
+    assert data.length(source) == todo.steps == step
+
+
+@given(st.lists(st.integers(), max_size=60), st.integers(1, 9))
+def test_shares_are_the_batch_in_rank_order_and_nearly_equal(batch: list[int], learners: int) -> None:
+    shares = [cut(batch, rank, learners) for rank in range(learners)]
+
+    assert [one for share in shares for one in share] == batch
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_an_order_is_the_same_in_every_process() -> None:
+    program = "from jupyter_dlaas.learner.position import permutation; print(permutation(12, 7))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str(permutation(12, 7))
+
+
+# -- user state
+
+
+def test_only_what_changed_since_the_loop_began_travels_and_lists_are_filled_in_place() -> None:
+    script: dict[str, Any] = {"world": 4, "losses": [], "best": 0, "table": {}, "thing": object(), "data": [object()]}
+    base = values.base(script)
+    script["losses"].append(1.5)
+    script["best"] = 3
+    script["new"] = "x"
+    script["data"].append(object())
+    own, left_out = values.changed(script, base)
+    losses: list[float] = []
+    again: dict[str, Any] = {"world": 2, "losses": losses, "best": 0, "table": {}}
+    values.put_back(again, pickle.loads(pickle.dumps(own)))
+
+    assert own == {"losses": [1.5], "best": 3, "new": "x"}
+    assert left_out == ["data"]
+    assert again == {"world": 2, "losses": [1.5], "best": 3, "table": {}, "new": "x"}
+    assert again["losses"] is losses
+
+
+def test_what_is_too_large_stays_and_is_named() -> None:
+    own, left_out = values.changed({"text": "x" * (2 << 20), "n": 1}, {})
+
+    assert (own, left_out) == ({"n": 1}, ["text"])
+
+
+def test_tensors_are_not_plain_values() -> None:
+    import numpy as np
+    import torch
+
+    assert values.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
+    assert not values.is_plain([torch.tensor(1.0)])
+    assert not values.is_plain({"a": np.zeros(3)})
+
+
+# -- metrics
+
+
+def test_a_restart_takes_back_what_was_logged_for_later_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = Metrics(path, None)
+    first.open()
+    for step in range(1, 5):
+        first.log({"loss": 1 / step}, step=step, epoch=0, source="run")
+    with path.open("ab") as file:
+        file.write(b'{"t": 1, "st')
+    second = Metrics(path, 2)
+    second.open()
+    second.log({"loss": 9.0}, step=3, epoch=0, source="run")
+    third = Metrics(path, 3)
+
+    assert second.history == third.history == {"loss": [1.0, 0.5, 9.0]}
+    assert len(path.read_bytes().splitlines()) == 6
+
+
+def test_infinity_and_nan_are_logged_as_json_and_come_back_as_nan(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", None)
+    metrics.open()
+    metrics.log({"loss": math.inf}, step=1, epoch=0, source="run")
+
+    assert '"loss":null' in (tmp_path / "metrics.jsonl").read_text()
+    assert math.isnan(Metrics(tmp_path / "metrics.jsonl", 1).history["loss"][0])
+
+
+def test_only_numbers_can_be_logged() -> None:
+    import torch
+
+    assert number_of("loss", torch.tensor(2.5)) == 2.5
+    with pytest.raises(TypeError, match=r"run\.log\(loss=…\): a str is no number"):
+        number_of("loss", "low")
+
+
+def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pytest.CaptureFixture[str]) -> None:
+    import re
+
+    patterns = [re.compile(one) for one in (r"loss: ([0-9.]+)", r"(?P<acc>\d+)%", r"step (\d+)", r"([a-z]+)!")]
+
+    assert printed.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}
+
+
+# -- checkpoints
+
+
+def save(folder: Path, step: int, **content: Any) -> None:
+    checkpoints.save(folder, Position(step=step), content, generation=1, learners=1, trained=())
+
+
+def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp_path: Path) -> None:
+    for step, value in ((1, "a"), (2, "b"), (3, "c"), (3, "d")):
+        save(tmp_path, step, value=value)
+    loaded = checkpoints.load(tmp_path, may_tidy=True)
+
+    assert [manifest.step for _, manifest in manifests(tmp_path)] == [3, 3]
+    assert loaded is not None
+    assert loaded[1]["value"] == "d"
+
+
+@pytest.mark.parametrize("damage", ["state", "manifest", "both"])
+def test_any_damage_leads_to_the_checkpoint_before(tmp_path: Path, damage: str) -> None:
+    save(tmp_path, 1, value="a")
+    save(tmp_path, 2, value="b")
+    folder = manifests(tmp_path)[-1][0]
+    if damage in ("state", "both"):
+        (folder / "state.bin").write_bytes((folder / "state.bin").read_bytes()[:-1])
+    if damage in ("manifest", "both"):
+        (folder / "manifest.json").write_text('{"step": 2')
+    loaded = checkpoints.load(tmp_path, may_tidy=True)
+
+    assert loaded is not None
+    assert loaded[1]["value"] == "a"
+    assert [manifest.step for _, manifest in manifests(tmp_path)] == [1]
+
+
+def test_a_checkpoint_that_the_disk_refuses_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 1, value="a")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, 2, value="b")
+
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000001"]
+
+
+# -- data
+
+
+def batches(source: data.Source, seed: int = 0) -> list[Any]:
+    return [batch for batch, _, _ in data.shares(source, data.plan(source, seed), 0, 0, 1, 0)]
+
+
+def test_a_dataloader_is_taken_over_with_batch_size_order_and_collating() -> None:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+    points = TensorDataset(torch.arange(10))
+    plain = data.source_of(DataLoader(points, 4), None, shuffle=None, drop_last=None, options={})
+    assert [x.tolist() for (x,) in batches(plain)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    mixed = data.source_of(DataLoader(points, 4, shuffle=True), None, shuffle=None, drop_last=None, options={})
+    assert sorted(n for (x,) in batches(mixed, 3) for n in x.tolist()) == list(range(10))
+    assert [x.tolist() for (x,) in batches(mixed, 3)] != [x.tolist() for (x,) in batches(mixed, 4)]
+    short = DataLoader(points, 4, drop_last=True, collate_fn=len)
+    assert batches(data.source_of(short, None, shuffle=None, drop_last=None, options={})) == [4, 4]
+    weighted = DataLoader(points, 5, sampler=WeightedRandomSampler([0.0] * 9 + [1.0], 10))
+    source = data.source_of(weighted, None, shuffle=None, drop_last=None, options={})
+    assert [x.tolist() for (x,) in batches(source, 1)] == [[9] * 5, [9] * 5]
+    own = DataLoader(points, batch_sampler=[[1, 2, 3], [7]])
+    assert [x.tolist() for (x,) in batches(data.source_of(own, None, shuffle=None, drop_last=None, options={}))] == [
+        [1, 2, 3],
+        [7],
+    ]
+
+
+def test_arrays_and_tensors_are_cut_like_datasets() -> None:
+    import numpy as np
+    import torch
+
+    x, y = np.arange(6) * 10, torch.arange(6)
+    pair = data.source_of((x, y), 4, shuffle=False, drop_last=None, options={})
+    assert [(a.tolist(), b.tolist()) for a, b in batches(pair)] == [([0, 10, 20, 30], [0, 1, 2, 3]), ([40, 50], [4, 5])]
+    assert [a.tolist() for a in batches(data.source_of(x, 6, shuffle=False, drop_last=None, options={}))] == [
+        x.tolist()
+    ]
+
+
+def test_what_cannot_be_cut_is_refused_in_words() -> None:
+    import numpy as np
+
+    with pytest.raises(DlaasError, match="a generator cannot be asked for its n-th sample"):
+        data.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
+    with pytest.raises(DlaasError, match="say how many samples a batch has"):
+        data.source_of([1, 2], None, shuffle=None, drop_last=None, options={})
+    with pytest.raises(DlaasError, match="different lengths: 2, 3"):
+        data.source_of((np.zeros(2), np.zeros(3)), 1, shuffle=None, drop_last=None, options={})
+
+
+# -- results
+
+
+def test_results_are_read_again_without_torch_where_there_is_none_in_them() -> None:
+    program = (
+        "import sys; from jupyter_dlaas.learner import results; data = results.dump({'a': [1, 2]});"
+        "assert results.load(data) == {'a': [1, 2]}; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_tensors_and_modules_travel_and_nonsense_is_refused() -> None:
+    import torch
+
+    found = results.load(results.dump({"weights": torch.ones(2), "model": torch.nn.Linear(2, 1)}))
+
+    assert found["weights"].tolist() == [1, 1]
+    assert isinstance(found["model"], torch.nn.Linear)
+    with pytest.raises(ValueError, match="no result file"):
+        results.load(b"hello")
+
+
+# -- outside of a job
+
+
+def test_the_same_program_runs_outside_of_a_job_and_touches_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from jupyter_dlaas import run as begin
+
+    monkeypatch.chdir(tmp_path)
+    run = begin()
+    model = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert run.prepare(model, opt) == (model, opt)
+    assert run.prepare(model) is model
+    seen = []
+    for epoch in run.epochs(2):
+        for batch in run.batches(list(range(5)), 2):
+            seen += list(batch)
+        run.log(n=epoch)
+
+    assert sorted(map(int, seen)) == sorted([*range(5)] * 2)
+    assert run.history == {"n": [0.0, 1.0]}
+    assert (run.rank, run.world_size, run.is_main, run.should_stop) == (0, 1, True, False)
+    assert list(tmp_path.iterdir()) == []
+    assert begin() is not run
+    run.checkpoint()
+    for _ in run.batches(list(range(2)), 2):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["dlaas-checkpoints"]
+
+
+def test_what_is_not_there_yet_or_makes_no_sense_says_so() -> None:
+    from jupyter_dlaas import pushed
+    from jupyter_dlaas import run as begin
+
+    run = begin()
+    with pytest.raises(DlaasError, match="not in this version yet"):
+        run.request_gpus(4)
+    with pytest.raises(DlaasError, match="a list cannot be prepared: give data to run"):
+        run.prepare([1, 2])
+    with pytest.raises(DlaasError, match=r"run\.epochs: say how many"):
+        next(run.epochs())
+    with pytest.raises(DlaasError, match='only reduce="mean"'):
+        run.log(reduce="max", x=1)
+    with pytest.raises(DlaasError, match="nothing was pushed with this job"):
+        pushed("model")
+
+
+# -- the model of a gang
+
+
+def test_a_model_in_a_gang_is_the_users_model_to_the_eye() -> None:
+    """In a process of its own: a process group is for a whole process."""
+    program = """
+import copy, io, os, pickle, torch
+from torch import nn
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+from jupyter_dlaas.learner.ddp import Gang
+gang = Gang(torch.device("cpu"), 0, 1)
+model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+keys = list(model.state_dict())
+same = gang.wrap(model, {})
+assert same is model and isinstance(model, nn.Sequential) and type(model).__name__ == "Sequential"
+assert list(model.state_dict()) == keys and len(list(model.children())) == 3 and model[0].in_features == 2
+x = torch.randn(4, 2)
+for _ in range(3):
+    model.zero_grad(); model(x).sum().backward()
+assert all(p.grad is not None for p in model.parameters())
+with torch.no_grad():
+    model.eval(); y = model(x)
+for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    assert type(twin) is nn.Sequential and torch.equal(twin(x), y)
+file = io.BytesIO(); torch.save(model, file); file.seek(0)
+assert type(torch.load(file, weights_only=False)) is nn.Sequential
+gang.share_buffers()
+assert gang.mean([2.0], 3.0) == [2.0]
+print("all good")
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.stdout.strip() == "all good", done.stderr[-3000:]

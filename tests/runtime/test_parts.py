@@ -1,0 +1,280 @@
+"""The parts of the runtime by themselves: what decides, what is written, what is known of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.protocol import Cause, Failure
+from jupyter_dlaas.runtime import failures, launch
+from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.files import bind, connect, send_datagram
+from jupyter_dlaas.runtime.journal import Journal, read_facts
+from jupyter_dlaas.runtime.logs import LogIndex, read_index, time_of
+from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, open_process
+from jupyter_dlaas.runtime.watch import Watch
+
+
+def wanted(goal: Goal, generation: int = 1) -> Wanted:
+    return Wanted(revision=1, goal=goal, generation=generation, members=(MemberWanted(member=0, node="n"),))
+
+
+# -- the coordinator
+
+
+def test_a_generation_is_started_only_when_nobody_of_another_one_lives() -> None:
+    assert decide(wanted(Goal.RUN), Seen(generation=-1, alive=0)) is Act.START
+    assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=1)) is Act.LEAVE
+    assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=0)) is Act.START
+
+
+def test_a_lost_generation_is_not_started_again_by_itself() -> None:
+    assert decide(wanted(Goal.RUN), Seen(generation=1, alive=2, is_broken=True)) is Act.END
+    assert decide(wanted(Goal.RUN), Seen(generation=1, alive=0)) is Act.WAIT
+
+
+def test_who_is_through_is_complete_even_when_a_halt_comes_in_the_last_moment() -> None:
+    assert decide(wanted(Goal.HALT), Seen(generation=1, alive=0, is_complete=True)) is Act.COMPLETE
+    assert decide(wanted(Goal.HALT), Seen(generation=1, alive=0)) is Act.HALTED
+
+
+def test_a_halt_that_is_taken_back_while_learners_leave_still_ends_in_a_halt() -> None:
+    assert decide(wanted(Goal.RUN), Seen(generation=1, alive=1, is_leaving=True)) is Act.LEAVE
+    assert decide(wanted(Goal.RUN), Seen(generation=1, alive=0, is_leaving=True)) is Act.HALTED
+
+
+seen = st.builds(
+    Seen,
+    generation=st.integers(-1, 3),
+    alive=st.integers(0, 3),
+    is_broken=st.booleans(),
+    is_complete=st.booleans(),
+    is_leaving=st.booleans(),
+)
+
+
+@given(st.sampled_from(Goal), st.integers(1, 3), seen)
+def test_nothing_is_closed_or_started_while_a_learner_lives(goal: Goal, generation: int, picture: Seen) -> None:
+    act = decide(wanted(goal, generation), picture)
+
+    if picture.alive:
+        assert act in (Act.WAIT, Act.LEAVE, Act.END)
+    if goal is Goal.STOP:
+        assert act in (Act.END, Act.STOPPED)
+
+
+@given(st.lists(st.none() | st.integers(0, 100), min_size=1))
+def test_all_stop_at_a_boundary_that_none_has_passed(passed: list[int | None]) -> None:
+    at = agree(passed)
+
+    assert all(count is None or count <= at for count in passed)
+    assert at == 0 or at in passed
+
+
+# -- failures
+
+
+def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
+    assert len(failures.ROWS) >= 40
+    assert all(row.advice.endswith((".", "…)")) for row in failures.ROWS)
+    assert all(re.fullmatch(r"[a-z_]+", row.code) for row in failures.ROWS)
+
+
+def test_the_first_cause_comes_before_what_follows_from_it() -> None:
+    peer = failures.from_exception(["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback="")
+    killed = failures.from_exit(None, 9)
+
+    chosen = failures.choose([(0, peer), (2, peer), (1, killed)])
+
+    assert chosen is not None
+    assert (chosen.code, chosen.raised_by) == ("killed", (1,))
+
+
+def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
+    assert failures.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
+    assert failures.from_exit(None, 9).cause is Cause.EVICTED
+    assert failures.from_exit(None, 40).what == "ended by signal 40"
+
+
+def test_the_same_error_of_many_learners_is_one_failure() -> None:
+    same = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError: x", advice="")
+
+    chosen = failures.choose([(3, same), (1, same), (2, same)])
+
+    assert chosen is not None
+    assert chosen.raised_by == (1, 2, 3)
+
+
+# -- files
+
+
+def test_a_journal_numbers_its_lines_and_is_read_from_any_line_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
+    journal.append(FactKind.SEEN, revision=1)
+    _, offset = read_facts(tmp_path / "journal.jsonl")
+    journal.append(FactKind.SEEN, revision=2)
+    journal.close()
+    with (tmp_path / "journal.jsonl").open("ab") as file:
+        file.write(b'{"n":2,')
+
+    facts, end = read_facts(tmp_path / "journal.jsonl", offset)
+    again = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
+
+    assert [fact.revision for fact in facts] == [2]
+    assert again.append(FactKind.CLOSED, why="stopped").n == 2
+    assert [fact.n for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [0, 1, 2]
+    assert read_facts(tmp_path / "journal.jsonl", end)[0][0].kind is FactKind.CLOSED
+    again.close()
+
+
+def test_a_full_disk_delays_facts_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, data: write(fd, data[:5]))
+        journal.append(FactKind.SEEN, revision=1)
+        journal.append(FactKind.SEEN, revision=2)
+        assert not journal.flush()
+        assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+    assert journal.flush()
+    assert [fact.revision for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [1, 2]
+    journal.close()
+
+
+def test_an_index_knows_when_a_byte_was_written_also_after_a_restart(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    first = LogIndex(tmp_path)
+    log.write_bytes(b"one\n")
+    assert first.look(10.0)
+    assert not first.look(11.0)
+    first.close()
+    again = LogIndex(tmp_path)
+    with log.open("ab") as file:
+        file.write(b"two\n")
+    assert again.look(20.0)
+    again.close()
+
+    entries = read_index(tmp_path / "stdout.idx")
+    assert [time_of(entries, offset) for offset in (0, 3, 4, 100)] == [10.0, 10.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_a_watch_tells_which_files_were_written(tmp_path: Path, is_polled: bool) -> None:
+    watch = Watch()
+    if is_polled:
+        watch.close()
+    watch.add(tmp_path)
+    watch.read()
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").touch()
+
+    assert watch.read() == {tmp_path / "a", tmp_path / "b"}
+    assert watch.read() == set()
+    assert watch.must_poll is is_polled
+    with pytest.raises(FileNotFoundError):
+        watch.add(tmp_path / "none")
+    watch.close()
+
+
+def test_sockets_work_below_paths_of_any_length(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100) / ("y" * 100)
+    folder.mkdir(parents=True)
+    with bind(socket.SOCK_DGRAM, folder / "wake") as receiver:
+        assert send_datagram(folder / "wake", b"!")
+        assert receiver.recv(10) == b"!"
+    assert not send_datagram(folder / "wake", b"!")
+    with bind(socket.SOCK_STREAM, folder / "door", listen=1), connect(socket.SOCK_STREAM, folder / "door", timeout_s=1):
+        pass
+
+
+# -- processes
+
+
+def test_a_process_is_itself_until_it_ends_and_no_other_after() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    who = identity(child.pid)
+    assert who is not None
+    assert is_alive(who)
+    fd = open_process(who)
+    assert fd is not None
+    os.close(fd)
+    assert open_process(Identity(who.pid, who.start + 1, who.boot)) is None
+    assert open_process(who, job_dir="/of/another/job") is None
+    child.communicate(b"\n")
+
+    assert not is_alive(who)
+    assert open_process(who) is None
+    assert who.boot == boot_id()
+
+
+def test_a_learner_gets_its_place_in_the_gang_and_nothing_of_the_job_it_was_submitted_from() -> None:
+    members = tuple(MemberWanted(member=m, node="ab"[m // 6], environment={"OMP_NUM_THREADS": "2"}) for m in (4, 5, 6))
+    base = {"RANK": "9", "DLAAS_MEMBER": "9", "MASTER_ADDR": "x", "MINE": "1", "PYTHONPATH": "/mine"}
+
+    found = launch.learner_environment(
+        base,
+        job="a-1",
+        job_dir="/j",
+        generation=3,
+        members=members,
+        rank=1,
+        store=("127.0.0.1", 99),
+        package_dir="/ours",
+    )
+
+    expected = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "99"}
+    assert {key: found[key] for key in expected} == expected
+    assert (found["DLAAS_MEMBER"], found["DLAAS_GENERATION"], found["MINE"]) == ("5", "3", "1")
+    assert (found["PYTHONPATH"], found["OMP_NUM_THREADS"]) == ("/ours:/mine", "2")
+    assert found["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+
+
+def test_scripts_that_set_their_device_by_local_rank_find_it_among_the_visible_ones() -> None:
+    members = tuple(MemberWanted(member=m, node="a", environment={"CUDA_VISIBLE_DEVICES": f"GPU-{m}"}) for m in (0, 1))
+    found = launch.learner_environment(
+        {}, job="", job_dir="", generation=0, members=members, rank=1, store=None, package_dir=""
+    )
+
+    assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"], found["RANK"]) == ("GPU-1", "0", "1")
+
+
+def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only() -> None:
+    program = (
+        "import sys, time; before = set(sys.modules); t = time.time();"
+        "import jupyter_dlaas.runtime.guardian, jupyter_dlaas.runtime.zygote, jupyter_dlaas.runtime.start,"
+        "jupyter_dlaas.learner.runner, jupyter_dlaas.learner.running, jupyter_dlaas.learner.results;"
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 30
+
+    strange = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"jupyter_dlaas"}
+    assert not {name for name in strange if not name.startswith("_")}
+
+
+def test_what_the_guardian_writes_is_what_the_wire_page_says(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", now=lambda: 2.5)
+    journal.append(FactKind.LEARNER_DOWN, member=1, generation=2, code=0)
+    journal.close()
+
+    assert json.loads((tmp_path / "journal.jsonl").read_text()) == {
+        "n": 0,
+        "at_s": 2.5,
+        "kind": "learner_down",
+        "generation": 2,
+        "member": 1,
+        "code": 0,
+    }
