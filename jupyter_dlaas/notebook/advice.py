@@ -29,9 +29,9 @@ def four_lines(source: str) -> str:
     model = next(_called(outer), "model")
     lines = ["run = dlaas.run()", f"{model}, {optimizer} = run.prepare({model}, {optimizer})"]
     epochs = _count(outer.iter)
-    lines.append(f"for {ast.unparse(outer.target)} in run.epochs({epochs or '…'}):")
+    lines.append(f"for {_target(outer)} in run.epochs({epochs or '…'}):")
     if inner is not None:
-        lines.append(f"    for {ast.unparse(inner.target)} in run.batches({ast.unparse(inner.iter)}):")
+        lines.append(f"    for {_target(inner)} in run.batches({ast.unparse(inner.iter)}):")
     text = "\n".join(f"    {line}" for line in lines)
     return f"a plain loop: these lines would let it grow, shrink and resume at the step:\n{text}"
 
@@ -61,6 +61,13 @@ def _uses_run(tree: ast.AST) -> bool:
         and (node.value.id, node.attr) == ("dlaas", "run")
         for node in ast.walk(tree)
     )
+
+
+def _target(loop: ast.For) -> str:
+    """As people write it: without brackets around a pair."""
+    if isinstance(loop.target, ast.Tuple):
+        return ", ".join(ast.unparse(one) for one in loop.target.elts)
+    return ast.unparse(loop.target)
 
 
 def _steps(loop: ast.For) -> list[str]:

@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, argument_group
 
 from jupyter_dlaas import words
+from jupyter_dlaas.protocol import NAME_PATTERN
 from jupyter_dlaas.wire import DlaasError, Invalid
 
 __all__ = ["NotDone", "NotSubmitted", "TrainLine", "parse", "train_options"]
@@ -139,6 +140,8 @@ def _read(given: dict[str, Any]) -> TrainLine:
     for (name, value), instead in _LATER_VALUES.items():
         if given[name] == value:
             raise Invalid(f"--{name} {value} is not available yet. {instead}")
+    if given["name"] is not None and not re.fullmatch(NAME_PATTERN, given["name"]):
+        raise Invalid(f"{given['name']!r} is no job name: letters, digits, _ and -, starting with a letter")
     outputs = words.names(",".join(given.pop("outputs") or ()), option="-o")
     push = words.names(",".join(given.pop("push") or ()), option="--push")
     with_cells = tuple(

@@ -17,8 +17,7 @@ from jupyter_client.manager import KernelManager
 
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor, engine_record
-from jupyter_dlaas.notebook.output import MIME
-from jupyter_dlaas.protocol import JobView
+from jupyter_dlaas.protocol import MIME, JobView
 
 PATIENCE_S = 90.0
 
@@ -141,7 +140,9 @@ class Kernel:
         self.client.wait_for_ready(timeout=60)
         self.updates: dict[str, dict[str, Any]] = {}
 
-    def run(self, code: str, *, timeout_s: float = PATIENCE_S, cell_id: str | None = None, fails: bool = False) -> Outcome:
+    def run(
+        self, code: str, *, timeout_s: float = PATIENCE_S, cell_id: str | None = None, fails: bool = False
+    ) -> Outcome:
         """Run a cell and take all that it sends. `fails`: an error is what the test waits for."""
         outcome = self.wait_for(self.start(code, cell_id=cell_id), timeout_s)
         assert fails or outcome.status == "ok", "\n".join(outcome.traceback) + outcome.stderr
@@ -234,6 +235,7 @@ def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Ite
     work = folder / "work"
     work.mkdir(exist_ok=True)
     manager = KernelManager()
+    assert manager.kernel_spec is not None
     manager.kernel_spec.argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager.start_kernel(cwd=str(work), env={**environment(folder), **more})
     kernel = Kernel(manager)

@@ -1,0 +1,154 @@
+"""A job without our page: plain HTML of at most 8 kB and one line of text; nothing that a job says gets through."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.notebook import output
+from jupyter_dlaas.protocol import Bundle, Cause, Failure, Note, State, Where
+from jupyter_dlaas.wire import decode
+
+WIRE = Path(__file__).parents[1] / "wire"
+ALLOWED = {"div", "p", "b", "table", "tbody", "tr", "th", "td", "br", "details", "summary", "pre"}
+ATTACK = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b[31mred\x1b[0m\x00"
+
+
+def bundle(**changes: object) -> Bundle:
+    made = decode(Bundle, json.loads((WIRE / "bundle.json").read_text()), unknown="ignore")
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(text: str) -> Tags:
+    tags = Tags()
+    tags.feed(text)
+    tags.close()
+    return tags
+
+
+def hostile(text: str) -> Bundle:
+    """A bundle in which everything that a user or a job can choose is this text."""
+    job = bundle().job
+    return bundle(
+        pool=text,
+        log=(text,) * 20,
+        curves={text + str(n): [[1, 2.0, 3.0]] for n in range(10)},
+        job=replace(
+            job,
+            id=text,
+            name=text,
+            owner=text,
+            state=State.FAILED,
+            state_label=text,
+            status_line=text,
+            reason=text,
+            unit=text,
+            results=(text,),
+            outputs=(text,),
+            notes=(Note(code="x", text=text),) * 10,
+            failure=Failure(
+                cause=Cause.YOUR_CODE,
+                code="x",
+                what=text,
+                advice=text,
+                where=Where(label=text, line=3, function=text, source=(text,)),
+            ),
+        ),
+    )
+
+
+def test_a_stored_attack_is_shown_as_text() -> None:
+    tags = parsed(output.html_of(hostile(ATTACK)))
+
+    assert tags.tags <= ALLOWED
+    assert tags.attributes == []
+    assert "<script>alert(1)</script>" in tags.text
+    assert "\x1b" not in tags.text
+    assert "\x00" not in tags.text
+
+
+@given(st.text(max_size=3000))
+def test_whatever_a_job_says_the_page_stays_small_and_plain(text: str) -> None:
+    made = output.html_of(hostile(text))
+
+    assert len(made.encode(errors="surrogatepass")) <= output.BYTES_MAX
+    assert parsed(made).tags <= ALLOWED
+    assert "\n" not in output.plain_of(hostile(text))
+
+
+def test_a_job_with_very_much_to_say_stays_within_8_kb() -> None:
+    made = output.html_of(hostile("&" * 100_000))
+
+    assert len(made) <= 8000
+    assert parsed(made).tags <= ALLOWED
+
+
+def test_a_curve_is_drawn_in_blocks_with_its_first_and_last_value() -> None:
+    made = output.html_of(bundle(curves={"loss": [[n, float(n), 2.31 - n * 0.02] for n in range(100)]}))
+
+    row = re.search(r"<tr><th>loss</th><td>(\S+) 2\.31 → 0\.330</td></tr>", made)
+    assert row is not None, made
+    assert (row[1][0], row[1][-1], len(row[1])) == ("█", "▁", 30)
+
+
+def test_a_curve_with_nothing_in_it_is_left_out() -> None:
+    made = output.html_of(bundle(curves={"loss": [], "bad": [[1, 1.0, float("nan")], [2, 2.0, None]], "odd": "text"}))
+
+    assert not any(f"<th>{name}</th>" in made for name in ("loss", "bad", "odd"))
+
+
+def test_the_line_of_a_running_job_says_how_far_it_is() -> None:
+    assert output.plain_of(bundle(curves={"loss": [[1, 1.0, 0.412]]})) == (
+        "resnet-48  PROCESSING  epoch 8/30, 24%  loss 0.412  4 GPUs (1-8)"
+    )
+
+
+def test_the_line_of_a_failed_job_says_where() -> None:
+    job = replace(
+        bundle().job,
+        state=State.FAILED,
+        failure=Failure(
+            cause=Cause.YOUR_CODE,
+            code="x",
+            what="ValueError: no\nnews",
+            advice="",
+            where=Where(label="cell [5]", line=14),
+        ),
+    )
+
+    assert output.plain_of(bundle(job=job)) == "resnet-48  FAILED  your code, cell [5], line 14: ValueError: no news"
+
+
+def test_long_curves_are_thinned_to_200_points_that_keep_their_ends() -> None:
+    points = [[n, float(n), 1.0] for n in range(5000)]
+
+    kept = output.thinned(points)
+
+    assert len(kept) == 200
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+
+
+def test_a_log_line_is_kept_as_a_terminal_shows_it() -> None:
+    assert output.cleaned(" 10%|#\r100%|##########\r") == "100%|##########"
+    assert output.cleaned("\x1b[31mred\x1b[0m\x07") == "red"

@@ -1,0 +1,281 @@
+"""Everything that `%%train` refuses before anything starts, with the sentence that the user sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+from tests.notebook_e2e.shells import refusal, run
+from tests.notebook_e2e.shells import shell as new_shell
+
+
+@pytest.fixture(autouse=True)
+def _nothing_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("JUPYTER_DLAAS_POOL_DIR", str(tmp_path / "pool"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / "pool").exists(), "a refused cell asked the pool"
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    with new_shell() as one:
+        yield one
+
+
+def one_thing(sentence: str) -> str:
+    return f"Not submitted: 1 thing to fix first.\n- {sentence}"
+
+
+# ------------------------------------------------------------------------------------------- names and what they hold
+
+
+def test_a_name_that_nothing_defines(shell: InteractiveShell) -> None:
+    run(shell, "model = 1")
+
+    assert refusal(shell, "%%train\nprint(1)\nprint(modle)") == one_thing(
+        "cell [3], line 3, reads `modle`, which no cell that ran has defined. Did you mean `model`?"
+    )
+
+
+def test_a_name_that_is_like_no_other(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\nprint(zzz)") == one_thing(
+        "cell [2], line 2, reads `zzz`, which no cell that ran has defined. "
+        "Run the cell that defines `zzz`, or define it here."
+    )
+
+
+def test_the_output_of_an_earlier_cell(shell: InteractiveShell) -> None:
+    run(shell, "3")
+
+    assert refusal(shell, "%%train\nprint(_)") == one_thing(
+        "cell [3], line 2, reads `_`; outputs do not exist in a job. Give the value a name in its cell."
+    )
+
+
+def test_input_in_the_training_cell(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\n\nepochs = int(input('epochs? '))") == one_thing(
+        "cell [2], line 3: input() has nobody to answer it in a job. Ask in an earlier cell and use the variable here."
+    )
+
+
+def test_an_object_that_cannot_be_made_again(shell: InteractiveShell) -> None:
+    shell.user_ns["thing"] = object()
+
+    assert refusal(shell, "%%train\nprint(thing)") == one_thing(
+        "cell [2], line 2, needs `thing` (object), which the job cannot make again: it is in the kernel, but no cell "
+        "that is known bound it. Type: --push thing sends the value that it has now."
+    )
+
+
+def test_a_name_for_o_that_nothing_binds(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train -o historie\nhistory = []") == one_thing(
+        "-o historie: nothing binds `historie` in the training cell or before it. Did you mean -o history?"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- --push
+
+
+def test_pushing_a_name_that_is_not_there(shell: InteractiveShell) -> None:
+    run(shell, "model = 1")
+
+    assert refusal(shell, "%%train --push modle\nprint(1)") == one_thing(
+        "--push modle: the kernel has no `modle`. Did you mean --push model?"
+    )
+
+
+def test_pushing_a_lock(shell: InteractiveShell) -> None:
+    run(shell, "import threading\nlock = threading.Lock()")
+
+    assert refusal(shell, "%%train --push lock\nprint(lock)") == one_thing(
+        "--push lock: `lock` is a lock and cannot leave this process. "
+        "Make it in the training cell, or push what it was made from."
+    )
+
+
+def test_pushing_an_open_file(shell: InteractiveShell) -> None:
+    run(shell, "file = open('log.txt', 'w')")
+
+    assert refusal(shell, "%%train --push file\nprint(file)") == one_thing(
+        "--push file: `file` is an open file and cannot leave this process. "
+        "Make it in the training cell, or push what it was made from."
+    )
+    run(shell, "file.close()")
+
+
+def test_pushing_what_only_shows_when_it_is_written(shell: InteractiveShell) -> None:
+    run(shell, "class Model:\n    hook = None\nmodel = Model()\nmodel.hook = lambda x: x")
+
+    said = refusal(shell, "%%train --push model\nprint(model)")
+
+    assert said.startswith(
+        "Not submitted: 1 thing to fix first.\n"
+        "- cell [3], line 1: --push model: `model` (Model) cannot leave this process: "
+    )
+    assert said.endswith("Make it in the training cell, or push what it was made from.")
+
+
+def test_pushing_more_than_a_gigabyte(shell: InteractiveShell) -> None:
+    run(shell, "import numpy as np\nhuge = np.broadcast_to(np.int8(0), (2**31,))")
+
+    assert refusal(shell, "%%train --push huge\nprint(huge)") == one_thing(
+        "--push huge: 2.1 GB, and at most 1.1 GB can be sent. Save it to a file and load it in the training cell."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the cell
+
+
+def test_an_error_of_syntax_names_its_line(shell: InteractiveShell) -> None:
+    said = refusal(shell, "%%train\nx = 1\nfor i in\n    print(i)")
+
+    assert said == one_thing("cell [2], line 3: invalid syntax. Correct the line and run the cell again.")
+
+
+def test_a_cell_with_nothing_in_it(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\n# later") == one_thing(
+        "cell [2] has nothing to run below %%train; put the training there."
+    )
+
+
+def test_a_cell_of_another_language(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\n%%bash\nls") == one_thing(
+        "cell [2], line 2: %%bash does not run Python of this notebook; take it out of the cell."
+    )
+
+
+def test_a_cell_that_trains_twice(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\n%%train\nx = 1") == one_thing("cell [2] has %%train twice; one of them is enough.")
+
+
+def test_a_cell_number_that_never_ran(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train --with-cell 9\nx = 1") == one_thing(
+        "--with-cell 9: no cell with this number ran in this kernel. The nearest is --with-cell 1."
+    )
+
+
+def test_all_that_is_wrong_is_said_at_once(shell: InteractiveShell) -> None:
+    said = refusal(shell, "%%train -o b\nprint(aaa)\ninput()")
+
+    assert said.startswith("Not submitted: 3 things to fix first.\n- ")
+    assert len(said.splitlines()) == 4
+
+
+# ------------------------------------------------------------------------------------------------------------ the line
+
+LINES = {
+    "--gpus": "expected one argument. All options: %%train?",
+    "--gpuss 2": "there is no option --gpuss. Did you mean --gpus?",
+    "--xyzzy": "there is no option --xyzzy. All options: %%train?",
+    "one two": "there is one name too many: two. All options: %%train?",
+    "--gpus 4:1": "gpus: 4:1 is the wrong way round; write 1:4",
+    "--gpus many": "gpus: 'many' must be N or MIN:MAX, as in 2 or 1:4",
+    "--gpus 0:4": "gpus: a job holds at least 1 while it runs; write 1:4 (halt gives all back)",
+    "--gpus 3 --gpus-per-learner 2": "gpus: 3:3 cannot be shared by learners of 2; use multiples of 2",
+    "--gpus 2 --learners 2": "gpus: give either gpus or learners (with gpus per learner), not both",
+    "--cpus few": "cpus: 'few' is no number; write 2 or 0.5",
+    "--memory lots": "memory: 'lots' is no amount of memory; write 8G or 512M",
+    "--priority urgent": "priority: 'urgent' must be low, normal, high or a whole number",
+    "--max-time soon": "max time: 'soon' is no length of time; write 45s, 30m, 2h or 1h30m",
+    "--checkpoint-every often": "checkpoint every: 'often' is no length of time; write 45s, 30m, 2h or 1h30m",
+    "--epochs 0": "epochs: 0 is too small; 1 is the least",
+    "--retries some": "retries: 'some' is no whole number",
+    "--placement near": "placement: 'near' is none of pack, spread",
+    "--elastic on": "elastic: 'on' is none of off, manual",
+    "-o 2x": "-o: '2x' is no name of a variable",
+    "--push a-b": "--push: 'a-b' is no name of a variable",
+    "--with-cell x": "--with-cell: 'x' is no whole number",
+    "--env NOT_SET_ANYWHERE": "env: 'NOT_SET_ANYWHERE' has no value here; write NOT_SET_ANYWHERE=VALUE",
+    "--env 1=2": "env: '1' is no name of an environment variable",
+    "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
+    "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
+    "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
+    "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
+    "--secret TOKEN": ("--secret is not available yet. Set the variable in this kernel and pass it on: --env NAME."),
+    "--schedule 'epoch 30: 4 gpus'": (
+        "--schedule is not available yet. Change the size while it runs: %dlaas scale NAME N."
+    ),
+    "--preflight": (
+        "--preflight is not available yet. --dry-run checks the cell and the pool without starting anything."
+    ),
+    "--elastic auto": (
+        "--elastic auto is not available yet. --elastic manual lets you change the size while it runs: "
+        "%dlaas scale NAME N."
+    ),
+    "--placement topology": (
+        "--placement topology is not available yet. --placement pack puts the learners on as few nodes as it can."
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_that_says_what_cannot_be(shell: InteractiveShell, line: str) -> None:
+    said = refusal(shell, f"%%train {line}\nx = a = 1")
+
+    prefix = "argument --gpus: " if line == "--gpus" else ""
+    assert said == one_thing(f"cell [2], line 1: {prefix}{LINES[line]}")
+
+
+def test_a_file_to_include_that_is_not_there(shell: InteractiveShell, tmp_path: Path) -> None:
+    assert refusal(shell, "%%train --include data/x.csv\nx = 1") == one_thing(
+        f"cell [2], line 1: include: there is no {tmp_path}/data/x.csv"
+    )
+
+
+def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    refusal(shell, "%%train\nprint(zzz)")
+
+    shown = capsys.readouterr().out.strip().splitlines()
+    assert shown[0] == "Not submitted: 1 thing to fix first."
+    assert len(shown) == 2
+
+
+def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
+    verbs = "jobs, pool, queue, logs, scale, halt, resume, cancel, retry, attach, why, story, source, report"
+
+    assert refusal(shell, "%dlaas") == f"%dlaas: say what to do. There are {verbs}."
+    assert refusal(shell, "%dlaas fly") == f"%dlaas: there is no verb 'fly'. There are {verbs}."
+    assert refusal(shell, "%dlaas scale x") == "%dlaas scale: the following arguments are required: N"
+    assert refusal(shell, "%dlaas attach") == "%dlaas attach: name one job, as in %dlaas attach resnet-48."
+    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close the quotes, or take them away."
+
+
+# ----------------------------------------------------------------------------------------------- the shell around it
+
+
+def test_the_magic_explains_itself(shell: InteractiveShell) -> None:
+    text = shell.inspector.info(shell.find_cell_magic("train"))["docstring"] or ""
+
+    for option in ("--gpus", "--push", "--with-cell", "--dry-run", "--wait", "--checkpoint-every", "-o"):
+        assert option in text
+    assert "--schedule" not in text, "what is not there yet is not offered"
+
+
+def test_tab_completes_options_and_verbs(shell: InteractiveShell) -> None:
+    def offered(line: str) -> list[str]:
+        with provisionalcompleter():
+            return [one.text for one in shell.Completer.completions(line, len(line))]
+
+    assert "--gpus-per-learner" in offered("%%train net --gpus")
+    assert "resume" in offered("%dlaas re")
+
+
+def test_the_name_dlaas_is_bound_when_it_is_free() -> None:
+    with new_shell() as one:
+        assert run(one, "dlaas.__name__") == "jupyter_dlaas"
+        assert "dlaas" not in one.run_line_magic("who_ls", "")
+        one.run_line_magic("unload_ext", "jupyter_dlaas")
+        assert "dlaas" not in one.user_ns
+        assert one.find_cell_magic("train") is None
+
+
+def test_the_name_dlaas_stays_what_it_was() -> None:
+    with new_shell(loaded=False) as one:
+        run(one, "dlaas = 3\n%load_ext jupyter_dlaas")
+        assert run(one, "dlaas") == 3
