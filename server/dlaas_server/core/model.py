@@ -148,9 +148,8 @@ class Job:
 
     @property
     def held(self) -> int:
-        """How many learners the job holds: of the generation that trains, else of the one that starts."""
-        live = sum(1 for m in self.members if m.generation == self.live_generation)
-        return live if live and self.resize else len(self.gang)
+        """How many learners the job holds: while its size changes, those of before."""
+        return self.resize.before if self.resize else len(self.gang)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

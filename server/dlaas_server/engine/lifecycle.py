@@ -133,6 +133,11 @@ class Lifecycle:
         self._wake.set()
         return await done
 
+    def touch(self) -> None:
+        """Somebody uses the engine: its idle time begins anew."""
+        if self.idle_since_s is not None:
+            self.idle_since_s = self.clock()
+
     @property
     def has_work(self) -> bool:
         """Whether the next turn would find something that came in."""

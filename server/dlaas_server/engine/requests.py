@@ -22,6 +22,7 @@ from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.streams import WANTS, Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
 from dlaas_server.openapi import Change, Keyed
 from dlaas_server.pools.base import METRICS, Chunk, log_of
+from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import (
     ID_PATTERN,
     NAME_PATTERN,
@@ -264,14 +265,12 @@ class Requests:
         gang = job.gang
         if gang:
             return gang[0].member
-        members = [int(s.removeprefix("log:")) for s in await self._streams(job.id) if s.startswith("log:")]
-        return max(members, default=0)
-
-    async def _streams(self, job: str) -> Mapping[str, int]:
-        try:
-            return await self.lifecycle.pool.streams(job)
+        try:  # it has ended, so its members are let go of: the journal knows who was rank 0 last
+            facts, _ = await self.lifecycle.pool.facts(job.id, 0)
         except NotFound:
-            return {}
+            return 0
+        first = [fact.member for fact in facts if fact.kind is FactKind.LEARNER_UP and fact.rank == 0]
+        return first[-1] if first and first[-1] is not None else 0
 
     async def _read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
         try:

@@ -190,6 +190,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
 
     async def _heartbeat(self) -> None:
         while True:
+            self.requests.lifecycle.touch()  # an engine that a page looks at is not idle: it would be started again
             await asyncio.sleep(HEARTBEAT_S)
             await self._write({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
 

@@ -1,0 +1,52 @@
+"""One browser and one site for a module's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.page.browser import Lab, a_browser
+from tests.whole.site import Server, Site
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.page)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("page") / "site", slots=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def server(site: Site) -> Server:
+    return site.serve()
+
+
+@pytest.fixture
+def lab(browser: Browser, server: Server) -> Iterator[Callable[..., Lab]]:
+    """Opens pages; at the end none of them may have thrown."""
+    opened: list[Lab] = []
+
+    def build(**options: int) -> Lab:
+        opened.append(Lab.open(browser, server, **options))
+        return opened[-1]
+
+    yield build
+    errors = [error for one in opened for error in one.errors]
+    for one in opened:
+        one.page.close()
+    assert errors == []

@@ -1,0 +1,244 @@
+"""A cell, its card, and a person: in a real JupyterLab, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.page.browser import Lab
+from tests.whole.site import Site, until
+
+Open = Callable[..., Lab]
+LOAD = "%load_ext jupyter_dlaas"
+SETUP = """\
+import time
+import torch
+torch.manual_seed(0)
+train_set = torch.utils.data.TensorDataset(torch.randn(400, 8), torch.randint(0, 2, (400,)))
+model = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)"""
+TRAIN = """\
+%%train {name} --gpus 1:2 -o history
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+for epoch in run.epochs({epochs}):
+    for x, y in run.batches(train_set, 40):
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        time.sleep(0.02)
+    run.log(loss=loss)
+    print(f"epoch {{epoch}} rank {{run.rank}}", flush=True)
+history = run.history"""
+BLOCK = "import time; time.sleep({seconds}); print('the kernel is free again')"
+WATCH = """
+window.dlaasSeen = [];
+new MutationObserver(() => {
+  for (const card of document.querySelectorAll('[role=region][aria-label^="Job "]')) {
+    const now = card.dataset.status;
+    if (window.dlaasSeen.at(-1) !== now) window.dlaasSeen.push(now);
+  }
+}).observe(document.body, {subtree: true, childList: true, attributes: true, attributeFilter: ['data-status']});
+"""
+
+
+@pytest.fixture(autouse=True)
+def quiet_site(site: Site) -> Iterator[None]:
+    """Every test ends its own jobs."""
+    yield
+    for view in site.client.jobs():
+        if not view.state.is_final:
+            site.job(view.id).cancel()
+    until(lambda: not site.orphans(), "no process of a job is left")
+
+
+def started(lab: Lab, name: str, notebook: str, epochs: int, after: str = "1 + 1") -> str:
+    """A notebook whose training cell was run. Returns the handle of its job."""
+    lab.notebook(notebook, [LOAD, SETUP, TRAIN.format(name=name, epochs=epochs), after])
+    lab.page.evaluate(WATCH)
+    for index in (0, 1):
+        lab.run(index)
+        lab.ran(index)
+    lab.run(2)
+    card = lab.page.wait_for_selector(f'[aria-label^="Job {name}-"]')
+    assert card is not None
+    return (card.get_attribute("aria-label") or "").removeprefix("Job ")
+
+
+def log_lines(lab: Lab, job: str) -> list[str]:
+    """The lines of the card's log, folded open, without clock and learner."""
+    lab.page.evaluate(
+        """job => { for (const d of document.querySelectorAll(`[aria-label="Job ${job}"] details`))
+            if (/^Log/.test(d.querySelector('summary').textContent)) d.open = true; }""",
+        job,
+    )
+    text = str(lab.card(job).get_by_role("log").inner_text())
+    return re.findall(r"epoch \d+ rank \d+", text)
+
+
+def epochs_of_rank_0(lines: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in lines if line.endswith("rank 0")]
+
+
+def last_loss(lab: Lab, job: str) -> str:
+    found = lab.card(job).get_by_role("img", name=re.compile("^Loss", re.I)).first.get_attribute("aria-label")
+    return found or ""
+
+
+def test_a_cell_becomes_a_job_whose_card_lives_from_queued_to_completed(lab: Open, site: Site) -> None:
+    page = lab()
+    job = started(page, "alive", "alive.ipynb", epochs=25, after="print(len(history['loss']))")
+    page.is_at(job, "PROCESSING")
+    page.card(job).get_by_role("img", name=re.compile("^Loss", re.I)).first.wait_for()
+    first = last_loss(page, job)
+    until(lambda: last_loss(page, job) != first, "the curve grows")
+    page.is_at(job, "COMPLETED")
+
+    seen = page.page.evaluate("window.dlaasSeen")
+    assert seen[-1] == "completed"
+    assert [s for s in seen if s in ("deploying", "processing", "completed")] == [
+        "deploying",
+        "processing",
+        "completed",
+    ]
+    until(lambda: epochs_of_rank_0(log_lines(page, job)) == list(range(25)), "every line is shown once")
+    page.run(3)
+    page.cell(3).locator(".jp-OutputArea pre", has_text="25").wait_for()
+
+
+def test_minus_and_plus_work_while_another_cell_blocks_the_kernel(lab: Open, site: Site) -> None:
+    page = lab()
+    job = started(page, "presses", "presses.ipynb", epochs=120, after=BLOCK.format(seconds=600))
+    page.is_at(job, "PROCESSING")
+    page.run(3)
+    page.page.wait_for_selector("#jp-main-statusbar :text('| Busy')")
+
+    page.card(job).get_by_role("button", name=f"Remove a CPU slot from {job}").click()
+    until(lambda: len(site.job(job).view.resizes) == 1, "one learner trains")
+    page.card(job).get_by_role("button", name=f"Add a CPU slot to {job}").click()
+    until(lambda: len(site.job(job).view.resizes) == 2, "two learners train")
+
+    page.page.wait_for_selector("#jp-main-statusbar :text('| Busy')")  # the kernel was blocked all the time
+    view = site.job(job).view
+    assert [(r.before, r.after, r.by) for r in view.resizes] == [(2, 1, "you"), (1, 2, "you")]
+    assert 0 < view.resizes[0].step <= view.resizes[1].step
+    site.job(job).wait(120)
+    steps = [m["step"] for m in site.job(job).metrics() if "loss" in m]
+    assert steps == list(range(10, 1201, 10)), "training went on at the right step"
+
+
+def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doubled(lab: Open, site: Site) -> None:
+    page = lab()
+    job = started(page, "reload", "reload.ipynb", epochs=60)
+    page.is_at(job, "PROCESSING")
+    until(lambda: len(log_lines(page, job)) > 4, "lines come")
+    page.save()
+
+    page.notebook("reload.ipynb")
+    page.is_at(job, "PROCESSING")
+    first = len(log_lines(page, job))
+    until(lambda: len(log_lines(page, job)) > first, "it is live again")
+    page.is_at(job, "COMPLETED")
+
+    until(lambda: epochs_of_rank_0(log_lines(page, job)) == list(range(60)), "every line is shown once")
+    whole = site.job(job).logs(member=0)
+    assert epochs_of_rank_0(re.findall(r"epoch \d+ rank \d+", whole)) == list(range(60))
+
+
+def test_the_card_outlives_its_kernel(lab: Open, site: Site) -> None:
+    page = lab()
+    job = started(page, "kernel", "kernel.ipynb", epochs=60)
+    page.is_at(job, "PROCESSING")
+
+    page.page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.page.get_by_role("menuitem", name="Shut Down Kernel", exact=True).click()
+    page.page.wait_for_selector("#jp-main-statusbar :text('No Kernel')")
+
+    first = len(log_lines(page, job))
+    until(lambda: len(log_lines(page, job)) > first, "the card lives without a kernel")
+    page.is_at(job, "COMPLETED")
+
+
+def test_a_saved_notebook_is_readable_without_the_extension(lab: Open, site: Site, browser: Browser) -> None:
+    page = lab()
+    job = started(page, "saved", "saved.ipynb", epochs=5)
+    page.is_at(job, "COMPLETED")
+
+    def html() -> str:
+        page.save()
+        cells = json.loads((site.work / "saved.ipynb").read_text())["cells"]
+        found = [o["data"].get("text/html", "") for o in cells[2]["outputs"] if "data" in o]
+        return "".join(found[0]) if found else ""
+
+    until(lambda: "completed" in html(), "the saved snapshot tells the end")
+    for word in ("script", "style", "class=", "href", "src="):
+        assert word not in html()
+    assert len(html().encode()) <= 8000
+
+    plain = site.folder / "plain"
+    bare = Site(plain)
+    try:
+        settings = bare.folder / "config" / "labconfig" / "page_config.json"
+        disabled = json.loads(settings.read_text())["disabledExtensions"] | {"jupyter-dlaas": True}
+        settings.write_text(json.dumps({"disabledExtensions": disabled}))
+        (bare.work / "saved.ipynb").write_bytes((site.work / "saved.ipynb").read_bytes())
+        without = Lab.open(browser, bare.serve())
+        without.notebook("saved.ipynb")
+        shown = without.cell(2).locator(".jp-OutputArea").inner_text()
+        assert without.page.get_by_role("region", name=f"Job {job}").count() == 0
+        without.page.close()
+    finally:
+        bare.close()
+    assert job in shown
+    assert "completed" in shown
+    assert "epoch 4 rank 0" in shown or "Last" in shown
+
+
+NASTY = (
+    "<img src=x onerror=window.dlaasPwned=1>",
+    "<script>window.dlaasPwned=1</script>",
+    "\x1b]8;;javascript:window.dlaasPwned=1\x07click\x1b]8;;\x07",
+    "</pre></details><svg onload=window.dlaasPwned=1>",
+    "[x](javascript:window.dlaasPwned=1)",
+)
+
+
+def test_what_a_job_says_is_text_and_never_markup(lab: Open, site: Site) -> None:
+    page = lab()
+    cell = f"%%train nasty\nfor line in {NASTY!r}:\n    print(line, flush=True)\nraise ValueError({NASTY[0]!r})"
+    page.notebook("nasty.ipynb", [LOAD, cell])
+    page.run(0)
+    page.ran(0)
+    page.run(1)
+    page.page.wait_for_selector('[aria-label^="Job nasty-"][data-status="failed"]')
+    page.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true;")
+    page.page.get_by_text("onerror=window.dlaasPwned").first.wait_for()
+    page.save()
+    page.notebook("nasty.ipynb")
+    page.page.wait_for_selector('[aria-label^="Job nasty-"][data-status="failed"]')
+
+    assert page.page.evaluate("window.dlaasPwned === undefined")
+    assert page.page.locator(".jp-OutputArea img[src=x], .jp-OutputArea svg[onload]").count() == 0
+
+
+def test_the_panel_shows_pool_and_jobs_and_scales_from_there(lab: Open, site: Site, tmp_path: Path) -> None:
+    page = lab()
+    job = started(page, "panel", "panel.ipynb", epochs=100)
+    page.is_at(job, "PROCESSING")
+    waiting = site.submit("print('hi')\n", name="behind", gpus="2")
+    page.page.locator('[data-id="jupyter-dlaas-panel"]').click()
+    panel = page.page.get_by_role("region", name="Training", exact=True)
+    panel.get_by_text("2 of 2 CPU slots in use").wait_for()
+
+    panel.get_by_text(waiting.id).first.wait_for()
+    panel.get_by_role("button", name=f"Remove a CPU slot from {job}").click()
+    until(lambda: site.job(job).view.size.wish == 1, "the wish is one")
+    site.job(job).cancel()
+    waiting.wait(60)
+    panel.get_by_text("0 of 2 CPU slots in use").wait_for()
