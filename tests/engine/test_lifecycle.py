@@ -56,6 +56,16 @@ def test_a_job_goes_from_queued_to_completed(play: Callable[..., None]) -> None:
     play(scene)
 
 
+def test_the_log_of_an_ended_job_is_that_of_its_rank_0(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit(learners=(3, 3))
+        await engine.until(engine.all_ended)
+
+        assert (await engine.requests.log("ana", job, member=None, offset=0, limit=100))["member"] == 0
+
+    play(scene)
+
+
 def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         jobs = [await engine.submit(learners=(4, 4)) for _ in range(4)]
