@@ -1,0 +1,1 @@
+"""The rows of the table. Each module measures one thing: `measure(bench)` gives its lines."""
