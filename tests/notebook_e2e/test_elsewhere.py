@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import jupyter_dlaas
@@ -17,13 +16,13 @@ from tests.notebook_e2e.rooms import Pool, environment, kernel_in
 OURS = Path(jupyter_dlaas.__file__).parents[1]
 
 
-def ran(pool: Pool, *command: str) -> str:
+def ran(pool: Pool, *command: str, typed: str = "") -> str:
     """What a program prints that has this pool, in its own folder."""
     done = subprocess.run(
         command,
         env=environment(pool.folder),
         cwd=pool.folder,
-        stdin=subprocess.DEVNULL,
+        input=typed,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,22 +63,27 @@ def test_a_decorated_function_of_a_script_is_a_job(pool: Pool) -> None:
 
 
 def test_a_terminals_ipython_trains_and_gets_its_results(pool: Pool) -> None:
-    cells = [
-        "%load_ext jupyter_dlaas",
-        "rate = 0.5",
-        "%%train terminal -o twice\ntwice = rate * 2",
-        "_ = dlaas.job('terminal').wait(60)",
-        "print('twice is', twice)",
-        "%dlaas jobs",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbformat.write(notebook, pool.folder / "terminal.ipynb")
+    typed = (
+        "%load_ext jupyter_dlaas\n"
+        "rate = 0.5\n"
+        "%%train terminal -o twice\ntwice = rate * 2\n\n\n"
+        "_ = dlaas.job('terminal').wait(60)\n"
+        "print('twice is', twice)\n"
+        "%dlaas jobs\n"
+        "%%train wrong\nprint(rat)\n\n\n"
+        "exit\n"
+    )
 
-    said = ran(pool, sys.executable, "-m", "IPython", "--colors=NoColor", "--no-banner", "terminal.ipynb")
+    said = ran(
+        pool, sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--no-confirm-exit", typed=typed
+    )
 
+    assert re.search(r"terminal-\d+  (DEPLOYING|QUEUED)", said), "one line tells of the job"
     assert "twice: assigned here from terminal-" in said
     assert "twice is 1.0" in said
     assert "COMPLETED" in said
+    assert "cell [7], line 2, reads `rat`, which no cell that ran has defined. Did you mean `rate`?" in said
+    assert "Traceback" not in said
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +117,6 @@ def test_a_kernel_of_another_environment_trains_with_its_own_packages(pool: Pool
         )
         prefix, where, kind = kernel.value("seen")
 
-    assert os.path.samefile(prefix, other_python.parents[1])
+    assert Path(prefix).samefile(other_python.parents[1])
     assert Path(where).is_relative_to(other_python.parents[1])
     assert kind == "Tensor"
