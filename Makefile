@@ -17,7 +17,7 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --cons
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab test test-python test-page check format bench lock clean
+.PHONY: help demo lab test test-python check format bench lock clean
 
 help:
 	@echo "make demo    train examples/quickstart.ipynb on this machine's devices, from start to end"
@@ -62,7 +62,7 @@ test-python: .make/python
 	@python -m pytest -m "not page" $(PYTEST_OPTIONS)
 
 bench: .make/python
-	@if [ -f tests/bench/__main__.py ]; then python -m tests.bench $(BENCH_OPTIONS); else echo "There is no benchmark yet."; fi
+	@python -m tests.bench $(BENCH_OPTIONS)
 
 # -------------------------------------------------------------------------------------------------------------- set up
 
