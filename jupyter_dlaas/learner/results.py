@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_dlaas.learner.values import is_plain
 from jupyter_dlaas.runtime.files import write_whole
 
 __all__ = ["dump", "load", "store"]
@@ -41,7 +42,7 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or is_plain(value):
         return _PICKLE + pickle.dumps(value, protocol=5)
     file = io.BytesIO()
     torch.save(_to_cpu(value, torch), file)

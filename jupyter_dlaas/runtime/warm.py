@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import io
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["restream", "show_environment", "wake"]
+__all__ = ["openblas", "restream", "show_environment", "wake"]
+
+
+_SETTERS: Final = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads",
+)
 
 
 def wake(environment: Mapping[str, str]) -> None:
@@ -68,15 +75,18 @@ def _set_threads(number: str | None) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
-    with suppress(OSError):
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        for path in sorted(set(re.findall(r"\S*openblas\S*\.so\S*", maps))):
-            library = ctypes.CDLL(path)
-            for symbol in (
-                "scipy_openblas_set_num_threads64_",
-                "scipy_openblas_set_num_threads",
-                "openblas_set_num_threads",
-            ):
-                with suppress(AttributeError):
-                    getattr(library, symbol)(count)
-                    break
+    for path in openblas():
+        library = ctypes.CDLL(path)
+        for symbol in _SETTERS:
+            with suppress(AttributeError):
+                getattr(library, symbol)(count)
+                break
+
+
+@functools.cache
+def openblas() -> tuple[str, ...]:
+    """The OpenBLAS libraries that are loaded. Asked once before the first fork, since it takes some milliseconds."""
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+        paths = {line.rstrip("\n").partition("/")[2] for line in maps if "openblas" in line}
+        return tuple(sorted(f"/{path}" for path in paths if ".so" in path))
+    return ()
