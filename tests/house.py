@@ -18,7 +18,7 @@ REFUSED = {
     r"pypi\.org|pythonhosted\.org|--index-url|--extra-index-url|--find-links": "an index of packages",
     r"registry\.npmjs|registry\.yarnpkg|npmmirror": "a registry of packages",
     r"deb\.debian\.org|archive\.ubuntu": "a mirror of a distribution",
-    r"(?<![\w.])/(work|root|home/\w+)/": "a path of one machine",
+    r"(?<![\w.])/(work|root)/": "a path of one machine",
 }
 
 
