@@ -346,7 +346,6 @@ class Run:
             "values": own,
             "streams": streams.snapshot(),
         }
-        trained = list(self._trained)
         try:
             manifest = checkpoints.save(
                 context.job_dir if context else Path(OUTSIDE),
@@ -354,7 +353,7 @@ class Run:
                 content,
                 generation=context.generation if context else 0,
                 learners=self.world_size,
-                trained=trained,
+                trained=self._trained,
                 left_out=left_out,
             )
         except OSError as error:
@@ -362,7 +361,6 @@ class Run:
             return
         finally:
             self._saved_s = time.monotonic()
-        del self._trained[: len(trained)]
         if context is not None:
             context.control.tell(t="checkpoint", step=manifest.step)
 

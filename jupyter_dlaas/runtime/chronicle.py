@@ -27,7 +27,7 @@ class Chronicle:
         self._together = self.earlier.together
         self._storing = self.earlier.storing
         self._checkpoints = set(self.earlier.checkpoints)
-        self._committed = set(self.earlier.committed)
+        self._committed = dict(self.earlier.committed)
         self._revision = self.earlier.revision
         self._is_completed = self.earlier.is_completed
         self._last_step_s: float | None = None
@@ -96,11 +96,13 @@ class Chronicle:
             )
 
     def committed(self, generation: int, ranges: Sequence[Range]) -> None:
+        """Tell what of these is new; `ranges` begin where the generation began."""
         for part in ranges:
-            if (generation, part.first) not in self._committed:
-                self._committed.add((generation, part.first))
+            first = max(part.first, self._committed.get(generation, 0))
+            if part.end > first:
+                self._committed[generation] = part.end
                 self.journal.append(
-                    FactKind.COMMITTED, generation=generation, first_step=part.first, step=part.end, epoch=part.epoch
+                    FactKind.COMMITTED, generation=generation, first_step=first, step=part.end, epoch=part.epoch
                 )
 
     def checkpoint_step(self) -> int | None:

@@ -161,8 +161,8 @@ class Told:
     storing: int = -1
     checkpoints: frozenset[tuple[int, int]] = frozenset()
     """(generation, step) of those that were told."""
-    committed: frozenset[tuple[int, int]] = frozenset()
-    """(generation, first step) of the ranges that were told."""
+    committed: Mapping[int, int]
+    """Per generation the step up to which was told what it trained."""
     is_completed: bool = False
 
 
@@ -174,7 +174,7 @@ def told(facts: Iterable[Fact]) -> Told:
     ranks: dict[int, int] = {}
     ever: set[int] = set()
     checkpoints: set[tuple[int, int]] = set()
-    committed: set[tuple[int, int]] = set()
+    committed: dict[int, int] = {}
     revision = generation = together = lost = storing = -1
     closed: int | None = None
     is_completed = False
@@ -203,8 +203,8 @@ def told(facts: Iterable[Fact]) -> Told:
             storing = its
         elif fact.kind is FactKind.CHECKPOINT and fact.step is not None:
             checkpoints.add((its, fact.step))
-        elif fact.kind is FactKind.COMMITTED and fact.first_step is not None:
-            committed.add((its, fact.first_step))
+        elif fact.kind is FactKind.COMMITTED and fact.step is not None:
+            committed[its] = fact.step
         elif fact.kind is FactKind.COMPLETED:
             is_completed = True
         elif fact.kind is FactKind.CLOSED:
@@ -223,7 +223,7 @@ def told(facts: Iterable[Fact]) -> Told:
         lost=lost,
         storing=storing,
         checkpoints=frozenset(checkpoints),
-        committed=frozenset(committed),
+        committed=committed,
         is_completed=is_completed,
     )
 

@@ -40,7 +40,9 @@ class Manifest:
     """Of state.bin."""
     learners: int
     trained: tuple[Range, ...] = ()
-    """What `generation` trained since its start or its last checkpoint: it counts because this checkpoint exists."""
+    """All that `generation` trained since its start: it counts because this checkpoint exists.
+
+    All, not what is new: a guardian that was away may never see the checkpoints between."""
     left_out: tuple[str, ...] = field(default=())
     """Names of the script that changed but cannot go into a checkpoint."""
 
