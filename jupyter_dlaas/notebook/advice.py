@@ -10,7 +10,7 @@ from jupyter_dlaas.notebook.cells import clean_cell
 __all__ = ["four_lines", "trains_alone"]
 
 _GANG: frozenset[str] = frozenset(
-    {"dlaas", "distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator"}
+    {"dlaas", "distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "lightning"}
 )
 _BUILTIN: frozenset[str] = frozenset({"range", "len", "print", "enumerate", "zip", "tqdm", "float", "int", "list"})
 

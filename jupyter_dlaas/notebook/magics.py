@@ -38,6 +38,8 @@ VERBS: Final = (
     *("jobs", "pool", "queue", "logs", "scale", "halt", "resume", "cancel", "retry", "attach", "why", "story"),
     *("source", "report"),
 )
+_USERS_TEXT: Final = frozenset({"logs", "source", "report"})
+"""Verbs that print what the user's program is or said: shown as it stands."""
 _OF_JOB: Final = frozenset(VERBS) - {"jobs", "pool", "queue"}
 
 
@@ -207,7 +209,8 @@ class DlaasMagics(Magics):
 
 def _run(given: list[str]) -> None:
     """Run a verb as the command line does, with its words."""
-    with contextlib.redirect_stdout(_Here(sys.stdout)), contextlib.redirect_stderr(_Said()) as said:
+    out: Any = sys.stdout if given[0] in _USERS_TEXT else _Here(sys.stdout)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(_Said()) as said:
         try:
             code = cli.main(given)
         except SystemExit as end:  # argparse: wrong usage, or --help

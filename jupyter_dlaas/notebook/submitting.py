@@ -134,14 +134,14 @@ def line_map(lines: Sequence[LineRef]) -> dict[str, str]:
 def notes_of(made: Capture, source: str, line: TrainLine) -> tuple[Note, ...]:
     """For the card: warnings first, then what four lines would add, then what was left out and why."""
     notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
+    if line.learners_max > 1 and trains_alone(made.text):
+        text = (
+            f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
+            "trains alone, on all of the data. --gpus 1 takes one."
+        )
+        notes.append(Note(code="trains_alone", text=text))
     hint = four_lines(source)
     if hint:
-        if line.learners_max > 1 and trains_alone(made.text):
-            text = (
-                f"the training cell uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} "
-                "learners trains alone, on all of the data."
-            )
-            notes.append(Note(code="trains_alone", text=_cut(text)))
         notes.append(Note(code="elastic_hint", text=_cut(hint)))
     notes += [
         Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))

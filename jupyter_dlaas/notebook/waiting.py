@@ -106,10 +106,18 @@ class Waiter:
         bundle = output.bundle_of(job, is_new=is_new)
         display_id = uuid4().hex
         self._publish(output.forms(bundle), display_id)
+        if not self.has_displays:
+            self._print_notes(bundle.job)
         if self.has_displays and widgets.is_wanted(self._shell.user_ns):
             self._show_widget(job)
         if self.has_displays and not bundle.job.state.is_final:
             self._watch(job).displays.append(display_id)
+
+    def _print_notes(self, view: JobView) -> None:
+        """What a card would tell beside its job. What was left out, only --dry-run tells in a terminal."""
+        for note in view.notes if not view.state.is_final else ():
+            if not note.code.startswith("left_out_"):
+                print(f"  {note.text}")
 
     def _show_widget(self, job: Job) -> None:
         """Beside the plain form, where the page has no card: the widget, if its library is there."""
@@ -127,7 +135,8 @@ class Waiter:
         wanted = _Wanted(names, {name: space.get(name, _MISSING) for name in names}, None)
         if self.has_displays:
             wanted.note = uuid4().hex
-            self._say(wanted, f"{', '.join(names)}: assigned here when {job.id} has completed.", is_first=True)
+            text = f"{', '.join(names)}: assigned in this kernel when {job.id} has completed."
+            self._say(wanted, f"{text} Later: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 
     def results(self) -> dict[str, ResultRef]:

@@ -26,7 +26,8 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert sent.job["origin"]["cell_id"] == "a1b2"
     assert sent.result is None, "one card, not two"
     assert sent.displays[1]["data"]["text/plain"] == (
-        f"total, history: assigned here when {sent.job['id']} has completed."
+        f"total, history: assigned in this kernel when {sent.job['id']} has completed. "
+        f"Later: %dlaas attach {sent.job['id']}"
     )
     kernel.listen(lambda: displays_of(kernel, f"total, history: assigned here from {sent.job['id']}."))
     assert kernel.value("(total, history)") == (6, [1, 3, 6])
@@ -248,7 +249,7 @@ def test_a_plain_loop_is_told_what_four_lines_would_add(kernel: Kernel, pool: Po
     kernel.run("import torch\nnet2 = torch.nn.Linear(2, 1)\nsgd2 = torch.optim.SGD(net2.parameters(), lr=0.1)\n"
                "loader = [(torch.ones(4, 2), torch.ones(4, 1))]")  # fmt: skip
     sent = kernel.run(
-        "%%train plain --wait\n"
+        "%%train plain --wait --gpus 1:2\n"
         "for epoch in range(2):\n"
         "    for a, b in loader:\n"
         "        sgd2.zero_grad()\n"
@@ -257,6 +258,8 @@ def test_a_plain_loop_is_told_what_four_lines_would_add(kernel: Kernel, pool: Po
         "        sgd2.step()\n"
     )
 
+    codes = [note["code"] for note in sent.job["notes"]]
+    assert codes.index("trains_alone") < codes.index("elastic_hint")
     hint = next(note["text"] for note in sent.job["notes"] if note["code"] == "elastic_hint")
     assert hint.splitlines()[1:] == [
         "    run = dlaas.run()",
@@ -264,6 +267,22 @@ def test_a_plain_loop_is_told_what_four_lines_would_add(kernel: Kernel, pool: Po
         "    for epoch in run.epochs(2):",
         "        for a, b in run.batches(loader):",
     ]
+
+
+def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> None:
+    kernel.run("import torch\nm = torch.nn.Linear(1, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)")
+    trained = kernel.value("len(In)")
+    kernel.run("for _ in range(2):\n    o.zero_grad()\n    m(torch.ones(1, 1)).sum().backward()\n    o.step()")
+    asked = kernel.run("%%train warned --dry-run --gpus 1:2\ntorch.save(m, 'm.pt')")
+
+    assert (
+        f"cell [{trained + 1}], line 2: each of up to 2 learners runs torch.save(…), so they write over each other. "
+        "Put it under `if run.is_main:`."
+    ) in asked.stdout
+    assert (
+        f"cell [{trained}], line 1 trained `m` here; the job starts from fresh weights. --push m sends today's, "
+        f"--with-cell {trained} runs the cell again in the job."
+    ) in asked.stdout
 
 
 def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
@@ -330,3 +349,11 @@ def test_a_submit_costs_less_than_half_a_second(kernel: Kernel, pool: Pool) -> N
 
     assert time.monotonic() - start_s < 0.5
     until(lambda: pool.job("quick").state.is_final)
+
+
+def test_no_thread_of_ours_is_left_when_all_jobs_are_over(kernel: Kernel, pool: Pool) -> None:
+    until(lambda: all(view.state.is_final for view in pool.client.jobs()))
+    kernel.run("import threading")
+
+    ours = "[t.name for t in threading.enumerate() if t.name.startswith('dlaas-') and t.name != 'dlaas-engine-reaper']"
+    until(lambda: kernel.value(ours) == [])

@@ -120,6 +120,17 @@ def test_pushing_what_only_shows_when_it_is_written(shell: InteractiveShell) -> 
     assert said.endswith("Make it in the training cell, or push what it was made from.")
 
 
+def test_pushing_an_object_apart_from_one_that_holds_it(shell: InteractiveShell) -> None:
+    run(shell, "class Net:\n    pass\nclass Optimizer:\n    def __init__(self, net):\n        self.net = net")
+    run(shell, "model = Net()\nopt = Optimizer(model)")
+    run(shell, "class Net:\n    pass")
+
+    assert refusal(shell, "%%train --push model\nprint(model, opt)") == one_thing(
+        "cell [3], line 2: `opt` would point at another `model` than the pushed one. "
+        "Push them together: --push model,opt."
+    )
+
+
 def test_pushing_more_than_a_gigabyte(shell: InteractiveShell) -> None:
     run(shell, "import numpy as np\nhuge = np.broadcast_to(np.int8(0), (2**31,))")
 
