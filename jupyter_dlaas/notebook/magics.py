@@ -85,7 +85,7 @@ class DlaasMagics(Magics):
     # ------------------------------------------------------------------------------------------------------- %%train
 
     @cell_magic
-    @magic_arguments()  # type: ignore[untyped-decorator]
+    @magic_arguments("%train")  # type: ignore[untyped-decorator]
     @train_options
     def train(self, line: str, cell: str) -> Job | None:
         """Train this cell as a job of the pool, which goes on whatever happens to the kernel, the tab or the server.

@@ -58,7 +58,7 @@ class TrainLine:
 _SIZE: Final = (
     argument("--gpus", metavar="N|MIN:MAX", help="GPUs, a learner each; CPU slots where there is no GPU; 0 for none"),
     argument("--learners", metavar="N|MIN:MAX", help="training processes, where they are not one GPU each"),
-    argument("--gpus-per-learner", metavar="K"),
+    argument("--gpus-per-learner", metavar="K", help="for learners that take more than one"),
     argument("--cpus", metavar="N", help="CPUs per learner"),
     argument("--memory", metavar="8G", help="memory per learner"),
     argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this"),
@@ -67,10 +67,10 @@ _SIZE: Final = (
 )
 _TURN: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher goes first"),
-    argument("--queue", metavar="QUEUE"),
+    argument("--queue", metavar="QUEUE", help="the queue that it waits in (default: default)"),
     argument("--max-time", metavar="2h", help="end it after so long"),
     argument("--retries", metavar="N", help="how often it may start again after a failure"),
-    argument("--checkpoint-every", metavar="60s"),
+    argument("--checkpoint-every", metavar="60s", help="how often its state is saved"),
 )
 _CARGO: Final = (
     argument("-o", "--outputs", metavar="NAMES", action="append", help="bring these back: model,history"),

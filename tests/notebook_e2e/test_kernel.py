@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from pathlib import Path
 
+from jupyter_dlaas.doors import engine_record
 from jupyter_dlaas.protocol import MIME
 from tests.notebook_e2e.rooms import Kernel, Pool, until
 
@@ -132,6 +135,15 @@ def test_results_arrive_while_the_kernel_is_idle(kernel: Kernel, pool: Pool) -> 
 
     kernel.listen(lambda: displays_of(kernel, "late: assigned here from idle"))
     assert kernel.value("late") == 7
+
+
+def test_results_arrive_although_the_engine_was_killed(kernel: Kernel, pool: Pool) -> None:
+    kernel.run("%%train survivor -o late\nimport time\ntime.sleep(1)\nlate = 'still'")
+    pool.until("survivor", "PROCESSING")
+    os.kill(int(engine_record(pool.directory)["pid"]), signal.SIGKILL)
+
+    kernel.listen(lambda: displays_of(kernel, "late: assigned here from survivor"))
+    assert kernel.value("late") == "still"
 
 
 def test_pushed_objects_travel_as_one_graph(kernel: Kernel, pool: Pool) -> None:

@@ -265,6 +265,7 @@ def test_the_magic_explains_itself(shell: InteractiveShell) -> None:
 
     for option in ("--gpus", "--push", "--with-cell", "--dry-run", "--wait", "--checkpoint-every", "-o"):
         assert option in text
+    assert "%%train [--gpus" in text
     assert "--schedule" not in text, "what is not there yet is not offered"
 
 
