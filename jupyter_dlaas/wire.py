@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Any, Final, TypeVar
 
 __all__ = ["DlaasError", "Invalid", "Json", "decode", "encode", "rule", "schema"]
@@ -65,8 +65,12 @@ def rule(
 
 def encode(value: object) -> Any:
     """A record (or a tuple, mapping or enum of them) as plain JSON values. Fields that are None are kept."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _ATOMS:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, Mapping):
@@ -74,6 +78,14 @@ def encode(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
     return value
+
+
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def decode(kind: type[T], value: object, *, where: str = "", unknown: str = "refuse") -> T:
@@ -90,28 +102,51 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _decode(kind: Any, value: object, where: str, bounds: Mapping[str, Any], unknown: str) -> object:
+class _Form(Enum):
+    """What an annotation asks for. Worked out once per annotation: records come by the thousand."""
+
+    JSON = auto()
+    OPTIONAL = auto()
+    LIST = auto()
+    MAPPING = auto()
+    RECORD = auto()
+    PLAIN = auto()
+
+
+@functools.cache
+def _form(kind: Any) -> tuple[_Form, Any]:
+    """The form of an annotation, and the annotation of what is inside it."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind == Json:
-        return value
+        return _Form.JSON, None
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in args:
-            return None
-        inner = [a for a in args if a is not type(None)]
-        return _decode(inner[0], value, where, bounds, unknown)
+        return _Form.OPTIONAL, next(a for a in args if a is not type(None))
     if origin is tuple:
+        return _Form.LIST, args[0]
+    if origin in (Mapping, dict) or origin is typing.get_origin(Mapping[str, str]):
+        return _Form.MAPPING, args[1]
+    return (_Form.RECORD if dataclasses.is_dataclass(kind) else _Form.PLAIN), None
+
+
+def _decode(kind: Any, value: object, where: str, bounds: Mapping[str, Any], unknown: str) -> object:
+    form, inner = _form(kind)
+    if form is _Form.PLAIN:
+        return _plain(kind, value, where, bounds)
+    if form is _Form.OPTIONAL:
+        return None if value is None else _decode(inner, value, where, bounds, unknown)
+    if form is _Form.LIST:
         if not isinstance(value, list | tuple):
             raise Invalid(f"{where or 'value'}: must be a list, not {_said(value)}")
         _check_length(value, where, bounds)
-        return tuple(_decode(args[0], v, f"{where}[{i}]", {}, unknown) for i, v in enumerate(value))
-    if origin in (Mapping, dict) or origin is typing.get_origin(Mapping[str, str]):
+        return tuple(_decode(inner, v, f"{where}[{i}]", {}, unknown) for i, v in enumerate(value))
+    if form is _Form.MAPPING:
         if not isinstance(value, Mapping):
             raise Invalid(f"{where or 'value'}: must be an object, not {_said(value)}")
         _check_length(value, where, bounds)
-        return {_key(k, where): _decode(args[1], v, f"{where}.{k}", {}, unknown) for k, v in value.items()}
-    if dataclasses.is_dataclass(kind):
+        return {_key(k, where): _decode(inner, v, f"{where}.{k}", {}, unknown) for k, v in value.items()}
+    if form is _Form.RECORD:
         return _record(typing.cast(type, kind), value, where, unknown)
-    return _plain(kind, value, where, bounds)
+    return value
 
 
 def _key(key: object, where: str) -> str:
@@ -121,19 +156,32 @@ def _key(key: object, where: str) -> str:
     return key
 
 
+@functools.cache
+def _fields(kind: type) -> dict[str, tuple[Any, Mapping[str, Any], bool]]:
+    """Name -> annotation, bounds, and whether it must be given."""
+    return {
+        f.name: (
+            _hints(kind)[f.name],
+            f.metadata.get("rule", {}),
+            f.default is _MISSING and f.default_factory is _MISSING,
+        )
+        for f in dataclasses.fields(kind)
+    }
+
+
 def _record(kind: type, value: object, where: str, unknown: str) -> object:
     if not isinstance(value, Mapping):
         raise Invalid(f"{where or 'body'}: must be an object, not {_said(value)}")
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    strange = sorted(str(k) for k in value if k not in fields)
-    if strange and unknown == "refuse":
-        raise Invalid(f"{_path(where, strange[0])}: no such field; there are {', '.join(fields)}")
+    fields = _fields(kind)
+    if unknown == "refuse":
+        strange = sorted(str(k) for k in value if k not in fields)
+        if strange:
+            raise Invalid(f"{_path(where, strange[0])}: no such field; there are {', '.join(fields)}")
     known: dict[str, object] = {}
-    for name, field in fields.items():
+    for name, (hint, bounds, is_needed) in fields.items():
         if name in value:
-            bounds = field.metadata.get("rule", {})
-            known[name] = _decode(_hints(kind)[name], value[name], _path(where, name), bounds, unknown)
-        elif field.default is _MISSING and field.default_factory is _MISSING:
+            known[name] = _decode(hint, value[name], _path(where, name), bounds, unknown)
+        elif is_needed:
             raise Invalid(f"{_path(where, name)}: is missing")
     return kind(**known)
 

@@ -152,30 +152,31 @@ def _waits(
     queue: Sequence[Job], seats: Mapping[str, tuple[Seat, ...]], pool: Pool, frees: Sequence[Free], now_s: float
 ) -> tuple[Wait, ...]:
     waiting = [job for job in queue if job.id not in seats]
+    holders = _holders(pool)
+    said: dict[tuple[Shape, int, str], str] = {}  # what asks for the same waits for the same
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
         if job.not_before_s > now_s:
             reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
         else:
-            reason = _reason(job, pool, frees)
+            asked = (shape_of(job), job.spec.learners_min, unit_of(job))
+            if asked not in said:
+                said[asked] = f"Needs {_needs(*asked, frees)}.{holders}"
+            reason = said[asked]
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 
 
-def _reason(job: Job, pool: Pool, frees: Sequence[Free]) -> str:
-    """needs + has + who holds it."""
-    shape, least = shape_of(job), job.spec.learners_min
+def _needs(shape: Shape, least: int, unit: str, frees: Sequence[Free]) -> str:
+    """needs + has."""
     fits = room(frees, shape, least)
-    if shape.gpus:
-        unit = unit_of(job)
-        has = sum(len(f.devices) for f in frees)
-        once = " at once" if least > 1 else ""
-        needs = f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
-        if has >= least * shape.gpus:
-            needs = f"{count(least, 'learner')}{once} of {_said(shape, unit)}; {fits} fit now"
-    else:
-        needs = f"{count(least, 'learner')} of {_said(shape, '')}; {fits} fit now"
-    return f"Needs {needs}.{_holders(pool)}"
+    if not shape.gpus:
+        return f"{count(least, 'learner')} of {_said(shape, '')}; {fits} fit now"
+    has = sum(len(f.devices) for f in frees)
+    once = " at once" if least > 1 else ""
+    if has >= least * shape.gpus:
+        return f"{count(least, 'learner')}{once} of {_said(shape, unit)}; {fits} fit now"
+    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
 
 
 def _said(shape: Shape, unit: str) -> str:
