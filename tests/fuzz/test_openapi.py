@@ -26,6 +26,7 @@ from jupyter_dlaas.client import Client, new_key
 from jupyter_dlaas.doors import SocketDoor
 from jupyter_dlaas.protocol import ERRORS, Cursor, JobSpec, State, Submit
 from jupyter_dlaas.runtime.process import marked
+from jupyter_dlaas.runtime.start import stop_zygotes
 from tests.fuzz.asking import Line, complaint, error_complaint
 from tests.fuzz.requests import BODIES, JUNK, Operation, Request, operations, requests, wrong_methods
 
@@ -112,6 +113,7 @@ def end(made: Pool) -> None:
             made.client.act(view.id, "cancel")
     until(lambda: not list(marked_below(made.folder)), "no process of any job is left")
     assert engines.stop(made.folder) is not None
+    stop_zygotes(made.folder / "zygotes")
 
 
 def fuzz(examples: int = EXAMPLES) -> Callable[[Callable[..., None]], Callable[..., None]]:
