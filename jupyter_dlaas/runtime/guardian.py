@@ -406,7 +406,7 @@ class Guardian:
                 self._strangers.append(Lines(sock))
 
     def _listen(self, ready: set[int]) -> None:
-        for line in [line for line in self._strangers if line.fd in ready]:
+        for line in list(self._strangers):  # also those that came in just now: what they say counts for what is next
             messages = line.read()
             if messages:
                 self._strangers.remove(line)
@@ -444,6 +444,7 @@ class Guardian:
                 one.is_ready = True
                 self._tell.ready(one)
             if message.get("storing") is True:
+                self._see_together()  # a short training: its beginning and its end came in one go
                 self._tell.storing(one.generation)
         self._see_together()
 

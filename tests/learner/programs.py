@@ -22,7 +22,8 @@ RECORDER = dedent(
         pauses = (out / "pause").read_text().split() if (out / "pause").exists() else []
         if str(step) in pauses:
             (out / f"at-{step}-{me}").touch()
-            while not (out / f"go-{step}").exists():
+            go = out / f"go-{step}"
+            while not go.exists() or (go.read_text() == "stop" and not run._boundaries.is_stopping):
                 time.sleep(0.005)
     """
 )
