@@ -8,6 +8,9 @@ from collections import Counter
 import hypothesis
 import pytest
 
+# Jobs of most tests start plainly: a zygote per temporary pool would outlive its test by half an hour.
+os.environ.setdefault("JUPYTER_DLAAS_WARM", "0")
+
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("deep", deadline=None, print_blob=True, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -23,6 +23,7 @@ from jupyter_dlaas.notebook.kernel import Recorder
 from jupyter_dlaas.notebook.options import NotDone, NotSubmitted, parse, train_options
 from jupyter_dlaas.notebook.submitting import Cell
 from jupyter_dlaas.notebook.waiting import Waiter, newest_cell
+from jupyter_dlaas.notebook.warming import warm_soon
 from jupyter_dlaas.protocol import State
 from jupyter_dlaas.stream import Follower, LogLines
 from jupyter_dlaas.wire import DlaasError
@@ -305,6 +306,7 @@ def load(shell: InteractiveShell) -> None:
     shell.set_hook("complete_command", _complete_verb, str_key="%dlaas")
     if NAME not in shell.user_ns:
         shell.push({NAME: jupyter_dlaas}, interactive=False)
+    warm_soon()
 
 
 def unload(shell: InteractiveShell) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "NotebookSubmit",
     "Query",
     "Route",
+    "Warm",
     "describe",
     "route_of",
 ]
@@ -55,6 +56,15 @@ class Keyed:
     """The body of an action. `key` makes it safe to repeat."""
 
     key: str | None = field(default=None, metadata=_KEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """A Python that will train soon: its interpreter, what it reads of the environment at start, its framework."""
+
+    interpreter: str | None = field(default=None, metadata=rule(longest=4096))
+    environment: Mapping[str, str] = field(default_factory=dict, metadata=rule(longest=5000))
+    framework: str | None = field(default=None, metadata=rule(longest=40))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +357,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         says="What would go wrong with this submit, and when it would start. Nothing is kept.",
         request=Submit,
         response=_object(problems=_list(_object(code=_TEXT, text=_TEXT)), estimate=_TEXT),
+        statuses=(200, 400, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path="/dlaas/warm",
+        operation="warm",
+        says="Make ready for jobs of this Python, so that they start fast. Does not wait.",
+        request=Warm,
+        response=_object(is_warm={"type": "boolean"}),
         statuses=(200, 400, 413, 422),
     ),
     Route(

@@ -116,7 +116,7 @@ class Lab:
 
     def is_at(self, job: str, state: str) -> None:
         """Wait until the card says so."""
-        self.page.wait_for_selector(f'[aria-label="Job {job}"][data-status="{state.lower()}"]')
+        self.page.wait_for_selector(f'[aria-label="Job {job}"][data-status="{state.lower()}"]', state="attached")
 
     def dark(self) -> None:
         self.page.evaluate("document.body.dataset.jpThemeLight = 'false'")

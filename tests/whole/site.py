@@ -20,6 +20,7 @@ from jupyter_dlaas.api import Job, submit
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import ServerDoor, SocketDoor
 from jupyter_dlaas.runtime.process import identity, stat_of
+from jupyter_dlaas.runtime.start import stop_zygotes
 
 TOKEN = "the-token-of-this-test"
 DEADLINE_S = 60.0
@@ -82,6 +83,7 @@ class Site:
             "JUPYTER_DATA_DIR": str(self.folder / "data"),
             "JUPYTER_RUNTIME_DIR": str(self.runtime),
             "IPYTHONDIR": str(self.folder / "ipython"),
+            "JUPYTER_DLAAS_WARM": "1",
             **more,
         }
 
@@ -172,6 +174,7 @@ class Site:
         record = doors.engine_record(self.pool)
         if record and not is_gone(int(record["pid"])):
             kill(int(record["pid"]))
+        stop_zygotes(self.pool / "zygotes")
         for line in self.orphans():
             who = identity(int(line.split(":")[0]))
             if who is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,8 @@ from dlaas_server.core.words import clause
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.streams import WANTS, Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
-from dlaas_server.openapi import Change, Keyed
-from dlaas_server.pools.base import METRICS, Chunk, log_of
+from dlaas_server.openapi import Change, Keyed, Warm
+from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import (
     ID_PATTERN,
@@ -157,6 +158,15 @@ class Requests:
         waits = {w.job: w for w in decided.waits}
         estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
         return {"problems": [], "estimate": estimate}
+
+    async def warm(self, asked: Warm) -> bool:
+        """Make ready for jobs of this Python. Raises Refused."""
+        if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
+            raise Refused(f"interpreter: {asked.interpreter[:200]} is no program on this machine")
+        try:
+            return await self.lifecycle.pool.warm(asked.interpreter, asked.environment, asked.framework)
+        except PoolError as error:
+            raise Refused(str(error)) from error
 
     async def change(self, user: str, handle: str, change: Change) -> JobView:
         """Wish, priority, who may resize. All or nothing."""

@@ -21,7 +21,7 @@ from tornado.http1connection import HTTP1Connection
 
 from dlaas_server.core.states import Event
 from dlaas_server.engine.requests import Requests
-from dlaas_server.openapi import ROUTES, Change, Keyed, Route, describe
+from dlaas_server.openapi import ROUTES, Change, Keyed, Route, Warm, describe
 from jupyter_dlaas.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
 from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
 
@@ -221,6 +221,10 @@ async def _preflight(h: Handler, user: str) -> None:
     h.answer(await h.requests.preflight(user, h.body(Submit)))
 
 
+async def _warm(h: Handler, user: str) -> None:
+    h.answer({"is_warm": await h.requests.warm(h.body(Warm))})
+
+
 async def _get_job(h: Handler, user: str, job: str) -> None:
     h.answer(encode(h.requests.lifecycle.view(h.requests.find(user, job))))
 
@@ -319,6 +323,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "report_of_job": _report,
     "stream_of_job": _stream,
     "preflight": _preflight,
+    "warm": _warm,
     "describe": _describe,
 }
 

@@ -85,6 +85,12 @@ class Pool(Protocol):
         Returns when that is done, not when the wish is fulfilled. Raises PoolError when no guardian can be started.
         """
 
+    async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
+        """See to it that jobs of this Python start fast. Does not wait for it; True when they already do.
+
+        Raises PoolError when that Python cannot be started.
+        """
+
     async def is_guarded(self, job: str) -> bool | None:
         """Whether a guardian lives. None: not known (not heard from is never proof)."""
 

@@ -146,6 +146,10 @@ class SimulatedPool:
             raise PoolError(f"no guardian could be started for job {job} (as asked of this simulation)")
         one.play.give(wanted)
 
+    async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
+        """Nothing is cold here."""
+        return True
+
     async def is_guarded(self, job: str) -> bool | None:
         """Whether the scripted guardian lives."""
         one = self._job(job)

@@ -19,14 +19,16 @@ from dlaas_server.pools.lines import facts_in
 from dlaas_server.pools.paths import readable, writable
 from jupyter_dlaas.facts import Fact, FactKind, Wanted
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
-from jupyter_dlaas.runtime.files import read_json, sync_folder, write_whole
+from jupyter_dlaas.runtime.files import read_json, write_whole
 from jupyter_dlaas.runtime.logs import INDEX, LOG
-from jupyter_dlaas.runtime.process import Identity
+from jupyter_dlaas.runtime.process import Identity, boot_id
 from jupyter_dlaas.wire import Invalid, decode, encode
 
 __all__ = ["STREAM_FILES", "JobFolder", "in_words", "stream_of"]
 
 STREAM_FILES: Final = {JOURNAL: "journal.jsonl", METRICS: "metrics.jsonl", PROGRESS: "progress.json"}
+BOOT: Final = ".boot"
+"""In a job's directory: the boot of the machine in which its files were written."""
 _NAMES: Final = {file: stream for stream, file in STREAM_FILES.items()}
 _LEARNER: Final = re.compile(r"learner-(0|[1-9][0-9]{0,8})")
 _LOG_STREAM: Final = re.compile(r"log:(0|[1-9][0-9]{0,8})")
@@ -59,6 +61,9 @@ def stream_of(path: Path, root: Path) -> str | None:
     return log_of(int(found[1])) if found and path.parent.parent == root and path.name == LOG else None
 
 
+_CLOSED: Final = f'"kind":"{FactKind.CLOSED}"'.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class JobFolder:
     """One job's directory."""
@@ -69,30 +74,42 @@ class JobFolder:
     # ---- made and removed ------------------------------------------------------------------------------------
 
     def create(self, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """Make the directory, whole or not at all; one that exists stays as it is."""
-        if self.root.is_dir():
+        """Make the directory, whole or not at all; one that exists stays as it is.
+
+        Nothing is written through to the disk: the engine's store is the truth, and hands all of it over again. But a
+        power cut can leave files that are empty, so what an earlier boot made is not believed.
+        """
+        if self.root.is_dir() and self._is_of_this_boot():
             return
+        about = {"id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
         with in_words(f"the directory of job {self.job} cannot be made"):
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o700)
             try:
-                about = {"id": self.job, "spec": encode(spec), "owner": owner}
-                write_whole(making / "spec.json", _json(about), sync=True)
-                write_whole(making / "environment.json", _json(dict(environment)), sync=True)
+                folder = self.root if self.root.is_dir() else making
+                write_whole(folder / "spec.json", _json(about))
+                write_whole(folder / "environment.json", _json(dict(environment)))
                 for name in ("files", "inputs"):
-                    (making / name).mkdir(mode=0o700)
-                with suppress(FileExistsError):
-                    making.rename(self.root)
+                    (folder / name).mkdir(mode=0o700, exist_ok=True)
+                write_whole(folder / BOOT, boot_id().encode())
+                if folder is making:
+                    with suppress(FileExistsError):
+                        making.rename(self.root)
             finally:
                 shutil.rmtree(making, ignore_errors=True)
-            sync_folder(self.root.parent)
+
+    def _is_of_this_boot(self) -> bool:
+        try:
+            return (self.root / BOOT).read_bytes() == boot_id().encode()
+        except OSError:
+            return False
 
     def put(self, path: str, data: bytes) -> None:
-        """Store one file, whole or not at all, and for good."""
+        """Store one file, whole or not at all."""
         parts = writable(path)
         with in_words(f"{path} of job {self.job} cannot be stored"):
-            write_whole(self._room_for(parts), data, sync=True)
+            write_whole(self._room_for(parts), data)
 
     def put_file(self, path: str, source: str) -> None:
         """Store a copy of a file (never a link: the job may write to its own)."""
@@ -103,15 +120,9 @@ class JobFolder:
             try:
                 shutil.copyfile(source, part)
                 part.chmod(0o600)
-                fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
                 part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-            sync_folder(target.parent)
 
     def _room_for(self, parts: tuple[str, ...]) -> Path:
         self.must_exist()
@@ -183,6 +194,14 @@ class JobFolder:
 
     def is_closed(self) -> bool:
         """Whether a guardian's last word is there (or none ever spoke): no process of the job is left."""
+        last = self._last_line()
+        return last is None or _CLOSED in last
+
+    def has_last_word(self) -> bool:
+        """Whether a guardian's last word is the newest line."""
+        return _CLOSED in (self._last_line() or b"")
+
+    def _last_line(self) -> bytes | None:
         path = self.root / STREAM_FILES[JOURNAL]
         try:
             size = path.stat().st_size
@@ -190,9 +209,9 @@ class JobFolder:
                 file.seek(max(0, size - 4096))  # the last word is short
                 tail = file.read()
         except OSError:
-            return True
+            return None
         lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-        return not lines or f'"kind":"{FactKind.CLOSED}"'.encode() in lines[-1]
+        return lines[-1] if lines else None
 
     # ---- what happened ---------------------------------------------------------------------------------------
 

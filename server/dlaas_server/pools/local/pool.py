@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -27,7 +28,7 @@ from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
-from jupyter_dlaas.runtime.start import Started, StartError, reap, start_guardian
+from jupyter_dlaas.runtime.start import Started, StartError, reap, start_guardian, warm
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
 PROBE_EVERY_S: Final = 10.0
+LEAVE_LOOKS: Final = 200
+LEAVE_LOOK_S: Final = 0.01
 SMALL_BYTES: Final = 1 << 18
 """Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
 
@@ -70,7 +73,7 @@ class LocalPool:
         config: PoolConfig | None = None,
         probe: Probe | None = None,
         start: Starter = start_guardian,
-        uses_zygote: bool = True,
+        uses_zygote: bool | None = None,
     ) -> None:
         directory = directory.resolve()  # jobs are known by their directory: it must not depend on how one got there
         self.path = directory
@@ -80,6 +83,8 @@ class LocalPool:
         self._jobs_dir = directory / "jobs"
         self._probe = probe
         self._start = start
+        if uses_zygote is None:
+            uses_zygote = os.environ.get("JUPYTER_DLAAS_WARM", "1") != "0"
         self._zygote_dir = directory / "zygotes" if uses_zygote else None
         self._nodes: tuple[Node, ...] = ()
         self._package_dir = directory
@@ -90,6 +95,7 @@ class LocalPool:
         # One thread for all starts: they take milliseconds, and the runtime's list of children is not for several.
         self._starting = ThreadPoolExecutor(1, thread_name_prefix="guardians")
         self._specs: dict[str, JobSpec] = {}
+        self._warming: set[asyncio.Task[None]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
@@ -116,6 +122,7 @@ class LocalPool:
 
     async def close(self) -> None:
         """Stop watching. Jobs go on."""
+        await asyncio.gather(*self._warming)
         if self._probing is not None:
             self._probing.cancel()
             with suppress(asyncio.CancelledError):
@@ -254,10 +261,42 @@ class LocalPool:
             self._lend(job, wanted)
             with in_words(f"job {job} cannot be watched"):
                 watch.follow(folder)
+            await self._guardian_left(folder)
             if watch.is_guarded(folder):
                 send_datagram(folder.root / "guardian.wake", b"wanted")
             else:
                 await self._start_one(folder, spec)
+
+    async def _guardian_left(self, folder: JobFolder) -> None:
+        """Let a guardian go that has had its last word: it reads nothing any more. (A new one soon speaks.)"""
+        for _ in range(LEAVE_LOOKS):
+            if not (self._watching().is_guarded(folder) and folder.has_last_word()):
+                return
+            await asyncio.sleep(LEAVE_LOOK_S)
+
+    async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
+        """Start a zygote for this Python, unless there is one."""
+        if self._zygote_dir is None:
+            return False
+        made = partial(
+            warm,
+            interpreter=interpreter or sys.executable,
+            package_dir=self._package_dir,
+            environment=environment,
+            zygote_dir=self._zygote_dir,
+            framework=framework,
+        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._starting, made)
+        except (OSError, StartError) as error:
+            raise PoolError(f"{interpreter or sys.executable} cannot be warmed: {error}") from error
+
+    async def _warm_after(self, spec: JobSpec, environment: Mapping[str, str]) -> None:
+        """An environment that was used once will be used again: resizes and restarts of this very job, too."""
+        try:
+            await self.warm(spec.interpreter, environment, spec.framework)
+        except PoolError as error:
+            log.warning("%s", error)  # an optimisation only: jobs start plainly
 
     async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
         environment = folder.environment()
@@ -277,6 +316,9 @@ class LocalPool:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
         who = Identity(started.pid, started.start, started.boot)
+        warming = asyncio.create_task(self._warm_after(spec, environment), name=f"warm for {folder.job}")
+        self._warming.add(warming)
+        warming.add_done_callback(self._warming.discard)
         if self._watch is not None and not self._watch.hold(folder.job, who):
             # So short was its life that nothing will tell of its end: tell it here.
             asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)
