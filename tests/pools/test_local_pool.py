@@ -231,6 +231,17 @@ async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> Non
     assert list((rig.folder / "jobs").iterdir()) == []
 
 
+async def test_what_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+    folder = JobFolder("a-1", tmp_path / "a-1")
+    folder.create("me", JobSpec(name="a"), {"A": "b"})
+    (folder.root / "spec.json").write_bytes(b"")
+    (folder.root / ".boot").write_text("the boot before the power cut")
+    folder.create("me", JobSpec(name="a"), {"A": "b"})
+
+    assert folder.spec().name == "a"
+    assert not list(tmp_path.glob(".making-*"))
+
+
 async def test_jobs_find_nothing_but_our_package_on_their_path(rig: LocalRig) -> None:
     (folder,) = (rig.folder / "runtime").iterdir()
 
