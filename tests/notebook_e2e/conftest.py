@@ -18,6 +18,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def kernel(pool: Pool) -> Iterator[Kernel]:
-    with kernel_in(pool.folder, JPY_API_TOKEN="secret") as one:
+    with kernel_in(pool.folder, JPY_API_TOKEN="secret", JUPYTER_DLAAS_WARM="1") as one:
         one.run("%load_ext jupyter_dlaas\nimport time")
         yield one

@@ -18,6 +18,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor, engine_record
 from jupyter_dlaas.protocol import MIME, JobView
+from jupyter_dlaas.runtime.start import stop_zygotes
 
 PATIENCE_S = 90.0
 
@@ -45,6 +46,7 @@ def environment(folder: Path) -> dict[str, str]:
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_DLAAS_WARM": "0",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
 
@@ -100,6 +102,7 @@ class Pool:
             for pid in engine:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+        stop_zygotes(self.directory / "zygotes")
         with suppress(AssertionError):
             until(lambda: not processes_of(self.folder), 20)
         left = processes_of(self.folder)

@@ -212,7 +212,7 @@ def test_an_interrupt_detaches_and_says_so(kernel: Kernel, pool: Pool) -> None:
     handle = pool.job("long").id
     assert rest.status == "ok", rest.traceback
     assert f"Detached: {handle} goes on. See it again: %dlaas attach {handle}" in rest.stdout
-    assert pool.job("long").state == "PROCESSING"
+    pool.until("long", "PROCESSING")
     kernel.run("%dlaas cancel long")
     pool.until("long", "CANCELLED")
 

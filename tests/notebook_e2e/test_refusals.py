@@ -16,6 +16,7 @@ from tests.notebook_e2e.shells import shell as new_shell
 @pytest.fixture(autouse=True)
 def _nothing_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("JUPYTER_DLAAS_POOL_DIR", str(tmp_path / "pool"))
+    monkeypatch.setenv("JUPYTER_DLAAS_WARM", "0")
     monkeypatch.chdir(tmp_path)
     yield
     assert not (tmp_path / "pool").exists(), "a refused cell asked the pool"
