@@ -231,7 +231,7 @@ async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> Non
     assert list((rig.folder / "jobs").iterdir()) == []
 
 
-async def test_what_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+def test_what_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
     folder = JobFolder("a-1", tmp_path / "a-1")
     folder.create("me", JobSpec(name="a"), {"A": "b"})
     (folder.root / "spec.json").write_bytes(b"")

@@ -61,6 +61,7 @@ def stream_of(path: Path, root: Path) -> str | None:
     return log_of(int(found[1])) if found and path.parent.parent == root and path.name == LOG else None
 
 
+_CLOSED: Final = f'"kind":"{FactKind.CLOSED}"'.encode()
 
 
 @dataclass(frozen=True, slots=True)
