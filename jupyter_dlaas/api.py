@@ -16,9 +16,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from jupyter_dlaas import sources, words
 from jupyter_dlaas.client import Client, new_key
@@ -33,6 +33,7 @@ from jupyter_dlaas.protocol import (
     Origin,
     Placement,
     PoolView,
+    Refused,
     State,
     Submit,
 )
@@ -81,7 +82,15 @@ class Prepared:
     uploads: Mapping[str, Path]
 
     def send(self, client: Client) -> Job:
-        """Upload what is needed, then submit. May be called again: the same key gives the same job."""
+        """Upload what is needed, then submit. May be called again: the same key gives the same job.
+
+        Where files must be sent, the pool is asked first whether it could ever run the job. Raises Refused.
+        """
+        if self.uploads:
+            sizes = replace(self.submit, files=())
+            problems = cast("list[dict[str, str]]", client.preflight(sizes)["problems"])
+            if problems:
+                raise Refused(problems[0]["text"])
         for path in self.uploads.values():
             client.put_blob(path)
         return Job(client.submit(self.submit), client)

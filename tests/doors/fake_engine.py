@@ -76,6 +76,8 @@ class Anything(Base):
             "source": {"source": "print('hello')\n", "files": ["files/own.py"]},
             "metrics": {"from": 0, "to": 0, "size": 0, "records": []},
             "report": {},
+            "preflight": {"problems": [], "estimate": "would start now"},
+            "warm": {"is_warm": True},
         }
         found = answers.get(path.rpartition("/")[2])
         return await self.finish(self.view() if found is None else found)

@@ -267,6 +267,29 @@ def test_an_engine_that_dies_is_replaced_by_one_that_goes_on(tmp_path: Path) -> 
     asyncio.run(whole())
 
 
+def test_old_and_surplus_jobs_are_forgotten_and_unfinished_ones_never(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        for _ in range(3):
+            await engine.submit()
+        await engine.until(engine.all_ended)
+        engine.clock.advance(engine.clock.now_s() + 10_000)
+        for _ in range(3):
+            await engine.submit()
+        await engine.until(engine.all_ended)
+        waiting = await engine.submit(learners=(8, 8))
+
+        engine.lifecycle.keep_s, engine.lifecycle.keep_jobs = 5_000, 2
+        gone = asyncio.ensure_future(engine.lifecycle.forget_old())
+        while not gone.done():
+            await asyncio.sleep(0)
+            await engine.settle()
+
+        assert gone.result() == ["job-1", "job-2", "job-3", "job-4"]
+        assert sorted(engine.states()) == ["job-5", "job-6", waiting]
+
+    play(scene)
+
+
 def test_handles_and_numbers_are_never_used_again(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         first = await engine.submit()

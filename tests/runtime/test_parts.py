@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -252,14 +251,12 @@ def test_scripts_that_set_their_device_by_local_rank_find_it_among_the_visible_o
 
 def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only() -> None:
     program = (
-        "import sys, time; before = set(sys.modules); t = time.time();"
+        "import sys; before = set(sys.modules);"
         "import jupyter_dlaas.runtime.guardian, jupyter_dlaas.runtime.zygote, jupyter_dlaas.runtime.start,"
         "jupyter_dlaas.learner.runner, jupyter_dlaas.learner.running, jupyter_dlaas.learner.results;"
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert time.monotonic() - started < 30
 
     strange = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"jupyter_dlaas"}
     assert not {name for name in strange if not name.startswith("_")}

@@ -28,7 +28,6 @@ from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.service import BODY_MOST, application
 from dlaas_server.engine.socket_stream import StreamHandler
 from dlaas_server.engine.streams import Watchers
-from dlaas_server.pools.base import Pool
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.store import Store
 from jupyter_dlaas.protocol import PROTOCOL
@@ -37,6 +36,7 @@ from jupyter_dlaas.wire import DlaasError
 
 log = logging.getLogger("dlaas.engine")
 IDLE_S: Final = 600.0
+FORGET_EVERY_S: Final = 3600.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -76,9 +76,12 @@ async def serve(folder: Path, idle_s: float) -> None:
     store = await Store.open(folder / "store.sqlite3")
     if store.warning:
         log.warning("%s", store.warning)
-    pool: Pool = LocalPool(folder)
+    pool = LocalPool(folder)
+    retention = pool.config.retention
     lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name)
     lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)
+    lifecycle.keep_s = None if retention.days is None else retention.days * 86400
+    lifecycle.keep_jobs = retention.jobs
     watchers = Watchers()
     lifecycle.listeners.append(watchers)
     await lifecycle.open()
@@ -95,13 +98,27 @@ async def serve(folder: Path, idle_s: float) -> None:
             loop.add_signal_handler(number, ended.set)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
         turning.add_done_callback(lambda _: ended.set())
+        forgetting = asyncio.create_task(_forget(lifecycle), name="forget")
         await _until_idle(lifecycle, ended, idle_s)
+        forgetting.cancel()
         server.stop()
         (folder / "engine.sock").unlink(missing_ok=True)
     await lifecycle.close()
     await turning
     await store.close()
     log.info("ended")
+
+
+async def _forget(lifecycle: Lifecycle) -> None:
+    """Remove what is older than is kept, now and then."""
+    while True:
+        try:
+            gone = await lifecycle.forget_old()
+            if gone:
+                log.info("removed %d ended jobs that were older, or more, than are kept", len(gone))
+        except DlaasError as error:
+            log.warning("old jobs could not be removed: %s", error)
+        await asyncio.sleep(FORGET_EVERY_S)
 
 
 async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float) -> None:

@@ -79,6 +79,10 @@ class Lifecycle:
         self.engine_id = f"{os.getpid()}-{clock():.6f}"
         """Changes when the engine is restarted."""
         self.blobs: Callable[[str], str] = _no_blobs
+        self.keep_s: float | None = None
+        """How long ended jobs are kept; None: for ever."""
+        self.keep_jobs: int | None = None
+        """How many ended jobs are kept at most; None: all."""
         self._active: dict[str, Job] = {}
         self._known: dict[str, Known] = {}
         self._prepared: set[str] = set()
@@ -281,6 +285,25 @@ class Lifecycle:
             self.idle_since_s = None
         elif self.idle_since_s is None:
             self.idle_since_s = self.clock()
+
+    async def forget_old(self) -> list[str]:
+        """Remove ended jobs that are older, or more, than are kept. Returns their ids."""
+        now_s = self.clock()
+        ended = [j for j in self.jobs.values() if j.state.is_final and j.is_closed]
+        ended.sort(key=lambda j: (-(j.ended_s or j.submitted_s), -j.number))
+        old = [j.id for j in ended if self.keep_s is not None and (j.ended_s or j.submitted_s) < now_s - self.keep_s]
+        many = [] if self.keep_jobs is None else [j.id for j in ended[self.keep_jobs :]]
+        gone = sorted({*old, *many})
+
+        def apply(draft: Draft) -> None:
+            for job in gone:
+                draft.delete(job)
+
+        if gone:
+            await self.post(apply)
+        for job in gone:
+            await self.pool.remove(job)
+        return gone
 
     def _act(self, wake_s: float | None) -> float | None:
         """Start what turns what is into what should be. One act per job at a time."""
