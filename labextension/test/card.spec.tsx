@@ -4,6 +4,8 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { state_of_copy } from '../src/model/job';
 import type { IJobState } from '../src/model/job';
+import type { Point } from '../src/protocol';
+import { chart } from '../src/views/curves';
 import type { IJobView } from '../src/protocol';
 import { type IJobCardProps, JobCard } from '../src/views/card';
 import type { ICardHandlers } from '../src/views/handlers';
@@ -46,6 +48,19 @@ beforeEach(() => vi.useFakeTimers());
 afterEach(() => {
   cleanup();
   vi.useRealTimers();
+});
+
+describe('the throughput', () => {
+  it('is drawn in the unit of its number', () => {
+    const points: Point[] = [1, 2, 3, 4, 5, 6].map(i => [i * 10, 100 + i, 1]);
+    const view = { ...golden.job('processing'), started_s: 100 };
+    const progress = { ...view.progress!, steps_per_s: 10, samples_per_s: 640 };
+    const rate = chart(state_of(view, { progress, curves: new Map([['loss', points]]) }))!.tracks.find(
+      t => t.key === 'rate'
+    )!;
+
+    expect([rate.value, rate.unit, rate.high]).toEqual(['640', 'samples/s', 640]);
+  });
 });
 
 describe('the card', () => {

@@ -149,24 +149,28 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
   if (rates.length < 4) {
     return null;
   }
-  const high = Math.max(...rates);
   const { progress } = state;
-  const samples = progress?.samples_per_s ?? null;
+  // Samples where the learners say how many go into a step; line and number are then both in samples.
+  const steps = progress?.steps_per_s ?? 0;
+  const samples = steps > 0 ? (progress?.samples_per_s ?? null) : null;
+  const each = samples === null ? 1 : samples / steps;
+  const unit = samples === null ? 'steps/s' : 'samples/s';
+  const high = each * Math.max(...rates);
   const now = samples ?? progress?.steps_per_s ?? rates[rates.length - 1];
   return {
     key: 'rate',
     kind: 'rate',
     label: 'Throughput',
     value: format.significant(now),
-    unit: samples === null ? 'steps/s' : 'samples/s',
-    line: { x, y },
+    unit,
+    line: { x, y: y.map(v => (v === null ? null : v * each)) },
     faint: null,
     low: 0,
     high,
     range: [format.significant(high, 2), '0'],
     stepped: false,
     filled: false,
-    show: value => `${format.significant(value)} steps/s`
+    show: value => `${format.significant(value)} ${unit}`
   };
 }
 
