@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.page.browser import Lab
-from tests.whole.site import Site, until
+from tests.whole.site import Server, Site, kill, until
 
 Open = Callable[..., Lab]
 LOAD = "%load_ext jupyter_dlaas"
@@ -131,6 +132,49 @@ def test_minus_and_plus_work_while_another_cell_blocks_the_kernel(lab: Open, sit
     site.job(job).wait(120)
     steps = [m["step"] for m in site.job(job).metrics() if "loss" in m]
     assert steps == list(range(10, 1201, 10)), "training went on at the right step"
+
+
+def test_the_card_goes_on_when_both_servers_were_killed(lab: Open, site: Site, server: Server) -> None:
+    page = lab()
+    job = started(page, "killed", "killed.ipynb", epochs=200)
+    page.is_at(job, "PROCESSING")
+    until(lambda: len(log_lines(page, job)) > 4, "lines come")
+    learners, port = site.learners(job), server.port
+
+    server.kill()
+    kill(site.engine_pid())
+    again = site.serve(port=port)
+
+    assert site.learners(job) == learners
+    first = len(log_lines(page, job))
+    until(lambda: len(log_lines(page, job)) > first, "the card is live again")
+    page.is_at(job, "COMPLETED")
+    until(lambda: epochs_of_rank_0(log_lines(page, job)) == list(range(200)), "every line is shown once")
+    assert site.job(job).view.restarts == 0
+    server.process = again.process
+
+
+@pytest.mark.parametrize("record", ["with a token", "without a token"])
+def test_one_job_through_magic_browser_command_line_and_plain_python(
+    lab: Open, site: Site, server: Server, record: str
+) -> None:
+    if record == "without a token":
+        server.forget_token()
+    page = lab()
+    name = "tour" if record == "with a token" else "hub"
+    job = started(page, name, f"{name}.ipynb", epochs=120)
+    page.is_at(job, "PROCESSING")
+
+    page.card(job).get_by_role("button", name=f"Remove a CPU slot from {job}").click()
+    until(lambda: len(site.job(job).view.resizes) == 1, "one learner trains")
+    site.terminal("jupyter", "dlaas", "halt", name)
+    page.is_at(job, "HALTED")
+    site.terminal(sys.executable, "-c", f"import jupyter_dlaas as dlaas; dlaas.job({name!r}).resume()")
+    page.is_at(job, "PROCESSING")
+    page.is_at(job, "COMPLETED")
+
+    epochs = [m["step"] // 10 for m in site.job(job).metrics() if "loss" in m]
+    assert epochs == list(range(1, 121)), "each epoch counts once"
 
 
 def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doubled(lab: Open, site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,8 +85,24 @@ class Site:
             "JUPYTER_RUNTIME_DIR": str(self.runtime),
             "IPYTHONDIR": str(self.folder / "ipython"),
             "JUPYTER_DLAAS_WARM": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             **more,
         }
+
+    def terminal(self, *command: str) -> str:
+        """What a command says in a terminal of this user; it must end well."""
+        variables = self.environment()
+        program = shutil.which(command[0], path=variables["PATH"]) or command[0]
+        done = subprocess.run(
+            [program, *command[1:]],
+            env=variables,
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     # -- the socket's door --------------------------------------------------------------------------------------------
 
@@ -135,14 +152,14 @@ class Site:
 
     # -- Jupyter's door -----------------------------------------------------------------------------------------------
 
-    def serve(self, *options: str, program: str = "jupyterlab", token: str = TOKEN, base_url: str = "/") -> Server:
+    def serve(self, *options: str, program: str = "jupyterlab", token: str = TOKEN, port: int = 0) -> Server:
         """Start a real Jupyter server with the extension, and wait until it answers."""
         known = {p.name for p in self.runtime.glob("jpserver-*.json")} if self.runtime.exists() else set()
         with (self.folder / "server.log").open("ab") as log:
             process = subprocess.Popen(
                 [
-                    sys.executable, "-m", program, "--no-browser", "--allow-root", "--ServerApp.port=0",
-                    "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}", f"--ServerApp.base_url={base_url}",
+                    sys.executable, "-m", program, "--no-browser", "--allow-root", f"--ServerApp.port={port}",
+                    "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={token}",
                     f"--ServerApp.root_dir={self.work}", "--ServerApp.open_browser=False", *options,
                 ],
                 env=self.environment(),
@@ -195,6 +212,15 @@ class Server:
     def client(self) -> Client:
         where = urllib.parse.urlsplit(self.url)
         return Client(at=[ServerDoor("127.0.0.1", where.port or 80, where.path, self.token)])
+
+    @property
+    def port(self) -> int:
+        return urllib.parse.urlsplit(self.url).port or 80
+
+    def forget_token(self) -> None:
+        """Take the token out of the server's runtime record, as under JupyterHub."""
+        path = self.site.runtime / f"jpserver-{self.process.pid}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"token": ""}))
 
     def answers(self) -> bool:
         where = urllib.parse.urlsplit(self.url)
