@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 __all__ = [
     "Capture",
@@ -18,8 +19,12 @@ __all__ = [
     "Problem",
     "ResultRef",
     "TrainingCell",
+    "line_map",
     "size_text",
 ]
+
+_RANGES_MAX: Final = 2000
+"""What `JobSpec.cells` may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +179,15 @@ def size_text(size_bytes: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def line_map(lines: Sequence[LineRef]) -> dict[str, str]:
+    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part, where the training cell is."""
+    runs: list[list[LineRef]] = []
+    for ref in lines:
+        last = runs[-1][-1] if runs else None
+        if last and (ref.cell, ref.line - ref.cell_line) == (last.cell, last.line - last.cell_line):
+            runs[-1].append(ref)
+        else:
+            runs.append([ref])
+    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs[-_RANGES_MAX:]}

@@ -18,16 +18,15 @@ from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.kernel import facts_of
 from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
 from jupyter_dlaas.notebook.push import write_pushed
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, ResultRef, TrainingCell, size_text
+from jupyter_dlaas.notebook.records import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
 from jupyter_dlaas.protocol import File, Note, Origin
 from jupyter_dlaas.wire import DlaasError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Cell", "capture_cell", "dry_run_text", "line_map", "notes_of", "prepared_options", "where_of"]
+__all__ = ["Cell", "capture_cell", "dry_run_text", "notes_of", "prepared_options", "where_of"]
 
-_RANGES_MAX: Final = 2000
 _NOTES_MAX: Final = 60
 _NOTE_MAX: Final = 1000
 _SHOWN: Final = 100
@@ -117,18 +116,6 @@ def _modules(made: Capture) -> dict[str, Path]:
         tail = "/__init__.py" if path.name == "__init__.py" else ".py"
         found[module.name.replace(".", "/") + tail] = path
     return found
-
-
-def line_map(lines: Sequence[LineRef]) -> dict[str, str]:
-    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part, where the training cell is."""
-    runs: list[list[LineRef]] = []
-    for ref in lines:
-        last = runs[-1][-1] if runs else None
-        if last and (ref.cell, ref.line - ref.cell_line) == (last.cell, last.line - last.cell_line):
-            runs[-1].append(ref)
-        else:
-            runs.append([ref])
-    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs[-_RANGES_MAX:]}
 
 
 def notes_of(made: Capture, source: str, line: TrainLine) -> tuple[Note, ...]:

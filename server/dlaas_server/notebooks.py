@@ -19,7 +19,7 @@ from dlaas_server.openapi import Cell, NotebookSubmit
 from jupyter_dlaas import sources, words
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.cells import clean_cell
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, TrainingCell
+from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, TrainingCell, line_map
 from jupyter_dlaas.protocol import JobSpec, Note, Origin, Refused, Submit
 from jupyter_dlaas.sources import Parcel
 
@@ -28,7 +28,6 @@ __all__ = ["Notebook", "folder_of", "interpreter_of", "make"]
 _PYTHONS: Final = ("python", "python3")
 _OLDEST: Final = (3, 11)
 _ASK_S: Final = 20.0
-_RANGES_MAX: Final = 2000
 _STEPS: Final = frozenset({"backward", "fit", "train_step", "minimize", "apply_gradients", "apply_updates", "train"})
 _RUNS: Final = frozenset({"epochs", "batches"})
 
@@ -60,7 +59,7 @@ def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
         directory=str(notebook.folder),
         origin=Origin(notebook=asked.path, cell_id=chosen[start][1].id),
         notes=_notes(made),
-        cells=_line_map(_split_lines(made.lines, parts)),
+        cells=line_map(_split_lines(made.lines, parts)),
     )
     submit = Submit(
         key=asked.key,
@@ -163,18 +162,6 @@ def _split_lines(lines: Sequence[LineRef], parts: Sequence[_Part]) -> list[LineR
 
 def _heights(part: _Part) -> range:
     return range(part.text.count("\n") + 1)
-
-
-def _line_map(lines: Sequence[LineRef]) -> dict[str, str]:
-    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part."""
-    runs: list[list[LineRef]] = []
-    for ref in lines:
-        last = runs[-1][-1] if runs else None
-        if last and (ref.cell, ref.line - ref.cell_line) == (last.cell, last.line - last.cell_line):
-            runs[-1].append(ref)
-        else:
-            runs.append([ref])
-    return {f"{run[0].line}-{run[-1].line}": f"{run[0].cell}:{run[0].cell_line}" for run in runs[-_RANGES_MAX:]}
 
 
 def _notes(made: Capture) -> tuple[Note, ...]:

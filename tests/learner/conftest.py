@@ -1,25 +1,7 @@
-"""Jobs that are gone when their test is."""
+"""Jobs that are gone when their test is: the same as the guardian's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from tests.runtime.conftest import job
 
-import pytest
-
-from tests.runtime.jobs import Job, clean, make_job
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Builds jobs of a test; whatever of them is alive afterwards is ended."""
-    made: list[Job] = []
-
-    def build(source: str, **options: object) -> Job:
-        made.append(make_job(tmp_path / f"job-{len(made)}", source, **options))  # type: ignore[arg-type]  # the builder's own
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.want_nothing()
-    list(clean(made))
+__all__ = ["job"]
