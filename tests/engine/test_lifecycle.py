@@ -66,6 +66,23 @@ def test_the_log_of_an_ended_job_is_that_of_its_rank_0(play: Callable[..., None]
     play(scene)
 
 
+def test_progress_that_was_there_is_no_news_to_who_has_read_before(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        job = await engine.submit()
+        await engine.until(lambda: job in engine.lifecycle.progress)
+
+        async def poll(row: int) -> list[object]:
+            found = await engine.requests.stream("ana", job, row=row, metrics=0, logs="", want="view", wait_s=0.0)
+            messages = found["messages"]
+            assert isinstance(messages, list)
+            return [m["type"] for m in messages if isinstance(m, dict)]
+
+        assert await poll(0) == ["job", "progress"]
+        assert await poll(engine.lifecycle.rows[job]) == []
+
+    play(scene)
+
+
 def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         jobs = [await engine.submit(learners=(4, 4)) for _ in range(4)]

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,17 @@ from dlaas_server.core.states import Event
 from dlaas_server.core.words import clause
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.streams import WANTS, Reader, Watchers, cursor_of, curves, metric_records, text_of, thinned
+from dlaas_server.engine.streams import (
+    WANTS,
+    Message,
+    Reader,
+    Watchers,
+    cursor_of,
+    curves,
+    metric_records,
+    text_of,
+    thinned,
+)
 from dlaas_server.openapi import Change, Keyed, Warm
 from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from jupyter_dlaas.facts import FactKind
@@ -43,6 +54,8 @@ __all__ = ["Requests"]
 READ_MOST: Final = 8 * 2**20
 METRICS_MOST: Final = 64 * 2**20
 REPORT_LINES: Final = 200
+PROGRESS_EVERY_S: Final = 1.0
+"""A long poll that has nothing but progress to bring comes back this often."""
 NAME_BYTES: Final = 255
 """What a file system takes as one name."""
 
@@ -358,21 +371,29 @@ class Requests:
     async def stream(
         self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
     ) -> dict[str, Json]:
-        """The WebSocket's messages by long poll."""
+        """The WebSocket's messages by long poll.
+
+        Progress has no place in the cursor: what there was when the request came is told only to a new reader, and
+        what comes is gathered for a while, or whoever waits for a job's end would ask five times a second.
+        """
         job = self.find(user, handle)
         cursor = cursor_of(row, metrics, logs)
         wants = _wants(want)
         reader = Reader(self.lifecycle, job.id, cursor.row, cursor.metrics, dict(cursor.logs), wants)
+        if row:
+            reader.skip_progress()
+        clock = asyncio.get_running_loop().time
+        begin = clock()
+        messages: list[Message] = []
         self.watchers.add(reader)
         try:
-            messages = await reader.messages()
-            deadline = asyncio.get_running_loop().time() + wait_s
-            while not messages and (left := deadline - asyncio.get_running_loop().time()) > 0:
-                try:
-                    await asyncio.wait_for(reader.news.wait(), left)
-                except TimeoutError:
+            while True:
+                messages = await reader.messages() or messages  # what was there before was progress, now outdated
+                until = begin + (min(wait_s, PROGRESS_EVERY_S) if messages else wait_s)
+                if any(m["type"] != "progress" for m in messages) or clock() >= until:
                     break
-                messages = await reader.messages()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(reader.news.wait(), until - clock())
         finally:
             self.watchers.remove(reader)
         return {"messages": list(messages), "cursor": encode(reader.cursor())}

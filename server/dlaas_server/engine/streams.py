@@ -62,6 +62,11 @@ class Reader:
         self._stale.add(stream)
         self.news.set()
 
+    def skip_progress(self) -> None:
+        """Progress that is there already is no news."""
+        progress = self.lifecycle.progress.get(self.job)
+        self._progress_s = progress.at_s if progress is not None else 0.0
+
     def cursor(self) -> Cursor:
         """Where this reader stands."""
         return Cursor(row=self.row, metrics=self.metrics, logs=dict(self.logs))
