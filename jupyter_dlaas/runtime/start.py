@@ -35,6 +35,8 @@ _THREADS: Final = (
 _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
 """What decides how Python starts and which libraries it loads: another value, another zygote."""
 _children: Final[set[int]] = set()
+_loading: Final[dict[Path, int]] = {}
+"""Socket of a zygote -> the process started for it last."""
 
 
 class StartError(DlaasError):
@@ -143,6 +145,8 @@ def warm(
     path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
     if path.exists() and _is_locked(path.with_suffix(".lock")):
         return True
+    if _loading.get(path) in _children:
+        return False  # ours is on its way; it takes its lock in a moment
     if not _is_locked(path.with_suffix(".lock")):
         path.unlink(missing_ok=True)  # of one that was killed
         whole = {k: v for k, v in environment.items() if not k.startswith("DLAAS_")}
@@ -153,9 +157,11 @@ def warm(
         whole[ROOM] = " " * 16_384
         try:
             log = str(path.with_suffix(".log"))
-            _children.add(spawn("jupyter_dlaas.runtime.zygote", [str(path), kind], whole, log, executable=interpreter))
+            pid = spawn("jupyter_dlaas.runtime.zygote", [str(path), kind], whole, log, executable=interpreter)
         except OSError as error:
             raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+        _children.add(pid)
+        _loading[path] = pid
     return False
 
 

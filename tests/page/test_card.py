@@ -183,6 +183,7 @@ def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doub
     page.is_at(job, "PROCESSING")
     until(lambda: len(log_lines(page, job)) > 4, "lines come")
     page.save()
+    until(lambda: job in (site.work / "reload.ipynb").read_text(), "the notebook is saved with its card")
 
     page.notebook("reload.ipynb")
     page.is_at(job, "PROCESSING")
@@ -269,6 +270,7 @@ def test_what_a_job_says_is_text_and_never_markup(lab: Open, site: Site) -> None
     page.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true;")
     page.page.get_by_text("onerror=window.dlaasPwned").first.wait_for()
     page.save()
+    until(lambda: job in (site.work / "nasty.ipynb").read_text(), "the notebook is saved with its card")
     page.notebook("nasty.ipynb")
     page.is_at(job, "FAILED")
 

@@ -441,7 +441,7 @@ def descriptors() -> list[str]:
 
 async def test_closing_leaves_no_descriptor_and_no_zombie(rig: LocalRig) -> None:
     await rig.pool.close()
-    before = descriptors()
+    before, others = descriptors(), set(psutil.Process().children())  # of other tests
     await rig.open()
     for number in range(3):
         await start(rig, await rig.job(f"a-{number}"))
@@ -450,7 +450,7 @@ async def test_closing_leaves_no_descriptor_and_no_zombie(rig: LocalRig) -> None
     await rig.pool.close()
 
     assert descriptors() == before
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= others
     await rig.open()
 
 
