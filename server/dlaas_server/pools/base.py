@@ -26,7 +26,8 @@ def log_of(member: int) -> str:
 class PoolError(DlaasError):
     """The pool could not do what was asked now; asking again is safe."""
 
-    code = "pool"
+    code = "unavailable"
+    http_status = 503
 
 
 @dataclass(frozen=True, slots=True)
