@@ -1,4 +1,4 @@
-"""How far training is, and how long it will still take: `progress.json`, at most five times a second."""
+"""How far training is, and how fast: `progress.json`, at most five times a second. Estimates are the engine's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class Meter:
         samples = (self._samples - first[2]) / lasted_s if lasted_s > 0 and self._samples > first[2] else None
         steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
         fraction = min(step / steps, 1.0) if steps else (epoch / self.epochs if self.epochs else None)
-        left_s = (steps - step) / rate if steps and rate and steps >= step else None
         progress = Progress(
             epoch=epoch,
             epochs=self.epochs,
@@ -60,8 +59,6 @@ class Meter:
             fraction=fraction,
             steps_per_s=rate,
             samples_per_s=samples,
-            left_s_low=None if left_s is None else left_s * 0.85,
-            left_s_high=None if left_s is None else left_s * 1.25,
             at_s=time.time(),
         )
         with suppress(OSError):  # a full disk must not end the training
