@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import keyword
 import re
 import shlex
+import tokenize
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,10 @@ from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 
 WRAPPERS = frozenset({"time", "capture", "prun"})  # run the code in the user's namespace and add something around it
 JOB_MAGIC = "train"
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast.parse` raises for odd or deep text
+SIMPLE_MAGIC = re.compile(
+    r"^(?P<indent>[ \t]*)(?:%(?P<name>[A-Za-z_]\w*)(?P<args>[ \t][^?{]*)?|!(?P<command>[^!\s][^?]*))(?<!\\)$"
+)
 RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
 
 
@@ -156,26 +162,67 @@ def clean_cell(raw: str) -> Cleaned:
         if name not in WRAPPERS:
             return Cleaned("", (), kind="magic")
         if name == "capture":
-            binds += [word for word in args.split() if word.isidentifier()]
+            binds += [word for word in args.split() if word.isidentifier() and not keyword.iskeyword(word)]
     lines = tuple(range(start + 1, start + 1 + len(lines_of(source))))
     if _parses(source):
         return Cleaned(source, lines, binds=tuple(binds))
-    clean, lines = _transform(source, lines)
+    simple = _simple_magics(source)
+    clean, lines = (simple, lines) if simple is not None else _transform(source, lines)
     try:
-        tree = ast.parse(clean)
-    except (SyntaxError, ValueError) as error:
+        tree = parse(clean)
+    except UNREADABLE as error:
         at = getattr(error, "lineno", None) or 1
         line = lines[min(at, len(lines)) - 1] if lines else 1
         return Cleaned("", (), kind="broken", error=str(getattr(error, "msg", error)), error_line=line)
     return replace(_without_magics(clean, tree, lines, lines_of(raw)), binds=tuple(binds))
 
 
+def parse(source: str) -> ast.Module:
+    """The program's tree. Raises one of `UNREADABLE`. What Python warns about, the kernel has shown already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
 def _parses(source: str) -> bool:
     try:
-        ast.parse(source)
-    except (SyntaxError, ValueError):
+        parse(source)
+    except UNREADABLE:
         return False
     return True
+
+
+def _simple_magics(source: str) -> str | None:
+    """`%name args` and `!command` on lines of their own, as IPython writes them; None where it takes IPython to tell.
+
+    IPython takes longer to import than all the rest of a capture takes. The lines get a name each; only when Python
+    then finds each of these names alone in a statement was none of the lines part of a string or of an expression.
+    """
+    text = lines_of(source)
+    calls: dict[str, tuple[int, str]] = {}
+    for at, line in enumerate(text):
+        if (found := SIMPLE_MAGIC.match(line)) is None:
+            continue
+        command = found["command"]
+        if command:
+            call = f"get_ipython().system({command!r})"
+        else:
+            call = f"get_ipython().run_line_magic({found['name']!r}, {(found['args'] or '').strip()!r})"
+        name = f"_a_magic_of_line_{at}_"
+        calls[name] = (at, found["indent"] + call)
+        text[at] = found["indent"] + name
+    if not calls:
+        return None
+    try:
+        tree = parse("\n".join(text))
+    except UNREADABLE:
+        return None
+    alone = {n.value.id for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Name)}
+    if not alone.issuperset(calls):
+        return None
+    for at, call in calls.values():
+        text[at] = call
+    return "\n".join(text) + "\n"
 
 
 def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -186,8 +233,8 @@ def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd line ends: the kernel has shown it already
             clean = TransformerManager().transform_cell(source)
-    except SyntaxError:
-        return source, lines
+    except (*UNREADABLE, IndexError, tokenize.TokenError):
+        return source, lines  # as it is, it has told that it does not parse
     after = lines_of(clean)
     blank = next((i for i, text in enumerate(before) if text.strip()), 0)
     if len(after) == len(before) - blank:
@@ -239,7 +286,7 @@ def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: l
 def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
     """One record per top-level statement, with the comments that stand right above it."""
     text = lines_of(clean.source)
-    nodes = ast.parse(clean.source).body
+    nodes = parse(clean.source).body
     found = []
     previous_end = 0
     for position, node in enumerate(nodes):

@@ -8,7 +8,7 @@ notebook's own functions are looked into. A wrong guess keeps a statement too ma
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from jupyter_dlaas.notebook.names import Function, bound_names, root_name
@@ -239,15 +239,15 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
     return Effects(frozenset(touches), tuple(calls), tuple(holds))
 
 
-def reach(start: Iterable[str], held: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
     """The names and all that their objects hold."""
-    found: set[str] = set()
-    todo = list(start)
+    found = set(start)
+    todo = list(found)
     while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += held.get(name, ())
+        more = held.get(todo.pop())
+        if more and (new := more - found):
+            found |= new
+            todo += new
     return frozenset(found)
 
 

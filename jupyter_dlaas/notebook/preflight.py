@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jupyter_dlaas.notebook.cells import Cleaned
+from jupyter_dlaas.notebook.cells import Cleaned, parse
 from jupyter_dlaas.notebook.effects import SAVES, words
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.resolve import Solved
@@ -45,7 +45,7 @@ def check_source(goal: Cleaned, training: TrainingCell, label: str) -> tuple[Pro
     if goal.kind == "broken":
         text = f"{label}, line {goal.error_line}: {goal.error}. Correct the line and run the cell again."
         return (Problem("syntax_error", text, label, goal.error_line),)
-    if not ast.parse(goal.source).body:
+    if not parse(goal.source).body:
         text = f"{label} has nothing to run below %%train; put the training there."
         return (Problem("empty_cell", text, label, training.first_line),)
     return ()

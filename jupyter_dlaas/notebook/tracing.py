@@ -61,16 +61,13 @@ class Step:
     trained: frozenset[str]  # what its optimisers and training functions are given
     fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
     foreign: str  # why it cannot run again, "" if it can
+    calls: tuple[Call, ...]  # that run where they stand
+    changes: frozenset[str]  # all names whose objects are different afterwards
 
     @property
     def is_block(self) -> bool:
         """A loop, with, if, try or match."""
         return isinstance(self.statement.node, BLOCKS)
-
-    @property
-    def changes(self) -> frozenset[str]:
-        """All names whose objects are different afterwards."""
-        return frozenset().union(*(touch.affects for touch in self.touches))
 
     @property
     def is_definition(self) -> bool:
@@ -94,14 +91,14 @@ class Trace:
 
 def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
     """Go through the statements in the order in which they ran. `immutable`: names that no call can change."""
-    tracer = _Tracer(immutable)
-    steps = tuple(tracer.step(statement) for statement in statements)
-    holds = {name: tracer.objects.get(name, frozenset()) | tracer.makers.get(name, frozenset()) for name in tracer.seen}
-    definitions = frozenset(tracer.behaviours) | frozenset(tracer.classes)
-    return Trace(steps, holds, definitions, tracer.late, tracer.behaviours)
+    tracer = Tracer(immutable)
+    steps = [tracer.step(statement) for statement in statements]
+    return tracer.trace(steps)
 
 
-class _Tracer:
+class Tracer:
+    """All that is known after the statements so far. Grows step by step."""
+
     def __init__(self, immutable: Collection[str]) -> None:
         self.immutable = frozenset(immutable)
         self.lazy_annotations = False
@@ -112,12 +109,21 @@ class _Tracer:
         self.classes: set[str] = set()
         self.late: dict[str, frozenset[str]] = {}
         self.objects: dict[str, frozenset[str]] = {}
+        self.holders: dict[str, set[str]] = {}  # `objects` the other way round, so that a change is not a search
         self.makers: dict[str, frozenset[str]] = {}
+        self.made: dict[str, set[str]] = {}  # `makers` the other way round
         self.behaviours: dict[str, Behaviour] = {}
         self.methods: dict[str, Behaviour] = {}
         self.globals_of: dict[str, frozenset[str]] = {}
 
+    def trace(self, steps: Sequence[Step]) -> Trace:
+        """What is known now. Shares what grows: to be used before the next step."""
+        holds = {name: self.objects.get(name, frozenset()) | self.makers.get(name, frozenset()) for name in self.seen}
+        definitions = frozenset(self.behaviours) | frozenset(self.classes)
+        return Trace(tuple(steps), holds, definitions, self.late, self.behaviours)
+
     def step(self, statement: Statement) -> Step:
+        """What the next statement does."""
         node = statement.node
         if node is None:
             return _nothing(statement)
@@ -138,8 +144,13 @@ class _Tracer:
         touches = self._touches(effects, behaviour if uses else Behaviour(), uses, statement)
         fits, trained, trains = self._training(effects, uses)
         self._remember(node, flow, reads)
-        for name in {name for touch in touches for name in touch.affects}:
-            self.late[name] = self.late.get(name, frozenset()) | flow.late | self._late_of(reads - {name})
+        changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
+        if touches:
+            later = flow.late | self._late_of(reads)
+            for name in changes:
+                known = self.late.get(name, frozenset())
+                if not later <= known:
+                    self.late[name] = known | later
         root = module_attribute(node)
         own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
         return Step(
@@ -157,6 +168,8 @@ class _Tracer:
             trained=trained,
             fits=fits,
             foreign=statement.foreign or self._asks(node, uses),
+            calls=effects.calls,
+            changes=changes,
         )
 
     # what is read later
@@ -179,8 +192,8 @@ class _Tracer:
                 group.discard(name)
             if is_plain:
                 self.plain.add(name)
-                self.objects.pop(name, None)
-                self.makers.pop(name, None)
+                _link(self.objects, self.holders, name, frozenset())
+                _link(self.makers, self.made, name, frozenset())
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self.behaviours[name] = behaviour_of(node)
@@ -221,8 +234,9 @@ class _Tracer:
             objects = frozenset(n for n in hold.objects if self._is_object(n))
             for target in hold.targets:
                 is_new = hold.is_sure and target in flow.kills and target not in hold.objects
-                self.objects[target] = objects if is_new else self.objects.get(target, frozenset()) | objects
-                self.makers[target] = hold.makers if is_new else self.makers.get(target, frozenset()) | hold.makers
+                before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
+                _link(self.objects, self.holders, target, objects if is_new else before | objects)
+                _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
 
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
@@ -264,14 +278,9 @@ class _Tracer:
 
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)
-        found = set(below)
-        for other in self.objects:
-            if other not in found and not below.isdisjoint(reach([other], self.objects)):
-                found.add(other)
-        for other, makers in self.makers.items():  # `Net.forward = better` changes every model that `Net` made
-            if name in makers:
-                found.add(other)
-        return Touch(name, below, frozenset(found))
+        above = reach(below, self.holders)
+        # `Net.forward = better` changes every model that `Net` made
+        return Touch(name, below, above | self.made.get(name, frozenset()))
 
     # what trains
     def _training(self, effects: Effects, uses: frozenset[str]) -> tuple[frozenset[str], frozenset[str], bool]:
@@ -313,6 +322,16 @@ class _Tracer:
         return f"input(), asked by `{asking[0]}`" if asking else ""
 
 
+def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
+    """Note that `name` leads to `others` and to nobody else, in both directions."""
+    before = there.get(name, frozenset())
+    for other in before - others:
+        back[other].discard(name)
+    for other in others - before:
+        back.setdefault(other, set()).add(name)
+    there[name] = others
+
+
 def _nothing(statement: Statement) -> Step:
     none: frozenset[str] = frozenset()
     return Step(
@@ -330,6 +349,8 @@ def _nothing(statement: Statement) -> Step:
         trained=none,
         fits=none,
         foreign="",
+        calls=(),
+        changes=none,
     )
 
 
