@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.loop import Replay, replay
-from dlaas_server.sim.rules.names import RULES
+from dlaas_server.sim.rules.names import COUNTING
 from dlaas_server.sim.trace import Trace
 
 __all__ = ["MEASURED", "PER_JOB", "Measured", "differing", "pair_id", "replayed", "trace_of"]
@@ -35,6 +35,7 @@ class Measured:
     p99_s: float
     makespan_s: float
     preemptions: int
+    utilisation: float
 
 
 def _measured() -> dict[Pair, Measured]:
@@ -51,6 +52,7 @@ def _measured() -> dict[Pair, Measured]:
                 p99_s=float(row["p99_s"]),
                 makespan_s=float(row["makespan_s"]),
                 preemptions=int(row["preemptions"]),
+                utilisation=float(row["utilization"]),
             )
     return found
 
@@ -81,7 +83,7 @@ def trace_of(name: str) -> Trace:
 def replayed(pair: Pair) -> Replay:
     """The trace under our version of the rule, on as many GPUs as the original had."""
     gpus = MEASURED[pair].gpus
-    return replay(trace_of(pair[0]), gpus, RULES[f"tiresias:{pair[1]}"](gpus))
+    return replay(trace_of(pair[0]), gpus, COUNTING[f"tiresias:{pair[1]}"](gpus))
 
 
 def differing(pair: Pair) -> dict[str, tuple[Times, tuple[float, float]]]:

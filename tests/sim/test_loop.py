@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.sim.loop import Unrunnable, replay
-from dlaas_server.sim.rules.names import RULES
+from dlaas_server.sim.rules.names import COUNTING
 from dlaas_server.sim.trace import Trace
 from tests.sim.builders import done, times, tjob, trace
 
@@ -21,25 +21,25 @@ traces = st.lists(shapes, min_size=1, max_size=25).map(
 def test_a_gpu_freed_now_is_given_now() -> None:
     small = trace(tjob("a", 0, 4, 10), tjob("b", 10, 4, 5))
 
-    assert times(replay(small, GPUS, RULES["tiresias:fifo"](GPUS))) == {"a": (0, 10), "b": (10, 15)}
+    assert times(replay(small, GPUS, COUNTING["tiresias:fifo"](GPUS))) == {"a": (0, 10), "b": (10, 15)}
 
 
 def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
     small = trace(tjob("a", 0, 3, 10), tjob("big", 1, 4, 10), tjob("small", 2, 1, 3))
 
-    assert times(replay(small, GPUS, RULES["tiresias:fifo"](GPUS)))["small"] == (20, 23)
+    assert times(replay(small, GPUS, COUNTING["tiresias:fifo"](GPUS)))["small"] == (20, 23)
 
 
 def test_fit_first_walks_on() -> None:
     small = trace(tjob("a", 0, 3, 10), tjob("big", 1, 4, 10), tjob("small", 2, 1, 3))
 
-    assert times(replay(small, GPUS, RULES["tiresias:fjf"](GPUS)))["small"] == (2, 5)
+    assert times(replay(small, GPUS, COUNTING["tiresias:fjf"](GPUS)))["small"] == (2, 5)
 
 
 def test_a_preempted_job_goes_on_where_it_was() -> None:
     small = trace(tjob("long", 0, 4, 100), tjob("short", 30, 4, 10))
 
-    result = replay(small, GPUS, RULES["tiresias:shortest"](GPUS))
+    result = replay(small, GPUS, COUNTING["tiresias:shortest"](GPUS))
 
     assert times(result) == {"long": (0, 110), "short": (30, 40)}
     assert done(result, "long").preemptions == 1
@@ -48,26 +48,26 @@ def test_a_preempted_job_goes_on_where_it_was() -> None:
 def test_a_restart_costs_the_time_it_is_said_to_cost() -> None:
     small = trace(tjob("long", 0, 4, 100), tjob("short", 30, 4, 10))
 
-    result = replay(small, GPUS, RULES["tiresias:shortest"](GPUS), restart_s=60)
+    result = replay(small, GPUS, COUNTING["tiresias:shortest"](GPUS), restart_s=60)
 
     assert times(result) == {"long": (0, 170), "short": (30, 40)}
 
 
 def test_a_job_larger_than_the_pool_is_named() -> None:
     with pytest.raises(Unrunnable, match=r"job big \(8 GPUs\) never runs on this pool of 4 GPUs"):
-        replay(trace(tjob("big", 0, 8, 10)), GPUS, RULES["tiresias:fjf"](GPUS))
+        replay(trace(tjob("big", 0, 8, 10)), GPUS, COUNTING["tiresias:fjf"](GPUS))
 
 
 def test_a_job_without_a_duration_is_refused() -> None:
     with pytest.raises(Unrunnable, match="job a has no duration"):
-        replay(trace(tjob("a", 0, 1, None)), GPUS, RULES["tiresias:fifo"](GPUS))
+        replay(trace(tjob("a", 0, 1, None)), GPUS, COUNTING["tiresias:fifo"](GPUS))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", COUNTING)
 @pytest.mark.parametrize("restart_s", [0, 7])
 @given(small=traces)
 def test_all_jobs_end_and_gpu_seconds_are_neither_lost_nor_made(name: str, restart_s: int, small: Trace) -> None:
-    result = replay(small, GPUS, RULES[name](GPUS), restart_s=restart_s)
+    result = replay(small, GPUS, COUNTING[name](GPUS), restart_s=restart_s)
 
     work = sum(job.gpus * (job.duration_s or 0) for job in small.jobs)
     restarts = sum(d.preemptions * d.job.gpus * restart_s for d in result.done)
@@ -77,7 +77,7 @@ def test_all_jobs_end_and_gpu_seconds_are_neither_lost_nor_made(name: str, resta
     assert result.timeline[-1][1:] == (0, 0)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", COUNTING)
 @given(small=traces)
 def test_the_same_trace_gives_the_same_result(name: str, small: Trace) -> None:
-    assert replay(small, GPUS, RULES[name](GPUS)) == replay(small, GPUS, RULES[name](GPUS))
+    assert replay(small, GPUS, COUNTING[name](GPUS)) == replay(small, GPUS, COUNTING[name](GPUS))

@@ -1,0 +1,112 @@
+"""`python -m dlaas_server.sim TRACE --pool 16x8 --order fifo-skip`: replay a trace and print what came of it.
+
+`python -m dlaas_server.sim pack-spread` and `… gang` print experiments beside their references.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlaas_server.sim.experiments import EXPERIMENTS
+from dlaas_server.sim.formats import read_nodes, read_trace
+from dlaas_server.sim.loop import Replay, Rule, replay
+from dlaas_server.sim.production import InOrder
+from dlaas_server.sim.report import as_json, table, write_jobs
+from dlaas_server.sim.rules.names import RULES, pool_rule
+from dlaas_server.sim.trace import NodeSpec
+from jupyter_dlaas.protocol import Placement
+from jupyter_dlaas.wire import DlaasError
+
+ORDERS = ("fifo", "fifo-skip")
+POOL = re.compile(r"(?P<nodes>[1-9]\d{0,5})x(?P<gpus>\d{1,4})(?P<rest>(,(cpus|mem_gb)=\d+(\.\d+)?)*)")
+
+
+def pool_of(text: str) -> tuple[NodeSpec, ...]:
+    """`16x8,cpus=32,mem_gb=128`: 16 nodes with 8 GPUs, 32 CPUs and 128 GB each."""
+    found = POOL.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pool: say NODESxGPUS, as in 16x8 or 16x8,cpus=32,mem_gb=128")
+    rest = dict(part.split("=") for part in found["rest"].split(",") if part)
+    count, width = int(found["nodes"]), len(found["nodes"])
+    return tuple(
+        NodeSpec(
+            name=f"n{i:0{width}}",
+            gpus=int(found["gpus"]),
+            cpus=float(rest.get("cpus", 0)),
+            mem_gb=float(rest.get("mem_gb", 0)),
+        )
+        for i in range(count)
+    )
+
+
+def seconds(text: str) -> float:
+    """A time that is not negative; whole ones stay whole, so that whole traces keep whole times."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time in seconds")
+    return int(value) if value == int(value) else value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m dlaas_server.sim", description="Replay a trace of jobs in virtual time and say what came of it."
+    )
+    made.add_argument("trace", help=f"a CSV file, known by its header; or an experiment: {', '.join(EXPERIMENTS)}")
+    pool = made.add_mutually_exclusive_group()
+    pool.add_argument(
+        "--pool", type=pool_of, metavar="16x8[,cpus=32,mem_gb=128]", help="nodes x GPUs of each (default 16x8)"
+    )
+    pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
+    who = made.add_mutually_exclusive_group()
+    who.add_argument("--order", choices=ORDERS, help="an order of our own (default fifo-skip)")
+    who.add_argument("--rules", choices=sorted(RULES), help="the rules of another simulator")
+    made.add_argument("--placement", choices=[p.value for p in Placement], default="pack", help="where gangs sit")
+    made.add_argument(
+        "--restart-s", type=seconds, default=0, help="what a preempted job pays when it starts again (default 0)"
+    )
+    made.add_argument("--workload", type=int, help="which of several workloads in the file")
+    made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
+    made.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    made.add_argument("--jobs-csv", type=Path, metavar="OUT.csv", help="write one line per job")
+    return made
+
+
+def run(options: argparse.Namespace) -> tuple[str, Replay]:
+    """Replay what the command line asks for: the policy's name and what came of it."""
+    trace = read_trace(Path(options.trace), options.workload)
+    nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
+    rule: Rule
+    if options.rules:
+        name, rule = options.rules, pool_rule(options.rules, nodes)
+    else:
+        order = options.order or "fifo-skip"
+        name = f"{order}, {options.placement}"
+        rule = InOrder(nodes, Placement(options.placement), skips=order == "fifo-skip")
+    return name, replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; or 2 and one sentence where the trace, the nodes or a file do not hold."""
+    options = parser().parse_args(argv)
+    if options.trace in EXPERIMENTS:
+        print(EXPERIMENTS[options.trace](options.seed))
+        return 0
+    try:
+        name, result = run(options)
+        if options.jobs_csv:
+            write_jobs(options.jobs_csv, result)
+    except (DlaasError, OSError) as error:
+        print(f"sim: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(as_json(name, options.seed, result), indent=2) if options.json else table(name, result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

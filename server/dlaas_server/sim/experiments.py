@@ -1,0 +1,165 @@
+"""Experiments with a known outcome, one command each: ours beside the reference."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.loop import Replay, replay
+from dlaas_server.sim.production import InOrder
+from dlaas_server.sim.report import figures
+from dlaas_server.sim.rules.packspread import PackSpread
+from dlaas_server.sim.trace import NodeSpec, Trace
+from jupyter_dlaas.protocol import Placement
+
+__all__ = ["EXPERIMENTS", "GangOutcome", "PackSpreadRow", "gang_outcome", "is_stuck", "pack_spread_rows"]
+
+TRACES: Final = Path(__file__).parent / "traces"
+LOADS: Final = ("0.6", "0.7", "0.8", "0.9")
+
+
+@dataclass(frozen=True, slots=True)
+class PackSpreadRow:
+    """One line of the comparison: mean queue (jobs), mean wait (s), makespan (s), utilisation, fragmentation."""
+
+    load: str
+    placement: str
+    queue: str
+    reference: tuple[float, int, int, int, float, float]
+    replayed: tuple[float, int, int, int, float, float]
+    """Under the reference's own rules: must be the same."""
+    ours: tuple[float, int, int, int, float, float]
+    """Placed by the production core."""
+
+
+def pack_spread_nodes() -> tuple[NodeSpec, ...]:
+    """100 nodes x (4 GPUs, 32 CPUs, 128 GB)."""
+    return tuple(NodeSpec(name=f"n{i:03}", gpus=4, cpus=32, mem_gb=128) for i in range(100))
+
+
+def pack_spread_rows(loads: Sequence[str] = LOADS) -> list[PackSpreadRow]:
+    """PACK against SPREAD: 4,000 jobs on 100 x 4 GPUs, at each load, with and without passing."""
+    nodes, rows = pack_spread_nodes(), []
+    with (TRACES / "ffdl_pack_spread_baseline.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["load"] not in loads:
+                continue
+            trace = read_trace(TRACES / f"ffdl_pack_spread_load{row['load']}.csv")
+            is_pack, skips = row["placement"] == "pack", row["queue"] == "backfill-skip"
+            reference = (
+                float(row["avg_queued_jobs"]),
+                int(row["max_queued_jobs"]),
+                int(row["wait_avg_s"]),
+                int(row["makespan_s"]),
+                float(row["gpu_utilization"]),
+                float(row["time_fraction_blocked_by_fragmentation"]),
+            )
+            replayed = _shown(replay(trace, 400, PackSpread(nodes, is_pack, skips)))
+            placement = Placement.PACK if is_pack else Placement.SPREAD
+            ours = _shown(replay(trace, 400, InOrder(nodes, placement, skips)))
+            rows.append(PackSpreadRow(row["load"], row["placement"], row["queue"], reference, replayed, ours))
+    return rows
+
+
+def _shown(result: Replay) -> tuple[float, int, int, int, float, float]:
+    """Rounded as the reference is."""
+    found = figures(result)
+    return (
+        round(found.queued_avg, 2),
+        found.queued_max,
+        round(found.start_avg_s),
+        round(found.makespan_s),
+        round(found.utilisation, 4),
+        round(found.fragmentation, 3),
+    )
+
+
+def pack_spread(seed: int) -> str:
+    """The table of PACK against SPREAD."""
+    lines = [
+        "PACK against SPREAD: 4,000 jobs, 100 nodes x 4 GPUs. Mean (largest) queue, mean wait, utilisation,",
+        "share of time blocked by fragmentation. `core`: placed by the production core.",
+        f"{'load':<6}{'placement':<11}{'queue':<15}{'':<11}{'queue':>14}{'wait':>10}{'used':>9}{'blocked':>9}",
+    ]
+    for row in pack_spread_rows():
+        label = f"{row.load:<6}{row.placement:<11}{row.queue:<15}"
+        for name, shown in (("reference", row.reference), ("replayed", row.replayed), ("core", row.ours)):
+            queue = f"{shown[0]} ({shown[1]})"
+            lines.append(f"{label}{name:<11}{queue:>14}{shown[2]:>8} s{shown[4]:>9.1%}{shown[5]:>9.1%}")
+            label = " " * 32
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class GangOutcome:
+    """Gangs: the end of all jobs and the largest numbers at once. Learner by learner: how many orders get stuck."""
+
+    makespan_s: float
+    running_max: int
+    waiting_max: int
+    partial_holds: int
+    orders: int
+    deadlocks: int
+
+
+def gang_outcome(seed: int, orders: int = 10_000) -> GangOutcome:
+    """8 GPUs, 4 jobs x 4 learners: as gangs through the core, and learner by learner in so many random orders."""
+    trace, chance = read_trace(TRACES / "gang_8gpu_4x4.csv"), random.Random(seed)  # noqa: S311  # no secret
+    nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(2))
+    result = replay(trace, 8, InOrder(nodes))
+    per_gang = trace.jobs[0].gpus
+    return GangOutcome(
+        makespan_s=result.end_s,
+        running_max=max(busy for _, busy, _ in result.timeline) // per_gang,
+        waiting_max=result.queued_max,
+        partial_holds=sum(busy % per_gang != 0 for _, busy, _ in result.timeline),
+        orders=orders,
+        deadlocks=sum(is_stuck(trace, 8, chance) for _ in range(orders)),
+    )
+
+
+def is_stuck(trace: Trace, gpus: int, chance: random.Random) -> bool:
+    """Whether learners that are placed one at a time, in a random order, end up waiting for each other for ever.
+
+    Each takes one GPU as soon as one is free and keeps it until its whole job has run.
+    """
+    waiting = [job.id for job in trace.jobs for _ in range(job.learners)]
+    chance.shuffle(waiting)
+    needs, held = {job.id: job.learners for job in trace.jobs}, Counter[str]()
+    while waiting:
+        free = gpus - held.total()
+        held.update(waiting[:free])
+        waiting = waiting[free:]
+        whole = [job for job in held if held[job] == needs[job]]
+        if not whole and waiting:
+            return True
+        for job in whole:
+            del held[job]
+    return False
+
+
+def gang(seed: int) -> str:
+    """The table of gangs against learner-by-learner placement."""
+    found = gang_outcome(seed)
+    stuck = found.deadlocks / found.orders
+    return "\n".join(
+        [
+            "Gangs: 4 jobs x 4 learners on 8 GPUs, 60 s each",
+            f"{'':<34}{'reference':>10}{'core':>10}",
+            f"{'jobs that run at once':<34}{2:>10}{found.running_max:>10}",
+            f"{'jobs that wait meanwhile':<34}{2:>10}{found.waiting_max:>10}",
+            f"{'times a gang is held in part':<34}{0:>10}{found.partial_holds:>10}",
+            f"{'all end after':<34}{'120 s':>10}{f'{found.makespan_s:g} s':>10}",
+            f"Without gangs, learner by learner in {found.orders:,} random orders (seed {seed}): {stuck:.1%} deadlock",
+        ]
+    )
+
+
+EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang}
+"""Name on the command line -> what prints it, given a seed."""

@@ -1,0 +1,103 @@
+"""`python -m dlaas_server.sim`: one table, JSON, one line per job, and plain refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.sim.__main__ import main
+from dlaas_server.sim.report import figures, share_of
+from tests.sim.fidelity import MEASURED, pair_id, replayed
+
+TRACES = Path(__file__).parent.parent / "traces"
+TRACE = str(TRACES / "tiresias_60.csv")
+PHILLY = "job_id,submit_s,gpus,duration_s\n"
+
+
+def test_the_table_says_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--rules", "tiresias:fifo"]) == 0
+
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "tiresias_60, tiresias:fifo, 16 GPUs"
+    for label in ("average JCT", "p50", "p95", "p99", "makespan", "queueing", "preemptions", "utilisation", "fragment"):
+        assert label in said
+
+
+@pytest.mark.parametrize("pair", MEASURED, ids=pair_id)
+def test_the_figures_are_those_that_the_original_printed(pair: tuple[str, str]) -> None:
+    found, theirs = figures(replayed(pair)), MEASURED[pair]
+
+    assert (found.jct_p50_s, found.jct_p95_s, found.jct_p99_s) == (theirs.p50_s, theirs.p95_s, theirs.p99_s)
+    assert round(found.utilisation, 4) == theirs.utilisation
+
+
+def test_json_holds_the_figures_and_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--rules", "tiresias:dlas", "--json"]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    assert (said["policy"], said["jobs"], said["jct_p50_s"]) == ("tiresias:dlas", 60, 130)
+
+
+def test_every_job_gets_its_line(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    trace = tmp_path / "trace.csv"
+    trace.write_text(PHILLY + "a,0,8,10\nb,4,8,10\n")
+
+    assert main([str(trace), "--pool", "1x8", "--order", "fifo", "--jobs-csv", str(out)]) == 0
+
+    with out.open(newline="") as file:
+        lines = list(csv.reader(file))
+    assert lines == [
+        ["job_id", "submit_s", "start_s", "end_s", "jct_s", "queue_s", "preemptions"],
+        ["a", "0", "0", "10", "10", "0", "0"],
+        ["b", "4", "10", "20", "16", "6", "0"],
+    ]
+
+
+def test_a_pool_may_be_a_list_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,8,P100\nn1,64000,262144,8,P100\n")
+
+    assert main([TRACE, "--nodes", str(nodes), "--placement", "spread"]) == 0
+    assert capsys.readouterr().out.startswith("tiresias_60, fifo-skip, spread, 16 GPUs")
+
+
+def test_percentiles_are_elements() -> None:
+    assert [share_of([1, 2, 3, 4], share) for share in (0.0, 0.5, 0.99, 1.0)] == [1, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("a,b\n1,2\n", [], "trace.csv, line 1: unknown header"),
+        (PHILLY + "a,0,9,10\n", ["--pool", "1x8"], "job a (1 x 9 GPUs) does not fit an empty pool"),
+        (PHILLY + "a,0,9,10\n", ["--pool", "1x8", "--rules", "tiresias:fjf"], "job a (9 GPUs) never runs on this pool"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_a_sentence(
+    text: str, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.csv").write_text(text)
+
+    assert main([str(tmp_path / "trace.csv"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.csv"]) == 2
+    assert "nowhere.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pool", ["16", "0x8", "16x8,disk=3", "x"])
+def test_a_pool_that_makes_no_sense_is_refused(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([TRACE, "--pool", pool])
+    assert "is no pool" in capsys.readouterr().err
+
+
+def test_an_experiment_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gang"]) == 0
+    assert "jobs that run at once" in capsys.readouterr().out
