@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -480,7 +479,6 @@ def test_a_second_interpreter_without_the_package_runs_the_job(tmp_path: Path, j
 
     assert one.closed() == "completed"
     assert one.output("seen").read_text() == f"{venv} 1"
-    shutil.rmtree(venv)
 
 
 def test_a_process_that_took_over_the_pid_of_a_learner_is_not_signalled() -> None:
