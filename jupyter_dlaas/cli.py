@@ -113,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     verb("story", _story, "All that happened to a job", of_job=True)
     verb("attach", _attach, "Follow a job: its states and its log; Ctrl-C detaches", of_job=True)
     verb("source", _source, "A job's train.py", of_job=True)
+    one = verb("check", _check, "What would notebooks' training cells take along, and what is missing? Runs nothing")
+    one.add_argument("paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder of them")
+    one.add_argument("--cell", type=int, metavar="N", help="only the N-th code cell, whether it trains or not")
     verb("report", _report, "A job's spec, failure and last lines, to be sent to somebody; secrets masked", of_job=True)
     one = verb("serve", _serve, "Run the pool's engine here, in the foreground")
     one.add_argument("--idle-s", type=float, default=0.0, help="end after so many idle seconds (default: never)")
@@ -329,6 +332,12 @@ def _source(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     text = _client(options).report(options.name)
     return _out(options, {"report": text}, text.rstrip("\n"))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from jupyter_dlaas.notebook.checking import run  # only this verb reads notebooks
+
+    return run(options.paths, options.cell, as_json=options.json)
 
 
 def _serve(options: argparse.Namespace) -> int:

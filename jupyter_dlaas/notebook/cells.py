@@ -25,6 +25,16 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast
 SIMPLE_MAGIC = re.compile(
     r"^(?P<indent>[ \t]*)(?:%(?P<name>[A-Za-z_]\w*)(?P<args>[ \t][^?{]*)?|!(?P<command>[^!\s][^?]*))(?<!\\)$"
 )
+PYLAB = re.compile(r"^\s*%pylab\b(?!.*--no-import-all)")
+PYLAB_TEXT = """\
+import numpy
+import matplotlib
+from matplotlib import pylab, mlab, pyplot
+np = numpy
+plt = pyplot
+from pylab import *
+from numpy import *
+"""  # as IPython runs it
 RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
 
 
@@ -329,6 +339,9 @@ def _run_target(args: str) -> str | None:
 
 
 def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement]:
+    if statement.kind == "magic" and PYLAB.match(statement.source):
+        clean = Cleaned(PYLAB_TEXT, (statement.line,) * PYLAB_TEXT.count("\n"))
+        return _split(clean, statement.cell, statement.label)
     found = RUN.match(statement.source) if statement.kind == "magic" else None
     name = _run_target(found["args"]) if found else None
     if name is None or name not in files or not _parses(files[name]):
@@ -344,3 +357,10 @@ def _in_raised_cell(statement: Statement, raised_line: int | None) -> Statement:
     if statement.lines[-1].line < raised_line:
         return statement
     return replace(statement, ran="no" if statement.line > raised_line else "partly")
+
+
+def is_magic_word(source: str) -> bool:
+    """One line that only IPython can read, as a command without its sign: `pip install torch`, `ls data`."""
+    lines = [line for line in lines_of(source) if line.strip()]
+    first = lines[0].split()[0] if len(lines) == 1 else ""
+    return first.isidentifier() and not keyword.iskeyword(first) and first not in {"print", "exec"}

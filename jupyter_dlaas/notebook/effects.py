@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jupyter_dlaas.notebook.names import Function, bound_names, root_name
 
@@ -315,10 +315,27 @@ def module_attribute(node: ast.stmt) -> str | None:
 
 
 def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
-    """What each method of a class does; changing `self` counts as changing an argument."""
-    return {
-        part.name: behaviour_of(part) for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    """What each method of a class does; changing `self` counts as changing an argument.
+
+    A method trains also when another one, which it calls on its object, does.
+    """
+    methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = {method.name: behaviour_of(method) for method in methods}
+    trains = {name for name, behaviour in found.items() if behaviour.trains}
+    if trains and len(trains) < len(found):
+        called_by: dict[str, frozenset[str]] = {}
+        for method in methods:
+            for called in _own_calls(method) & found.keys():
+                called_by[called] = called_by.get(called, frozenset()) | {method.name}
+        for name in reach(trains, called_by) - trains:
+            found[name] = replace(found[name], trains=True)
+    return found
+
+
+def _own_calls(method: Function) -> set[str]:
+    """The methods that a method calls on its own object."""
+    calls = [part.func for part in ast.walk(method) if isinstance(part, ast.Call)]
+    return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}
 
 
 def _verb(function: ast.expr) -> str:

@@ -99,7 +99,7 @@ def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> T
 class Tracer:
     """All that is known after the statements so far. Grows step by step."""
 
-    def __init__(self, immutable: Collection[str]) -> None:
+    def __init__(self, immutable: Collection[str] = ()) -> None:
         self.immutable = frozenset(immutable)
         self.lazy_annotations = False
         self.seen: set[str] = set()

@@ -1,0 +1,158 @@
+"""Which statements look like training: gradient steps, `fit`, own functions that do either. Pure.
+
+Nothing has run, so this goes by names and by what the notebook's own functions say.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from jupyter_dlaas.notebook.effects import FITS, Call, is_step, reach, words
+from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
+
+__all__ = ["Watcher", "looks_like_training"]
+
+TRAIN_CALLS = words(
+    """train fit train_model fit_model train_loop training_loop run_training train_epoch train_one_epoch train_network
+    train_step"""
+)
+GRADIENTS = words("grad value_and_grad gradient jacrev")
+ABOUT = words("partial jit pmap vmap compile wraps getsource getsourcelines signature help print display")
+RUNS = words("epochs batches")
+LOOPS = ast.For | ast.AsyncFor | ast.While
+PREPARES = re.compile(
+    r"scal(er|ar)|encod|imput|vectori[sz]|binari[sz]|normali[sz]|tokeni[sz]|pca|tsne|umap|datagen|generator|select"
+    r"|discreti[sz]|transformer$|preproc|^(sc|le|ohe|tfidf|cv|vec)\d*$",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(r"\.backward\(|\.fit\(|\.train_on_batch\(|apply_gradients\(|\.minimize\(|\btrain\w*\(")
+
+
+def looks_like_training(text: str) -> bool:
+    """The same for a cell that Python cannot read."""
+    return _TEXT.search(text) is not None
+
+
+class Watcher:
+    """Goes over the steps beside a `Tracer` and tells which cells train, and by what."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.kinds: dict[str, str] = {}  # name -> what was called to make it: `sc = preprocessing.Scaler()`
+        self.places: dict[str, str] = {}  # own function -> "cell [3]"
+        self.gradients: set[str] = set()  # functions that give gradients
+        self.loops: set[str] = set()  # own functions with a loop in them
+
+    def why(self, steps: Sequence[Step]) -> str:
+        """What makes a cell a training, as words for people; "" for a cell that trains nothing.
+
+        To be asked right after the tracer took these steps.
+        """
+        for step in steps:
+            self._remember(step)
+        has_step = any(call.verb == "step" for step in steps for call in step.calls)
+        for step in steps:
+            node = step.statement.node
+            if node is None or isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
+                continue
+            has_loop = step.is_block and any(isinstance(part, LOOPS) for part in ast.walk(node))
+            for call in step.calls:
+                if found := self._why_call(call, is_alone=not (has_loop or has_step)):
+                    return found
+            if found := self._why_gradients(step, has_loop=has_loop):
+                return found
+        return ""
+
+    def _remember(self, step: Step) -> None:
+        node = step.statement.node
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            self.kinds.pop(name, None)
+            if isinstance(node.value, ast.Call):
+                self.kinds[name] = _verb(node.value.func)
+                if _computes_gradients(node) or any(n in self.gradients for n in _names(node.value)):
+                    self.gradients.add(name)
+        elif isinstance(node, DEFINITIONS):
+            self.places[node.name] = step.statement.label
+            if _computes_gradients(node):
+                self.gradients.add(node.name)
+            if any(isinstance(part, LOOPS) for part in ast.walk(node)):
+                self.loops.add(node.name)
+
+    def _why_call(self, call: Call, *, is_alone: bool) -> str:
+        tracer = self.tracer
+        if call.function is not None and call.function not in ABOUT and self._trains(call.function):
+            return f"calls `{call.function}`, which trains{self._in(call.function)}"
+        if call.verb in ABOUT:
+            return ""
+        if is_step(call) and not (call.verb == "backward" and is_alone):
+            shown = f"{call.receiver}.{call.verb}" if call.receiver else call.verb
+            return f"takes training steps (`{shown}`)"
+        for name in sorted(call.args):
+            if name in tracer.behaviours and self._trains(name):
+                return f"hands on `{name}`, which trains{self._in(name)}"
+        if call.receiver is None:
+            return f"calls `{call.function}`" if call.function in TRAIN_CALLS else ""
+        if call.verb in RUNS and call.receiver == "run":
+            return f"uses `run.{call.verb}`"
+        method = tracer.methods.get(call.verb)
+        if method is not None and method.trains and self._is_own(call.receiver):
+            return f"calls `{call.receiver}.{call.verb}`, which trains"
+        return f"calls `{call.receiver}.{call.verb}`" if self._fits(call, call.receiver) else ""
+
+    def _fits(self, call: Call, receiver: str) -> bool:
+        kind = self.kinds.get(receiver, receiver)
+        if call.verb == "train":  # `model.train()` sets a mode
+            options = {key for key, _ in call.handed if isinstance(key, str)} - {"mode"}
+            return bool("train" in f"{receiver} {kind}".lower() or options or call.args)
+        if call.verb not in FITS or receiver in self.tracer.modules:
+            return False
+        return not (PREPARES.search(kind) or PREPARES.search(receiver))
+
+    def _trains(self, name: str) -> bool:
+        """It, or an own function that it names, takes training steps."""
+        own, late = self.tracer.behaviours, self.tracer.late
+        seen, waiting = {name}, [name]
+        while waiting:
+            one = waiting.pop()
+            if one in own:
+                if own[one].trains:
+                    return True
+                new = late.get(one, frozenset()) - seen
+                seen |= new
+                waiting += new
+        return False
+
+    def _is_own(self, receiver: str) -> bool:
+        kind = self.kinds.get(receiver)
+        return kind is None or kind in self.tracer.classes or kind in self.tracer.behaviours
+
+    def _why_gradients(self, step: Step, *, has_loop: bool) -> str:
+        """JAX and the like: a loop over something that gives gradients."""
+        if not self.gradients:
+            return ""
+        own = {call.function for call in step.calls if call.function} | (step.flow.reads if has_loop else set())
+        for name in sorted(own):
+            found = reach([name], self.tracer.late) & self.gradients
+            if found and (has_loop or name in self.loops):
+                return f"calls `{name}` in a loop, which follows gradients{self._in(name)}"
+        return ""
+
+    def _in(self, name: str) -> str:
+        return f" ({self.places[name]})" if name in self.places else ""
+
+
+def _computes_gradients(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Call) and _verb(part.func) in GRADIENTS for part in ast.walk(node))
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+
+
+def _verb(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

@@ -1,0 +1,34 @@
+"""Small notebooks, one difficulty each: no needed name is unbound, and what goes along is what a person would take.
+
+A notebook's metadata has `dlaas`: `cell`, its training cell, and `kept`, the statements that go along ("cell:line").
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas.notebook.check import check
+
+NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_the_last_cell_trains_and_takes_along_what_a_person_would_take(notebook: Path) -> None:
+    content = notebook.read_bytes()
+    wanted = json.loads(content)["metadata"]["dlaas"]
+
+    report = check(content, notebook.name)
+
+    assert report.error is None
+    last = report.cells[-1]
+    assert (last.cell, last.is_training) == (wanted["cell"], True)
+    assert [f"{line.cell}:{line.line}" for line in last.kept] == wanted["kept"]
+    assert (last.unbound, last.errors) == ((), ())
+    assert last.type.startswith("%%train ")
+
+
+def test_there_is_a_notebook_for_each_difficulty_that_was_promised() -> None:
+    assert len(NOTEBOOKS) >= 25

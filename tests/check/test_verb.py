@@ -1,0 +1,183 @@
+"""`jupyter dlaas check` as a person, or a CI, runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas import cli
+
+GOOD = ["import torch\nmodel = torch.nn.Linear(1, 1)\nx = 1\nprint(x)", "model.fit(x)"]
+BAD = ["model = 1", "model.fit(data, weights)"]
+
+
+def write(path: Path, sources: list[str]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = [{"cell_type": "code", "source": source, "outputs": [], "metadata": {}} for source in sources]
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}))
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["check", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_notebook_without_gaps_says_what_to_type_and_ends_with_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "my net.ipynb", GOOD)
+
+    wanted = (
+        f"{path}\n"
+        "  cell [2] calls `model.fit`\n"
+        "    takes along  3 statements of cell [1]\n"
+        "    leaves out   1: 1 shows or prints\n"
+        "    type         %%train my_net --gpus 1:4\n"
+    )
+    assert run(capsys, path) == (0, wanted, "")
+
+
+def test_an_unbound_name_is_told_with_cell_and_line_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, write(tmp_path / "a.ipynb", BAD))
+
+    assert code == 1
+    assert "cell [2], line 1, reads `weights`, which no cell above defines. Define `weights` in a cell above." in out
+    assert "type " not in out
+
+
+def test_json_has_each_notebook_with_its_training_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = write(tmp_path / "a.ipynb", GOOD), write(tmp_path / "b.ipynb", BAD)
+
+    code, out, _ = run(capsys, good, bad, "--json")
+
+    first, second = json.loads(out)["notebooks"]
+    assert code == 1
+    assert (first["path"], first["error"]) == (good, None)
+    (cell,) = first["cells"]
+    assert (cell["cell"], cell["is_training"], cell["why"]) == (2, True, "calls `model.fit`")
+    assert cell["kept"][0] == {"cell": 1, "line": 1, "source": "import torch"}
+    assert cell["left_out"] == [
+        {
+            "cell": 1,
+            "line": 4,
+            "source": "print(x)",
+            "kind": "shown",
+            "reason": "shows something and changes nothing",
+            "option": "--with-cell 1",
+        }
+    ]
+    assert (cell["unbound"], cell["warnings"]) == ([], [])
+    assert second["cells"][0]["unbound"] == ["data", "weights"]
+
+
+def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "deep" / "a.ipynb", GOOD)
+    write(tmp_path / ".ipynb_checkpoints" / "a.ipynb", BAD)
+    (tmp_path / "broken.ipynb").write_text("{")
+    (tmp_path / "gone.ipynb").symlink_to(tmp_path / "nowhere")
+
+    code, out, _ = run(capsys, str(tmp_path))
+
+    assert code == 1
+    assert out.endswith("3 notebooks: 1 fine, 2 that cannot be checked\n")
+    assert "not a notebook: no JSON at line 1" in out
+    assert "cannot be read: No such file or directory" in out
+
+
+def test_one_cell_can_be_asked_for_though_it_does_not_look_like_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, write(tmp_path / "a.ipynb", ["a = 1", "print(a)", "model.fit(a)"]), "--cell", "2")
+
+    assert code == 0
+    assert "cell [2] does not look like training" in out
+    assert "[3]" not in out
+
+
+@pytest.mark.parametrize("words", [["nowhere.ipynb"], [".", "--cell", "0"], ["a", "b", "--cell", "1"]])
+def test_wrong_usage_ends_with_2(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        write(tmp_path / name, GOOD)
+
+    code, _, said = run(capsys, *words)
+
+    assert code == 2
+    assert said.startswith("dlaas: ")
+
+
+def test_a_notebook_is_neither_run_nor_imported_and_simple_magics_need_no_ipython(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    (tmp_path / "mine.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    touch = f"%matplotlib inline\n!touch {marker}\nimport mine, torch\nopen({str(marker)!r}, 'w')"
+    path = write(tmp_path / "a.ipynb", [touch, "model = mine.f()", "model.fit(1)"])
+    program = (
+        "import sys\nfrom jupyter_dlaas import cli\n"
+        f"code = cli.main(['check', {path!r}])\n"
+        "assert code == 0\nassert not {'IPython', 'torch', 'mine', 'pickle'} & set(sys.modules) - before\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; before = set(sys.modules)\n" + program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert not marker.exists()
+
+
+def test_what_an_earlier_job_brings_back_is_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = ["x = 1", "%%train a --gpus 2 -o model,history\nmodel = x\nhistory = [x]", "model.fit(x)"]
+
+    code, out, _ = run(capsys, write(tmp_path / "a.ipynb", sources))
+
+    assert code == 0, out
+    assert "type         %%train a --gpus 2 -o model,history" in out
+
+
+def test_a_name_that_only_an_answer_binds_is_offered_as_a_push(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, write(tmp_path / "a.ipynb", ["n = int(input())", "model = 1", "model.fit(n)"]))
+
+    assert code == 0
+    assert "%%train a --gpus 1:4 --push n" in out
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "scaler = StandardScaler()\nscaler.fit(x)",
+        "model.train()",
+        "y.backward()",
+        "train_test_split(x)",
+        "def train():\n    loss.backward()",
+        "print(evaluate(model))",
+    ],
+)
+def test_what_only_sounds_like_training_is_none(last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = (
+        "def step(m):\n    m.loss().backward()\ndef fit_all(m):\n    step(m)\n"
+        "def evaluate(m):\n    return m(1)\nmodel = x = y = 1"
+    )
+
+    _, out, _ = run(capsys, write(tmp_path / "a.ipynb", [first, "fit_all(model)", last]))
+
+    assert "cell [2] calls `fit_all`, which trains (cell [1])" in out
+    assert "cell [3]" not in out
