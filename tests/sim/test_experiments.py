@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 
-from dlaas_server.sim.experiments import gang_outcome, is_stuck, pack_spread_rows
+import pytest
+
+from dlaas_server.sim.experiments import PackSpreadCase, gang_outcome, is_stuck, pack_spread_cases
 from tests.sim.builders import tjob, trace
 
 
-def test_pack_and_spread_by_the_reference_rules_give_every_figure_of_the_reference() -> None:
-    rows = pack_spread_rows(["0.6"])
+@pytest.mark.parametrize("case", pack_spread_cases(), ids=lambda c: f"{c.load}-{c.is_pack}-{c.skips}")
+def test_pack_and_spread_by_the_reference_rules_give_every_figure_of_the_reference(case: PackSpreadCase) -> None:
+    assert case.by_rules() == case.reference
 
-    assert [row.replayed for row in rows] == [row.reference for row in rows]
-    assert len(rows) == 4
+
+def test_the_core_packs_better_than_it_spreads() -> None:
+    pack, spread = (case.by_core() for case in pack_spread_cases() if case.load == "0.6" and case.skips)
+
+    assert pack[0] < spread[0] / 4
 
 
 def test_gangs_run_two_by_two_and_are_never_held_in_part() -> None:

@@ -5,37 +5,47 @@ from __future__ import annotations
 import csv
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.loop import Replay, replay
+from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.production import InOrder
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
 from dlaas_server.sim.trace import NodeSpec, Trace
 from jupyter_dlaas.protocol import Placement
 
-__all__ = ["EXPERIMENTS", "GangOutcome", "PackSpreadRow", "gang_outcome", "is_stuck", "pack_spread_rows"]
+__all__ = ["EXPERIMENTS", "GangOutcome", "PackSpreadCase", "gang_outcome", "is_stuck", "pack_spread_cases"]
 
 TRACES: Final = Path(__file__).parent / "traces"
-LOADS: Final = ("0.6", "0.7", "0.8", "0.9")
+
+
+Shown = tuple[float, int, int, int, float, float]
+"""Mean and largest queue (jobs), mean wait (s), makespan (s), utilisation, share of time blocked by fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
-class PackSpreadRow:
-    """One line of the comparison: mean queue (jobs), mean wait (s), makespan (s), utilisation, fragmentation."""
+class PackSpreadCase:
+    """One line of the reference."""
 
     load: str
-    placement: str
-    queue: str
-    reference: tuple[float, int, int, int, float, float]
-    replayed: tuple[float, int, int, int, float, float]
-    """Under the reference's own rules: must be the same."""
-    ours: tuple[float, int, int, int, float, float]
-    """Placed by the production core."""
+    is_pack: bool
+    skips: bool
+    reference: Shown
+
+    def by_rules(self) -> Shown:
+        """Replayed under the reference's own rules: must be the same."""
+        return self._replayed(PackSpread(pack_spread_nodes(), self.is_pack, self.skips))
+
+    def by_core(self) -> Shown:
+        """Placed by the production core."""
+        placement = Placement.PACK if self.is_pack else Placement.SPREAD
+        return self._replayed(InOrder(pack_spread_nodes(), placement, self.skips))
+
+    def _replayed(self, rule: Rule) -> Shown:
+        return _shown(replay(read_trace(TRACES / f"ffdl_pack_spread_load{self.load}.csv"), 400, rule))
 
 
 def pack_spread_nodes() -> tuple[NodeSpec, ...]:
@@ -43,31 +53,28 @@ def pack_spread_nodes() -> tuple[NodeSpec, ...]:
     return tuple(NodeSpec(name=f"n{i:03}", gpus=4, cpus=32, mem_gb=128) for i in range(100))
 
 
-def pack_spread_rows(loads: Sequence[str] = LOADS) -> list[PackSpreadRow]:
+def pack_spread_cases() -> list[PackSpreadCase]:
     """PACK against SPREAD: 4,000 jobs on 100 x 4 GPUs, at each load, with and without passing."""
-    nodes, rows = pack_spread_nodes(), []
     with (TRACES / "ffdl_pack_spread_baseline.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["load"] not in loads:
-                continue
-            trace = read_trace(TRACES / f"ffdl_pack_spread_load{row['load']}.csv")
-            is_pack, skips = row["placement"] == "pack", row["queue"] == "backfill-skip"
-            reference = (
-                float(row["avg_queued_jobs"]),
-                int(row["max_queued_jobs"]),
-                int(row["wait_avg_s"]),
-                int(row["makespan_s"]),
-                float(row["gpu_utilization"]),
-                float(row["time_fraction_blocked_by_fragmentation"]),
+        return [
+            PackSpreadCase(
+                row["load"],
+                row["placement"] == "pack",
+                row["queue"] == "backfill-skip",
+                (
+                    float(row["avg_queued_jobs"]),
+                    int(row["max_queued_jobs"]),
+                    int(row["wait_avg_s"]),
+                    int(row["makespan_s"]),
+                    float(row["gpu_utilization"]),
+                    float(row["time_fraction_blocked_by_fragmentation"]),
+                ),
             )
-            replayed = _shown(replay(trace, 400, PackSpread(nodes, is_pack, skips)))
-            placement = Placement.PACK if is_pack else Placement.SPREAD
-            ours = _shown(replay(trace, 400, InOrder(nodes, placement, skips)))
-            rows.append(PackSpreadRow(row["load"], row["placement"], row["queue"], reference, replayed, ours))
-    return rows
+            for row in csv.DictReader(file)
+        ]
 
 
-def _shown(result: Replay) -> tuple[float, int, int, int, float, float]:
+def _shown(result: Replay) -> Shown:
     """Rounded as the reference is."""
     found = figures(result)
     return (
@@ -85,14 +92,15 @@ def pack_spread(seed: int) -> str:
     lines = [
         "PACK against SPREAD: 4,000 jobs, 100 nodes x 4 GPUs. Mean (largest) queue, mean wait, utilisation,",
         "share of time blocked by fragmentation. `core`: placed by the production core.",
-        f"{'load':<6}{'placement':<11}{'queue':<15}{'':<11}{'queue':>14}{'wait':>10}{'used':>9}{'blocked':>9}",
+        f"{'load':<6}{'placement':<11}{'order':<7}{'':<11}{'queue':>14}{'wait':>10}{'used':>9}{'blocked':>9}",
     ]
-    for row in pack_spread_rows():
-        label = f"{row.load:<6}{row.placement:<11}{row.queue:<15}"
-        for name, shown in (("reference", row.reference), ("replayed", row.replayed), ("core", row.ours)):
+    for case in pack_spread_cases():
+        placement, order = "pack" if case.is_pack else "spread", "skip" if case.skips else "fifo"
+        label = f"{case.load:<6}{placement:<11}{order:<7}"
+        for name, shown in (("reference", case.reference), ("replayed", case.by_rules()), ("core", case.by_core())):
             queue = f"{shown[0]} ({shown[1]})"
-            lines.append(f"{label}{name:<11}{queue:>14}{shown[2]:>8} s{shown[4]:>9.1%}{shown[5]:>9.1%}")
-            label = " " * 32
+            lines.append(f"{label:<24}{name:<11}{queue:>14}{shown[2]:>8} s{shown[4]:>9.1%}{shown[5]:>9.1%}")
+            label = ""
     return "\n".join(lines)
 
 

@@ -65,11 +65,13 @@ class InOrder:
     """Nodes that each started job sits on, added up."""
     _by_name: dict[str, Free] = field(init=False)
     _kinds: dict[str, str] = field(init=False)
+    _free_gpus: int = field(init=False)
     _gangs: dict[int, Gang] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.frees = free_of(nodes_of(self.specs), ())
         self._by_name = {free.name: free for free in self.frees}
+        self._free_gpus = sum(spec.gpus for spec in self.specs)
         self._kinds = {spec.name: spec.kind for spec in self.specs}
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
@@ -112,9 +114,13 @@ class InOrder:
 
     def _seat(self, run: Run, gang: Gang) -> bool:
         shape, learners = gang
-        seats = place(self.frees, shape, learners)
+        if run.gpus > self._free_gpus:
+            return False
+        frees = [free for free in self.frees if len(free.devices) >= shape.gpus]  # the others take nobody anyway
+        seats = place(frees, shape, learners)
         if seats is None:
             return False
+        self._free_gpus -= run.gpus
         self.seats[run.index] = seats
         self.nodes_held += len({seat.node for seat in seats})
         return True
@@ -128,8 +134,9 @@ class InOrder:
             free.cpus += shape.cpus
             free.memory_bytes += shape.memory_bytes
             free.learners -= 1
+        self._free_gpus += run.gpus
         self.failed.clear()
 
     def _is_blocked(self) -> bool:
         first = self._first_in_line()
-        return first is not None and first.gpus <= sum(len(free.devices) for free in self.frees)
+        return first is not None and first.gpus <= self._free_gpus
