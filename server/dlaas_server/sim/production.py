@@ -20,7 +20,6 @@ from jupyter_dlaas.protocol import Placement
 __all__ = ["InOrder", "nodes_of", "shape_in"]
 
 GB = 10**9
-Gang = tuple[Shape, int]  # one learner's shape, and how many at once
 
 
 def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
@@ -47,6 +46,16 @@ def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Placement) -> 
     )
 
 
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Waiting gangs of one shape. `has_failed`: the shape did not fit, and nothing was freed since."""
+
+    shape: Shape
+    learners: int
+    runs: deque[Run] = field(default_factory=deque)
+    has_failed: bool = False
+
+
 @dataclass(slots=True)
 class InOrder:
     """`fifo`: the first that does not fit stops the queue. `fifo-skip` (`skips`): those behind it may pass.
@@ -58,15 +67,13 @@ class InOrder:
     placement: Placement = Placement.PACK
     skips: bool = True
     frees: list[Free] = field(init=False)
-    lines: dict[Gang, deque[Run]] = field(init=False, default_factory=dict)
-    failed: set[Gang] = field(init=False, default_factory=set)
     seats: dict[int, tuple[Seat, ...]] = field(init=False, default_factory=dict)
-    nodes_held: int = field(init=False, default=0)
-    """Nodes that each started job sits on, added up."""
+    """Seats of those that run, by place in the trace."""
     _by_name: dict[str, Free] = field(init=False)
     _kinds: dict[str, str] = field(init=False)
     _free_gpus: int = field(init=False)
-    _gangs: dict[int, Gang] = field(init=False, default_factory=dict)
+    _lines: dict[tuple[int, int, float, float], _Line] = field(init=False, default_factory=dict)
+    _line_of: dict[int, _Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.frees = free_of(nodes_of(self.specs), ())
@@ -79,64 +86,76 @@ class InOrder:
         for run in ended:
             self._give_back(run)
         for run in arrived:
-            self.lines.setdefault(self._gang_of(run), deque()).append(run)
+            self._enter(run)
         starts: list[Run] = []
-        head = self._head()
-        while head is not None:
-            gang = self._gangs[head.index]
-            if not self._seat(head, gang):
-                self.failed.add(gang)
-                if not self.skips:
-                    break
+        line = self._next()
+        while line is not None:
+            if self._seat(line.runs[0], line):
+                starts.append(line.runs.popleft())
             else:
-                self.lines[gang].popleft()
-                starts.append(head)
-            head = self._head()
+                line.has_failed = True
+            line = self._next()
         return Decision(starts=starts, is_blocked=self._is_blocked())
 
-    def _gang_of(self, run: Run) -> Gang:
+    def _enter(self, run: Run) -> None:
         job = run.job
-        gang = self._gangs[run.index] = (shape_in(job, self.specs, self.placement), job.learners)
-        if gang not in self.lines and place(free_of(nodes_of(self.specs), ()), *gang) is None:
-            raise Unrunnable(f"job {job.id} ({job.learners} x {job.gpus_per_learner} GPUs) does not fit an empty pool")
-        return gang
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner)
+        line = self._lines.get(asked)
+        if line is None:
+            line = self._lines[asked] = _Line(shape_in(job, self.specs, self.placement), job.learners)
+            if place(free_of(nodes_of(self.specs), ()), line.shape, line.learners) is None:
+                asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
+                raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool")
+        line.runs.append(run)
+        self._line_of[run.index] = line
 
-    def _head(self) -> Run | None:
-        """The first in line of those that may be tried."""
+    def _next(self) -> _Line | None:
+        """The line whose first job is to be tried now."""
         if not self.skips:
-            first = self._first_in_line()
-            return None if first is None or self._gangs[first.index] in self.failed else first
-        heads = [line[0] for gang, line in self.lines.items() if line and gang not in self.failed]
-        return min(heads, key=lambda run: run.index, default=None)
+            first = self._first()
+            return None if first is None or first.has_failed else first
+        found: _Line | None = None
+        for line in self._lines.values():
+            if line.runs and not line.has_failed and (found is None or line.runs[0].index < found.runs[0].index):
+                found = line
+        return found
 
-    def _first_in_line(self) -> Run | None:
-        return min((line[0] for line in self.lines.values() if line), key=lambda run: run.index, default=None)
+    def _first(self) -> _Line | None:
+        """The line that the first in the whole queue stands in."""
+        found: _Line | None = None
+        for line in self._lines.values():
+            if line.runs and (found is None or line.runs[0].index < found.runs[0].index):
+                found = line
+        return found
 
-    def _seat(self, run: Run, gang: Gang) -> bool:
-        shape, learners = gang
+    def _seat(self, run: Run, line: _Line) -> bool:
         if run.gpus > self._free_gpus:
             return False
-        frees = [free for free in self.frees if len(free.devices) >= shape.gpus]  # the others take nobody anyway
-        seats = place(frees, shape, learners)
+        gpus = line.shape.gpus
+        frees = [free for free in self.frees if len(free.devices) >= gpus]  # the others take nobody anyway
+        seats = place(frees, line.shape, line.learners)
         if seats is None:
             return False
         self._free_gpus -= run.gpus
         self.seats[run.index] = seats
-        self.nodes_held += len({seat.node for seat in seats})
         return True
 
     def _give_back(self, run: Run) -> None:
-        shape, _ = self._gangs[run.index]
+        shape = self._line_of.pop(run.index).shape
         for seat in self.seats.pop(run.index):
             free = self._by_name[seat.node]
-            held = [(self._kinds[seat.node], device) for device in seat.devices]
-            free.devices = sorted(free.devices + held, key=lambda device: int(device[1].rpartition("/")[2]))
+            kind = self._kinds[seat.node]
+            free.devices = sorted(
+                free.devices + [(kind, device) for device in seat.devices],
+                key=lambda device: int(device[1].rpartition("/")[2]),
+            )
             free.cpus += shape.cpus
             free.memory_bytes += shape.memory_bytes
             free.learners -= 1
         self._free_gpus += run.gpus
-        self.failed.clear()
+        for line in self._lines.values():
+            line.has_failed = False
 
     def _is_blocked(self) -> bool:
-        first = self._first_in_line()
-        return first is not None and first.gpus <= self._free_gpus
+        first = self._first()
+        return first is not None and first.runs[0].gpus <= self._free_gpus

@@ -43,7 +43,6 @@ class PackSpread:
     specs: Sequence[NodeSpec]
     is_pack: bool
     skips: bool
-    nodes_held: int = 0
     machines: list[_Machine] = field(init=False)
     queue: list[Run] = field(init=False, default_factory=list)
     seats: dict[int, list[_Machine]] = field(init=False, default_factory=dict)
@@ -88,5 +87,4 @@ class PackSpread:
             best.change(run.job, -1)
             taken.append(best)
         self.seats[run.index] = taken
-        self.nodes_held += len({m.place for m in taken})
         return True
