@@ -65,6 +65,16 @@ def test_a_pool_may_be_a_list_of_nodes(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.startswith("tiresias_60, fifo-skip, spread, 16 GPUs")
 
 
+def test_a_picture_is_drawn_where_asked(tmp_path: Path) -> None:
+    assert main([TRACE, "--pool", "2x8", "--plot", str(tmp_path / "out.png")]) == 0
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--plot", str(tmp_path / "out.doc")]) == 2
+    assert "out.doc" in capsys.readouterr().err
+
+
 def test_percentiles_are_elements() -> None:
     assert [share_of([1, 2, 3, 4], share) for share in (0.0, 0.5, 0.99, 1.0)] == [1, 3, 4, 4]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.loop import Replay, Rule, replay
+from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import InOrder
 from dlaas_server.sim.report import as_json, table, write_jobs
 from dlaas_server.sim.rules.names import RULES, pool_rule
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
     made.add_argument("--json", action="store_true", help="print JSON instead of a table")
     made.add_argument("--jobs-csv", type=Path, metavar="OUT.csv", help="write one line per job")
+    made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw GPUs in use, jobs waiting, completion times")
     return made
 
 
@@ -101,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, result = run(options)
         if options.jobs_csv:
             write_jobs(options.jobs_csv, result)
+        if options.plot:
+            plot(options.plot, {name: result})
     except (DlaasError, OSError) as error:
         print(f"sim: {error}", file=sys.stderr)
         return 2
