@@ -243,12 +243,24 @@ def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
     """The names and all that their objects hold."""
     found = set(start)
     todo = list(found)
+    done: set[int] = set()  # many names share one set, which may be large: each is gone through once
     while todo:
         more = held.get(todo.pop())
-        if more and (new := more - found):
+        if more and id(more) not in done:
+            done.add(id(more))
+            new = more - found
             found |= new
             todo += new
     return frozenset(found)
+
+
+def joined(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    """Their union: one of them itself where it has all the others in it, so that names share sets."""
+    largest: frozenset[str] = frozenset()
+    for one in sets:
+        if not one <= largest:
+            largest = one if largest <= one else largest | one
+    return largest
 
 
 def behaviour_of(function: Function) -> Behaviour:

@@ -154,7 +154,8 @@ class _Pass:
         if known is None:
             self.wanted[name] = Want(need, {reader})
         else:
-            known.need = max(known.need, need)
+            if known.need < need:
+                known.need = need
             known.readers.add(reader)
             if need is Need.SURE:
                 known.may_be_bound = False
@@ -239,8 +240,13 @@ class _Pass:
                 self.wanted[name].may_be_bound = True
         for name in step.flow.reads:
             self.want(name, index, Need.SURE)
-        for name in step.reads_late:
-            self.want(name, index, Need.PERHAPS if name in step.flow.binds | step.flow.soft else Need.LATE)
+        perhaps = step.flow.binds | step.flow.soft
+        for name in step.reads_late:  # thousands in a large notebook: the usual case goes first
+            known = self.wanted.get(name)
+            if known is not None and known.need is not Need.PERHAPS:
+                known.readers.add(index)
+            else:
+                self.want(name, index, Need.PERHAPS if name in perhaps else Need.LATE)
         for name in step.flow.soft - step.flow.reads:
             self.want(name, index, Need.PERHAPS)
 

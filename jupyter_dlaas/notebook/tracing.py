@@ -23,6 +23,7 @@ from jupyter_dlaas.notebook.effects import (
     effects_of,
     is_setup,
     is_step,
+    joined,
     module_attribute,
     own_methods,
     reach,
@@ -146,11 +147,13 @@ class Tracer:
         self._remember(node, flow, reads)
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
-            later = flow.late | self._late_of(reads)
-            for name in changes:
+            later = joined([flow.late, self._late_of(reads)])
+            sums: dict[int, tuple[frozenset[str], frozenset[str]]] = {}  # many names share one set; so do their sums
+            for name in changes if later else ():
                 known = self.late.get(name, frozenset())
-                if not later <= known:
-                    self.late[name] = known | later
+                if id(known) not in sums:
+                    sums[id(known)] = (known, joined([known, later]))
+                self.late[name] = sums[id(known)][1]
         root = module_attribute(node)
         own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
         return Step(
@@ -174,18 +177,18 @@ class Tracer:
 
     # what is read later
     def _late_of(self, names: Iterable[str]) -> frozenset[str]:
-        return frozenset().union(*(self.late.get(name, frozenset()) for name in names))
+        return joined([self.late[name] for name in names if name in self.late])
 
     def _closure(self, names: Iterable[str]) -> frozenset[str]:
         return reach(names, self.late)
 
     def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
         """What the names bound here read when they are used, and what kind of thing they are."""
-        late = flow.late | self._late_of(reads)
+        late = joined([flow.late, self._late_of(reads)])
         is_plain = _binds_plain(node)
         for name in flow.binds:
             self.seen.add(name)
-            self.late[name] = late if name in flow.kills else self.late.get(name, frozenset()) | late
+            self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             for group in (self.plain, self.modules, self.asking, self.classes):
