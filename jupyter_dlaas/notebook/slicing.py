@@ -144,8 +144,8 @@ class _Pass:
                     continue
                 in_force.update(dict.fromkeys(names, (source, index)))
             else:
-                for name in names | step.changes:
-                    in_force.pop(name, None)
+                for name in in_force.keys() & (names | step.changes):
+                    del in_force[name]
             rebound.update(dict.fromkeys(names | step.changes, index))
 
     # names
