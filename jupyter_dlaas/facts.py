@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 from jupyter_dlaas.protocol import Failure
 from jupyter_dlaas.wire import Json, decode, encode
@@ -127,16 +126,3 @@ def fact_to_line(fact: Fact) -> bytes:
 def fact_from_line(line: bytes) -> Fact:
     """The fact of one whole line. Raises ValueError (damaged line) or Invalid (not a fact)."""
     return decode(Fact, json.loads(line), unknown="ignore")
-
-
-JOB_FILES: Final = (
-    "spec.json",
-    "environment.json",
-    "train.py",
-    "wanted.json",
-    "journal.jsonl",
-    "status.json",
-    "metrics.jsonl",
-    "progress.json",
-)
-"""Names at the top of a job's directory; see server/WIRE.md."""

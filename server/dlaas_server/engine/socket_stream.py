@@ -145,11 +145,11 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         while True:
             messages = await reader.messages()
             if messages:
-                before = self.under_way
+                # Counted before they go: what is acknowledged while they are written must not be counted again.
+                self.under_way += reader.bytes_sent
+                reader.bytes_sent = 0
                 for message in messages:
                     await self._write(message)
-                self.under_way = before + reader.bytes_sent
-                reader.bytes_sent = 0
                 if self.under_way >= UNDER_WAY_MOST:
                     self.has_room.clear()
                     await self.has_room.wait()
