@@ -119,6 +119,7 @@ def prepare(
     retries: int = 4,
     checkpoint_every: float | str = 60.0,
     metric: str | Iterable[str] | None = None,
+    autolog: bool | str = True,
     directory: str | Path | None = None,
     interpreter: str | None = None,
     args: Sequence[str] = (),
@@ -137,7 +138,8 @@ def prepare(
     `memory` ("8G") and `cpus` are per learner; `max_time` and `checkpoint_every` are seconds or "2h". `outputs`: names
     of the program whose values come back. The job runs with this Python, in this directory, with this environment
     (without Jupyter's own variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
-    `args` are the script's own arguments. Modules beside a script travel with it, `include` names other files.
+    `args` are the script's own arguments. `autolog="off"`: curves of `run.log` and `metric` alone. Modules beside
+    a script travel with it, `include` names other files.
 
     `files`, `uploads`, `origin`, `notes`, `cells` are for those who make programs of cells. Raises Invalid, which names
     the option.
@@ -168,6 +170,7 @@ def prepare(
         retries=words.whole(retries, option="retries"),
         outputs=words.names(outputs),
         metric_patterns=(metric,) if isinstance(metric, str) else tuple(metric or ()),
+        autolog=words.on_off(autolog, option="autolog"),
         command=tuple(str(one) for one in args),
         interpreter=interpreter or sys.executable,
         directory=str(folder),

@@ -151,6 +151,7 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--retries", default=4, metavar="N")
     one.add_argument("--checkpoint-every", default=60.0, metavar="60s")
     one.add_argument("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
+    one.add_argument("--autolog", default="on", metavar="on|off", help="on: curves from frameworks, bars and prints")
     one.add_argument("--directory", metavar="PATH", help="the job's working directory (default: this one)")
     one.add_argument("--interpreter", metavar="PYTHON", help="the Python that runs it (default: this one)")
     one.add_argument("--wait", action="store_true", help="follow it to its end; Ctrl-C detaches")
@@ -160,7 +161,7 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
 _SPEC: Final = (
     *("name", "gpus", "learners", "gpus_per_learner", "cpus", "memory", "gpu_kind", "priority", "queue", "placement"),
     *("elastic", "framework", "epochs", "max_time", "outputs", "include", "env", "retries", "checkpoint_every"),
-    *("metric", "directory", "interpreter", "args"),
+    *("metric", "autolog", "directory", "interpreter", "args"),
 )
 
 

@@ -166,6 +166,8 @@ class JobSpec:
     retries: int = field(default=4, metadata=rule(least=0, most=1000))
     outputs: tuple[str, ...] = field(default=(), metadata=rule(longest=200))
     metric_patterns: tuple[str, ...] = field(default=(), metadata=rule(longest=50))
+    autolog: bool = True
+    """Curves and progress without a changed line: from frameworks' callbacks, progress bars and printed lines."""
     command: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
     """Arguments for the script, after its name."""
     interpreter: str | None = field(default=None, metadata=_PATH)

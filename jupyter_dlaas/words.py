@@ -27,6 +27,7 @@ __all__ = [
     "job_name",
     "memory_bytes",
     "names",
+    "on_off",
     "priority",
     "sizes",
     "whole",
@@ -159,6 +160,16 @@ def priority(text: int | str) -> int:
     if not re.fullmatch(r"[+-]?\d{1,7}", said):
         raise Invalid(f"priority: {text!r} must be low, normal, high or a whole number")
     return int(said)
+
+
+def on_off(text: bool | str, *, option: str) -> bool:
+    """True for "on", False for "off"; true and false as they stand."""
+    said = str(text).strip().lower()
+    if said in ("on", "true"):
+        return True
+    if said in ("off", "false"):
+        return False
+    raise Invalid(f"{option}: {text!r} must be on or off")
 
 
 def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple[str, ...]:

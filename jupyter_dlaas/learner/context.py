@@ -42,8 +42,6 @@ class Context:
     """SIGTERM came."""
     at_end: list[Callable[[], dict[str, Any]]] = field(default_factory=list)
     """Called when user code ended or left; each gives fields of result.json."""
-    on_line: Callable[[dict[str, float]], None] | None = None
-    """Takes the numbers that `--metric` patterns found in printed lines."""
     started_s: float = field(default_factory=time.time)
 
     @property

@@ -28,6 +28,21 @@ class Meter:
         self._told_s = 0.0
         self._marks: list[tuple[float, int, int]] = []
         self._samples = 0
+        self._shown: tuple[int, int, int | None, float | None] | None = None
+        """Of a program without `run`'s loops: epoch, step, steps in all and fraction, as they were found."""
+
+    def show(self, epoch: int, epochs: int | None, step: int, steps: int | None, fraction: float | None) -> None:
+        """Tell what others found out: `steps` in all, or the fraction itself."""
+        self.epochs = epochs if epochs is not None else self.epochs
+        if self._marks and step < self._marks[-1][1]:
+            self._marks.clear()
+        self._shown = (epoch, step, steps, fraction)
+        self.tell(epoch, step)
+
+    def tell_last(self) -> None:
+        """What was shown last, whole: it may have come too soon after the one before to be written."""
+        if self._shown is not None:
+            self.tell(self._shown[0], self._shown[1], force=True)
 
     def step(self, epoch: int, step: int, samples: int) -> None:
         """A step began. Cheap: mostly one look at the clock."""
@@ -50,7 +65,11 @@ class Meter:
         rate = (step - first[1]) / lasted_s if lasted_s > 0 and step > first[1] else None
         samples = (self._samples - first[2]) / lasted_s if lasted_s > 0 and self._samples > first[2] else None
         steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
-        fraction = min(step / steps, 1.0) if steps else (epoch / self.epochs if self.epochs else None)
+        fraction = None
+        if self._shown is not None:
+            steps, fraction = self._shown[2:]
+        if fraction is None:
+            fraction = min(step / steps, 1.0) if steps else (epoch / self.epochs if self.epochs else None)
         progress = Progress(
             epoch=epoch,
             epochs=self.epochs,

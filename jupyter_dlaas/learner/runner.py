@@ -106,9 +106,9 @@ def _prepare(context: Context) -> None:
     if spec.cells:
         notebookisms.install(lambda: context.output_dir)
     if spec.metric_patterns and context.rank == 0:
-        from jupyter_dlaas.learner.running import log_printed
+        from jupyter_dlaas.learner.recording import Source, record_metrics
 
-        printed.listen(spec.metric_patterns, log_printed)
+        printed.listen(spec.metric_patterns, lambda found: record_metrics(found, source=Source.ASKED))
 
 
 def _told(message: dict[str, Any]) -> None:

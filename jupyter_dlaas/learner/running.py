@@ -20,7 +20,7 @@ from jupyter_dlaas.learner.seeds import derive, seed_all
 from jupyter_dlaas.runtime.manifests import Range
 from jupyter_dlaas.wire import DlaasError, encode
 
-__all__ = ["Batches", "Run", "log_printed", "run"]
+__all__ = ["Batches", "Run", "run", "run_of"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
 """Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
@@ -43,25 +43,19 @@ def run() -> Run:
     context = current()
     if context is None:
         return Run(None)
-    one = _run_of(context)
+    one = run_of(context)
     context.control.state(uses_run=True)
     return one
 
 
-def _run_of(context: Context) -> Run:
+def run_of(context: Context) -> Run:
+    """The run of this job, also of a program that never asks for it."""
     if not _runs:
         _runs.append(Run(context))
     return _runs[0]
 
 
 _runs: list[Run] = []
-
-
-def log_printed(found: dict[str, float]) -> None:
-    """Take numbers that `--metric` patterns found in printed lines."""
-    context = current()
-    if context is not None:  # a program that only prints does not take part in more than that
-        _run_of(context)._log(found, "log")
 
 
 class Run:
@@ -84,6 +78,8 @@ class Run:
         self._has_begun = self._is_looping = self._saw_stop = False
         self._wants_checkpoint = False
         self._counts_epochs = False
+        self.names_logged: set[str] = set()
+        """What `log` was called with so far."""
         self._share = 1
         self._base: values.Base = {}
         self._trained: list[Range] = []
@@ -116,6 +112,11 @@ class Run:
     def epoch(self) -> int:
         """The epoch that is being trained."""
         return self._epoch
+
+    @property
+    def is_looping(self) -> bool:
+        """True once the program went into a loop of `epochs` or `batches`: then these say where training is."""
+        return self._is_looping
 
     @property
     def device(self) -> Any:
@@ -402,17 +403,26 @@ class Run:
             self._meet()
             means: Sequence[float] = self._gang.mean(list(found.values()), float(self._share))
             found = dict(zip(found, means, strict=True))
-        self._log(found, "run")
+        self.names_logged.update(found)
+        self.record(found, step=self._step, epoch=self._epoch, source="run")
 
-    def _log(self, found: dict[str, float], source: str) -> None:
+    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
+        """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""
         # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
         if self._resume is None:
-            self._metrics.log(found, step=self._step, epoch=self._epoch, source=source)
+            self._metrics.log(found, step=step, epoch=epoch, source=source)
+
+    def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
+        """Show progress that was found elsewhere, unless this run's own loops tell it."""
+        if not self._is_looping:
+            self._meter.show(epoch, epochs, step or 0, steps, fraction)
 
     def _end(self) -> dict[str, Any]:
         """What result.json should tell of this run."""
         if self._has_begun:
             self._meter.tell(self._epoch + 1, self._step, force=True)
+        else:
+            self._meter.tell_last()
         found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
         if self.rank == 0:
             found["trained"] = [encode(one) for one in self._trained]

@@ -83,6 +83,7 @@ _TOLD: Final = (
     argument("--framework", metavar="NAME", help="torch, jax, tensorflow (default: found from the imports)"),
     argument("--epochs", metavar="N", help="how many there will be, for the progress bar"),
     argument("--metric", metavar="REGEX", action="append", help="read a metric from printed lines: 'loss: ([0-9.]+)'"),
+    argument("--autolog", metavar="on|off", help="on (default): curves from frameworks, progress bars and prints"),
 )
 _HOW: Final = (
     argument("--dry-run", action="store_true", help="show the program, what would go with it, the estimate; and stop"),

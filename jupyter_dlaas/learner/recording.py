@@ -1,0 +1,236 @@
+"""Curves and progress without a changed line: the one door for tqdm, printed lines, writers and frameworks' callbacks.
+
+Who says more exactly wins: `run.log`, then `--metric` patterns, then callbacks of a framework, then a SummaryWriter,
+then what was recognised in the log. A curve that came from one of them is not drawn a second time from one below it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final
+
+from jupyter_dlaas.learner.context import Context, current
+from jupyter_dlaas.learner.metrics import number_of
+from jupyter_dlaas.learner.running import Run, run_of
+
+__all__ = ["NAMES_MOST", "Recorder", "Source", "key_of", "leading", "record_metrics", "record_progress"]
+
+NAMES_MOST: Final = 50
+"""Distinct curves that are made without being asked for."""
+
+_POINTS_PER_S: Final = 20.0
+_BURST: Final = 2000
+
+
+class Source(StrEnum):
+    """Where a number comes from, highest first. The value is what metrics.jsonl says."""
+
+    RUN = "run"
+    ASKED = "asked"
+    CALLBACK = "callback"
+    WRITER = "tensorboard"
+    LOG = "log"
+
+    @property
+    def rank(self) -> int:
+        return _ORDER.index(self)
+
+
+_ORDER: Final = tuple(Source)
+_SAME: Final[Mapping[str, str]] = {
+    "validation": "val", "valid": "val", "dev": "val", "training": "train", "tr": "train", "testing": "test",
+    "acc": "accuracy", "losses": "loss", "average": "", "avg": "", "mean": "", "epoch": "", "running": "", "lr": "rate",
+    "learning": "", "eval": "val", "evaluation": "val",
+}  # fmt: skip
+
+
+def key_of(name: str) -> tuple[str, ...]:
+    """What two names of one curve share: "Loss/train", "train_loss" and "Training loss" are the same."""
+    parts = re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    kept = {_SAME.get(part, part) for part in parts} - {"", "train"}
+    return tuple(sorted(kept)) or tuple(parts)
+
+
+def record_metrics(
+    values: Mapping[str, Any], *, source: Source = Source.CALLBACK, step: int | None = None, epoch: int | None = None
+) -> None:
+    """Add a point to curves, where this process is rank 0 of a job; else nothing happens. Never raises for a value.
+
+    `step` counts over the whole training; None: where `record_progress` said that training is.
+    """
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.metrics(values, source, step, epoch)
+
+
+def record_progress(
+    *,
+    source: Source = Source.CALLBACK,
+    epoch: int | None = None,
+    epochs: int | None = None,
+    step: int | None = None,
+    steps: int | None = None,
+    fraction: float | None = None,
+) -> None:
+    """Say how far training is. `epoch`: how many are done (the first one that is trained is 0); `steps`: in all."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.progress(source, epoch, epochs, step, steps, fraction)
+
+
+@contextmanager
+def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
+    """While a framework trains, nothing below it is recorded: what it prints and writes are the same numbers."""
+    recorder = _recorder()
+    if recorder is None:
+        yield
+        return
+    recorder.leaders.append(source.rank)
+    try:
+        yield
+    finally:
+        recorder.leaders.remove(source.rank)
+
+
+_recorders: list[tuple[Context, Recorder]] = []
+
+
+def _recorder() -> Recorder | None:
+    context = current()
+    if context is None or context.rank:
+        return None
+    if not _recorders or _recorders[0][0] is not context:
+        made = Recorder(run_of(context), does_log=_logs_itself(context))
+        context.at_end.append(made.end)
+        _recorders[:] = [(context, made)]
+    return _recorders[0][1]
+
+
+def _logs_itself(context: Context) -> bool:
+    """Whether the program means to use run.log: then what it prints is for people."""
+    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+    names = re.findall(r"(\w+)\s*=\s*(?:\w+\.)*run\(\)", text)
+    return any(re.search(rf"\b{name}\.log\(", text) for name in names)
+
+
+class Recorder:
+    """What is recorded of one learner, by precedence. May be called from any thread."""
+
+    def __init__(self, run: Run, *, does_log: bool = False) -> None:
+        self.leaders: list[int] = []
+        """Ranks of the sources that lead now."""
+        self._run = run
+        self._does_log = does_log
+        self._lock = threading.Lock()
+        self._best: dict[tuple[str, ...], int] = {}
+        """Curve -> rank of the highest source that it came from."""
+        self._names: set[str] = set()
+        self._told_by = Source.LOG.rank
+        self._epoch = 0
+        self._step: int | None = None
+        self._last: dict[str, tuple[int, int]] = {}
+        """Name -> its last step, and what is added since a count began anew."""
+        self._tokens, self._filled_s = float(_BURST), time.monotonic()
+        self._held: tuple[dict[str, float], int, int, Source] | None = None
+
+    def metrics(self, values: Mapping[str, Any], source: Source, step: int | None, epoch: int | None) -> None:
+        with self._lock:
+            found = {}
+            for name, value in values.items():
+                if self._may(name, source) and (number := _number(name, value)) is not None:
+                    found[name] = number
+            if found:
+                self._take(found, source, step, epoch)
+
+    def _may(self, name: str, source: Source) -> bool:
+        logged = self._run.names_logged
+        if source is Source.LOG and (logged or self._does_log):
+            return False
+        if any(rank < source.rank for rank in self.leaders) and source is not Source.ASKED:
+            return False
+        key = key_of(name)
+        if logged and key in {key_of(one) for one in logged}:
+            return False
+        if self._best.get(key, source.rank) < source.rank:
+            return False
+        if name not in self._names:
+            if source.rank > Source.ASKED.rank and len(self._names) >= NAMES_MOST:
+                return False
+            self._names.add(name)
+        self._best[key] = source.rank
+        return True
+
+    def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None) -> None:
+        at = self._run.step if self._run.is_looping else step if step is not None else self._step
+        counts = at is None
+        if at is None:
+            at = 1 + max((self._last[name][0] for name in found if name in self._last), default=-1)
+        base = 0
+        for name in found:
+            last, added = self._last.get(name, (-1, 0))
+            if not counts and at + added < last:  # a second training counts from 0 again
+                added = last
+            base = max(base, added)
+        at += base
+        for name in found:
+            self._last[name] = (at, base if not counts else 0)
+        where = self._run.epoch if self._run.is_looping else self._epoch if epoch is None else epoch
+        if self._has_token(source):
+            self._write(found, at, where, source)
+        else:
+            held = self._held[0] if self._held is not None else {}
+            self._held = (held | found, at, where, source)
+
+    def _has_token(self, source: Source) -> bool:
+        """At most so many points a second, after a burst: a program may print each of a million steps."""
+        if source is Source.ASKED:
+            return True
+        now = time.monotonic()
+        self._tokens = min(_BURST, self._tokens + (now - self._filled_s) * _POINTS_PER_S)
+        self._filled_s = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _write(self, found: dict[str, float], step: int, epoch: int, source: Source) -> None:
+        self._held = None
+        self._run.record(found, step=step, epoch=epoch, source="log" if source is Source.ASKED else source)
+
+    def progress(
+        self,
+        source: Source,
+        epoch: int | None,
+        epochs: int | None,
+        step: int | None,
+        steps: int | None,
+        fraction: float | None,
+    ) -> None:
+        with self._lock:
+            if source.rank > self._told_by or any(rank < source.rank for rank in self.leaders):
+                return
+            self._told_by = source.rank
+            if epoch is not None:
+                self._epoch = epoch
+            if step is not None:
+                self._step = step
+            self._run.show(self._epoch, epochs, self._step, steps, fraction)
+
+    def end(self) -> dict[str, Any]:
+        """The points that were held back last: a curve must end where the training did."""
+        with self._lock:
+            if self._held is not None:
+                self._write(*self._held)
+            return {}
+
+
+def _number(name: str, value: Any) -> float | None:
+    try:
+        return number_of(name, value)
+    except (TypeError, ValueError, RuntimeError):  # a text, a tensor of many elements, one without data
+        return None
