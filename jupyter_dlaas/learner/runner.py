@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from jupyter_dlaas.learner import notebookisms, printed, seeds
+from jupyter_dlaas.learner import notebookisms, prelude, printed, seeds
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -126,7 +126,7 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
     sys.modules["__main__"] = module
     context.script = module.__dict__
     try:
-        exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what it is for
+        prelude.execute(script, module.__dict__, context)
         _join_threads()
     except Leave:
         return 0, {"outcome": "left", "code": 0, "failure": None}
