@@ -1,0 +1,77 @@
+"""Real kernels for the corpus: cells are run in them as by a page, and between the cells they are looked at."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import KernelManager
+
+from tests.notebook_e2e.rooms import Kernel, Outcome, environment
+
+__all__ = ["CellRaised", "Room", "room"]
+
+FIGURES = Path(__file__).with_name("figures.py")
+
+
+class CellRaised(Exception):
+    """A cell of the notebook raised, or took too long."""
+
+    def __init__(self, cell: int, outcome: Outcome) -> None:
+        super().__init__(f"cell {cell}: {outcome.ename}: {outcome.evalue}"[:600])
+        self.outcome = outcome
+
+
+class Room:
+    """One kernel in a folder of its own."""
+
+    def __init__(self, kernel: Kernel, folder: Path, timeout_s: float) -> None:
+        self.kernel = kernel
+        self.folder = folder
+        self.timeout_s = timeout_s
+
+    def run(self, source: str, cell: int) -> Outcome:
+        """Raises CellRaised, as a notebook stops at a cell that raises."""
+        outcome = self.kernel.run(source, timeout_s=self.timeout_s, cell_id=f"cell-{cell}", fails=True)
+        if outcome.status != "ok":
+            raise CellRaised(cell, outcome)
+        return outcome
+
+    def look(self, names: list[str] | None = None) -> dict[str, Any]:
+        """What the names hold (None: digests of all), and what a job must leave alone. Leaves no trace in the kernel."""
+        answer = self.folder / "look.pickle"
+        asked = f"__import__('runpy').run_path({str(FIGURES)!r})['look'](globals(), {names!r}, {str(answer)!r})"
+        client = self.kernel.client
+        said = client.execute_interactive(
+            asked,
+            silent=True,
+            store_history=False,
+            allow_stdin=False,
+            timeout=self.timeout_s,
+            output_hook=lambda _: None,
+        )["content"]
+        assert said["status"] == "ok", "\n".join(said.get("traceback", [])) or said
+        found: dict[str, Any] = pickle.loads(answer.read_bytes())
+        answer.unlink()
+        return found
+
+
+@contextmanager
+def room(site: Path, work: Path, timeout_s: float, **variables: str) -> Iterator[Room]:
+    """A kernel whose pool is the site's, in the working directory `work`."""
+    manager = KernelManager()
+    assert manager.kernel_spec is not None
+    manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    with (work.parent / f"{work.name}.log").open("wb") as log:
+        manager.start_kernel(
+            cwd=str(work), env={**environment(site), "JUPYTER_DLAAS_WARM": "1", **variables}, stdout=log, stderr=log
+        )
+    kernel = Kernel(manager)
+    try:
+        yield Room(kernel, work.parent, timeout_s)
+    finally:
+        kernel.close()

@@ -1,0 +1,241 @@
+"""One notebook, as it is and with `%%train` on its training cell: does it train as a job, with the same numbers?
+
+Nothing is marked in the notebook: what a name holds is read before and after the training cell, and whatever the cell
+bound or changed that has numbers in it (weights, arrays, estimators, losses) is asked back with `-o` and compared.
+Numbers that are others each time the notebook itself is run (times, unseeded ones) are found by running it again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.protocol import JobView
+from tests.corpus.comparing import Comparison, compare
+from tests.corpus.figures import Leaf
+from tests.corpus.kernels import CellRaised, Room, room
+from tests.corpus.reading import Notebook
+from tests.notebook_e2e.rooms import Outcome, Pool
+
+__all__ = ["Result", "Runner"]
+
+TIMEOUT_S: Final = 300.0
+STEADY: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+"""One thread: the order in which numbers are added up depends on how many there are."""
+_ADVICE: Final = re.compile(r"(--with-cell \d+) runs the cell again")
+_WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures"})
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What was found about one notebook."""
+
+    path: str
+    cell: int = 0
+    ran: bool = False
+    """The notebook itself ran, up to its training cell and with it."""
+    trained: bool = False
+    """The job completed."""
+    error: str = ""
+    """Why one of them did not."""
+    repeats: bool | None = None
+    """False: the notebook gives other weights each time, so that there is nothing to hold a job against."""
+    same: bool | None = None
+    identical: bool = False
+    largest_difference: float = 0.0
+    compared: int = 0
+    """Arrays and numbers that were held against each other."""
+    differing: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    """Numbers that the notebook itself does not repeat."""
+    names: list[str] = field(default_factory=list)
+    not_brought: dict[str, str] = field(default_factory=dict)
+    advice_taken: str = ""
+    """With this option, which the job itself named, the numbers are the same."""
+    metrics: list[str] = field(default_factory=list)
+    progress: str = ""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    kernel_changed: list[str] = field(default_factory=list)
+    """What `%%train` left behind in the kernel, beside the names that it was to bring."""
+    job: str = ""
+    directory: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def shows(self) -> bool:
+        """A curve or progress, without a changed line."""
+        return bool(self.metrics or self.progress)
+
+    @property
+    def is_good(self) -> bool:
+        """It trains as a job, and the numbers are the notebook's where that repeats its own."""
+        return self.trained and (self.same is True or self.repeats is False) and not self.kernel_changed
+
+
+@dataclass
+class _Own:
+    """What the notebook itself gave."""
+
+    names: list[str]
+    drivers: list[str]
+    weighty: frozenset[str]
+    figures: dict[str, Leaf]
+
+
+class Runner:
+    """Runs notebooks in one pool, which ends with `close`. May be used from several threads."""
+
+    def __init__(self, folder: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.pool = Pool(folder)
+        self.timeout_s = timeout_s
+        self._count = 0
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def run(self, notebook: Notebook) -> Result:
+        """Never raises for what a notebook may do: that is told in the result."""
+        result = Result(path=str(notebook.path), cell=notebook.training)
+        with _timed(result, "all"):
+            try:
+                with _timed(result, "notebook"):
+                    own = self._as_it_is(notebook)
+                result.ran = True
+            except (CellRaised, AssertionError) as error:
+                result.error = f"the notebook itself: {error}"
+                return result
+            try:
+                self._with_job(notebook, own, result)
+            except (CellRaised, AssertionError) as error:
+                result.error = str(error)
+        return result
+
+    def _with_job(self, notebook: Notebook, own: _Own, result: Result) -> None:
+        names = [name for name in own.names if name not in own.drivers] or own.drivers
+        if not own.weighty & set(names):
+            names = own.names
+        with _timed(result, "job"):
+            found = self._as_job(notebook, names, notebook.options, result)
+        wanted = _of(own.figures, [name for name in names if name not in result.not_brought])
+        compared = compare(wanted, found)
+        if not compared.is_same:
+            with _timed(result, "again"):
+                again = self._as_it_is(notebook, names)
+            result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
+            steady = {path for path in (*wanted, *found) if path not in set(result.unsteady)}
+            judged = [path for path in wanted if _name(path) in own.weighty] or list(wanted)
+            result.repeats = any(path in steady for path in judged)
+            compared = compare(_only(wanted, steady), _only(found, steady))
+        self._tell(result, compared)
+        advice = {text for code, note in result.notes if code == "earlier_training" for text in _ADVICE.findall(note)}
+        if result.same is False and advice and not notebook.options:
+            options = " ".join(sorted(advice))
+            other = Result(path=result.path)
+            found = self._as_job(notebook, names, options, other)
+            advised = compare(_only(wanted, steady), _only(found, steady))
+            if advised.is_same:
+                result.advice_taken = options
+                self._tell(result, advised)
+
+    @staticmethod
+    def _tell(result: Result, compared: Comparison) -> None:
+        result.same = compared.is_same if compared.compared and result.repeats is not False else None
+        result.repeats = True if result.same else result.repeats
+        result.identical = compared.is_identical
+        result.largest_difference = compared.largest
+        result.compared = compared.compared
+        result.differing = list(compared.differing)
+
+    # -------------------------------------------------------------------------------------------------- the two ways
+
+    def _as_it_is(self, notebook: Notebook, names: list[str] | None = None) -> _Own:
+        with self._room(notebook) as here:
+            for cell in notebook.order:
+                here.run(notebook.cells[cell - 1], cell)
+            before = here.look()
+            here.run(notebook.source, notebook.training)
+            after = here.look()
+            if names is None:
+                names = [n for n, seen in after["digests"].items() if seen and seen != before["digests"].get(n)]
+            figures = here.look(names)["figures"]
+        return _Own(names, after["drivers"], frozenset(after["has_weights"]), figures)
+
+    def _as_job(self, notebook: Notebook, names: list[str], options: str, result: Result) -> dict[str, Leaf]:
+        with self._room(notebook) as here:
+            here.run("%load_ext jupyter_dlaas", 0)
+            for cell in notebook.order:
+                here.run(notebook.cells[cell - 1], cell)
+            before = here.look()
+            said = here.run(_train_cell(notebook.source, names, options), notebook.training)
+            after = here.look()
+            result.kernel_changed = _changed(before, after, names)
+            view = self._view_of(said)
+            self._describe(view, result)
+            result.names = names
+            result.not_brought = {name: "not brought back" for name in names if name not in view.results}
+            figures: dict[str, Leaf] = here.look([name for name in names if name in view.results])["figures"]
+        return figures
+
+    def _view_of(self, said: Outcome) -> JobView:
+        return self.pool.client.without_start().job(said.job["id"])
+
+    def _describe(self, view: JobView, result: Result) -> None:
+        client = self.pool.client.without_start()
+        result.job, result.directory = view.id, view.directory
+        result.trained = view.state == "COMPLETED"
+        result.metrics = sorted(client.curves(view.id))
+        progress = view.progress
+        if progress is not None and (progress.fraction is not None or progress.step or progress.epoch):
+            result.progress = f"epoch {progress.epoch}/{progress.epochs}, step {progress.step}, {progress.fraction}"
+        result.notes = [(note.code, note.text) for note in view.notes]
+
+    @contextmanager
+    def _room(self, notebook: Notebook) -> Iterator[Room]:
+        self._count += 1
+        work = self.pool.folder / f"room-{self._count}-{id(notebook):x}" / "work"
+        work.parent.mkdir(parents=True)
+        notebook.lay_out(work)
+        with room(self.pool.folder, work, self.timeout_s, **STEADY) as one:
+            yield one
+
+
+def _train_cell(source: str, names: list[str], options: str) -> str:
+    outputs = f" -o {','.join(names)}" if names else ""
+    head, _, body = source.partition("\n") if source.startswith("%%train") else ("%%train", "", source)
+    return f"{head} {options}{outputs} --wait\n{body}"
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any], names: list[str]) -> list[str]:
+    """What is another than before, beside the names that were asked for."""
+    asked = set(names)
+    found = [what for what in before if what not in _WARNED and before[what] != after[what]]
+    for kind in ("ids", "digests"):
+        one, other = before[kind], after[kind]
+        found += [f"{kind}: {n}" for n in sorted({*one, *other} - asked) if one.get(n) != other.get(n)]
+    return found
+
+
+def _name(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def _of(figures: Mapping[str, Leaf], names: list[str]) -> dict[str, Leaf]:
+    return {path: leaf for path, leaf in figures.items() if _name(path) in names}
+
+
+def _only(figures: Mapping[str, Leaf], paths: set[str]) -> dict[str, Leaf]:
+    return {path: leaf for path, leaf in figures.items() if path in paths}
+
+
+@contextmanager
+def _timed(result: Result, what: str) -> Iterator[None]:
+    start_s = time.monotonic()
+    try:
+        yield
+    finally:
+        result.seconds[what] = round(time.monotonic() - start_s, 2)
