@@ -1,4 +1,4 @@
-"""`python -m tests.corpus NOTEBOOK|FOLDER… [--cell N] [--json]`: does each notebook train as a job, with its own numbers?
+"""`python -m tests.corpus NOTEBOOK|FOLDER… [--cell N] [--json]`: does it train as a job, with the same numbers?
 
 Works for anybody's notebooks (`.ipynb`) as for those beside this file. Each runs in a copy of its folder.
 """

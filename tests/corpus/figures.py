@@ -1,4 +1,4 @@
-"""Run inside of a notebook's kernel, between its cells: what its names hold, as numbers that another process can compare.
+"""Run inside of a notebook's kernel, between its cells: what its names hold, as numbers to be compared elsewhere.
 
 Loaded by `runpy.run_path`, so that nothing of it stays in the kernel. Imports nothing but the standard library; looks
 at what is imported already. A leaf is (kind, dtype, shape, bytes), found at a path such as "model.fc.weight".

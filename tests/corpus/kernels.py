@@ -42,7 +42,7 @@ class Room:
         return outcome
 
     def look(self, names: list[str] | None = None) -> dict[str, Any]:
-        """What the names hold (None: digests of all), and what a job must leave alone. Leaves no trace in the kernel."""
+        """What the names hold (None: digests of all), and what a job must leave alone. Leaves no trace there."""
         answer = self.folder / "look.pickle"
         asked = f"__import__('runpy').run_path({str(FIGURES)!r})['look'](globals(), {names!r}, {str(answer)!r})"
         client = self.kernel.client

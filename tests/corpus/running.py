@@ -123,11 +123,12 @@ class Runner:
             found = self._as_job(notebook, names, notebook.options, result)
         wanted = _of(own.figures, [name for name in names if name not in result.not_brought])
         compared = compare(wanted, found)
+        steady = {*wanted, *found}
         if not compared.is_same:
             with _timed(result, "again"):
                 again = self._as_it_is(notebook, names)
             result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
-            steady = {path for path in (*wanted, *found) if path not in set(result.unsteady)}
+            steady -= set(result.unsteady)
             judged = [path for path in wanted if _name(path) in own.weighty] or list(wanted)
             result.repeats = any(path in steady for path in judged)
             compared = compare(_only(wanted, steady), _only(found, steady))
