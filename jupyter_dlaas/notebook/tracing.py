@@ -144,6 +144,7 @@ class Tracer:
         self._hold(effects, flow)
         touches = self._touches(effects, behaviour if uses else Behaviour(), uses, statement)
         fits, trained, trains = self._training(effects, uses)
+        asks = self._asks(node, uses)  # before the statement's own bindings: it may bind a function anew that it calls
         self._remember(node, flow, reads)
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
@@ -170,7 +171,7 @@ class Tracer:
             trains=trains,
             trained=trained,
             fits=fits,
-            foreign=statement.foreign or self._asks(node, uses),
+            foreign=statement.foreign or asks,
             calls=effects.calls,
             changes=changes,
         )
@@ -186,6 +187,7 @@ class Tracer:
         """What the names bound here read when they are used, and what kind of thing they are."""
         late = joined([flow.late, self._late_of(reads)])
         is_plain = _binds_plain(node)
+        wrapped = self._wrapped(node)
         for name in flow.binds:
             self.seen.add(name)
             self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
@@ -208,8 +210,8 @@ class Tracer:
                     self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
                 self.behaviours[name] = behaviour_of(function)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
-                self._wrapped(name, call)  # `step = jax.jit(step)`, `f = partial(g, 2)`
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
+                self.behaviours[name], self.globals_of[name] = wrapped
             case ast.Import(names=names):
                 for alias in names:
                     bound = alias.asname or alias.name.partition(".")[0]
@@ -225,11 +227,13 @@ class Tracer:
             case _:
                 return
 
-    def _wrapped(self, name: str, call: ast.Call) -> None:
-        inner = [a.id for a in call.args if isinstance(a, ast.Name) and a.id in self.behaviours]
-        if inner:
-            self.behaviours[name] = self.behaviours[inner[0]]
-            self.globals_of[name] = self.globals_of.get(inner[0], frozenset())
+    def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
+        """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`."""
+        args = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+        for arg in args:
+            if isinstance(arg, ast.Name) and arg.id in self.behaviours:
+                return self.behaviours[arg.id], self.globals_of.get(arg.id, frozenset())
+        return None
 
     # what is changed
     def _hold(self, effects: Effects, flow: Flow) -> None:
