@@ -1,0 +1,340 @@
+"""Numbers that training programs print, recognised: "Epoch 3/10, train loss: 0.52 | val acc: 92.3%". Pure.
+
+A number counts when its name holds a word that people use for what they watch (loss, accuracy, F1 …), or when it is
+named on a line that says which epoch or step it is about. Sizes, times, paths, versions and prose do not count.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from jupyter_dlaas.learner.tables import Columns, header_of
+from jupyter_dlaas.learner.wording import (
+    ASIDE,
+    COUNTERS,
+    EPOCHS,
+    FILLERS,
+    NEVER,
+    PHASES,
+    is_metric,
+    may_matter,
+    name_of,
+    words_of,
+)
+
+__all__ = ["Found", "Recogniser"]
+
+_LONGEST: Final = 1000
+_NAME_WORDS_MOST: Final = 5
+
+_NUMBER: Final = (
+    r"(?<![\w.@])(?<![A-Za-z]-)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)"
+    r"|(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)"
+)
+_NUMBERS: Final = re.compile(_NUMBER, re.IGNORECASE)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08+")
+_BAR: Final = re.compile(r"\d%\||\bit/s\b|\bs/it\b")
+_WRAPPED: Final = re.compile(
+    rf"\b(?:tensor|array|Array|(?:np|numpy|jnp)\.\w+)\(\s*\[?\s*({_NUMBER})\s*\]?\s*(?:,[^()]*(?:<[^>]*>)?[^()]*)?\)"
+)
+_BLANKS: Final = re.compile(
+    r"https?://\S+"
+    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}[T ]?"
+    r"|\b\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:\s*[ap]m\b)?"
+    r"|\S*\.(?:pth?|ckpt|h5|hdf5|py|csv|tsv|png|jpe?g|json|ya?ml|txt|zip|gz|tar|keras|safetensors|np[yz]|pkl|joblib|log|pdf|onnx|bin)\b\S*"
+    r"|(?<!\S)(?:\.{0,2}|~|\w+)/\S*[A-Za-z_]\S*/\S*"
+    r"|\bv?\d+\.\d+\.\d+\S*",
+    re.IGNORECASE,
+)
+_LEVEL: Final = re.compile(
+    r"^\W*(?:[IWE]\d{4}\s+(?:\d+\s+)?\S+\]\s*|\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?\b\s*[-:|\]]*\s*(?:[\w.]+:(?=\S))?)",
+)
+_LEADING: Final = (
+    # "[3, 2000] loss: …": epoch and step
+    (re.compile(r"^\s*\[\s*(?P<epoch>\d+)\s*,\s*(?P<step>\d+)\s*\]"), "epoch"),
+    # "[0/5][50/1583] Loss_D: …"
+    (
+        re.compile(
+            r"^\s*\[\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\]\s*\[\s*(?P<step>\d+)\s*/\s*(?P<steps>\d+)\s*\]"
+        ),
+        "epoch",
+    ),
+    # "[3/10] loss: …", "3/10: loss …"
+    (re.compile(r"^\s*\[?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\]?(?=[\s:,|-])"), "either"),
+    # "[10]	train-rmse:…", "7: loss …", "7 [D loss: …"
+    (re.compile(r"^\s*\[\s*(?P<step>\d+)\s*\]"), "step"),
+    (re.compile(r"^\s*(?P<step>\d+)\s*(?::|\s\[|\s-\s|\s\|)(?=\s*\S)"), "step"),
+)
+_TOTAL: Final = re.compile(r"\s*(?:/|of|out of)\s*(\d+)(?![\w.]*[A-Za-z])", re.IGNORECASE)
+_BEHIND: Final = re.compile(r"\s*\]?\s*[\[(]\s*(\d+)\s*/\s*(\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?\s*[\])]")
+_RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
+_PERCENT: Final = re.compile(r"\s*%")
+_UNIT: Final = re.compile(
+    r"\s*(?:s|secs?|seconds?|ms|us|µs|ns|m|mins?|minutes?|h|hrs?|hours?|days?|[KMGT]i?B|bytes?|B|it/s|x|px|fps|GFLOPs?"
+    r"|(?:samples?|images?|examples?|tokens?|items?|imgs?|batches|steps)(?:/s(?:ec)?)?|/s(?:ec)?|Hz|W|params?|parameters"
+    r"|times?|classes|epochs?|files?|rows|layers|workers|GPUs?)\b(?!\s*[:=])"
+)
+_JOINED: Final = re.compile(r"^(?:.*(?<![\w']))?\(?['\"]([^'\"]+)['\"]\s*,\s*$", re.DOTALL)
+_SEPARATOR: Final = re.compile(
+    r"\s*(?::=|==|:|=|->|=>|→|≈|~|\bis\b|\bwas\b|\bof\b|\bat\b)\s*[\"'({]?\s*$", re.IGNORECASE
+)
+_LIST: Final = re.compile(r"[:=]\s*[\[(]\s*$")
+_DELIMITER: Final = re.compile(
+    r"[,;|\t{}\[\]—–•·*]|\s-+\s|(?<!al)(?<!vg)(?<!cc)\.\s|\)\s*:|\s{3,}(?=\S)|(?<=\))\s|&&|\band\b|\bwith\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one line says. `step` counts within the epoch where `epoch` is known, else over all."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    steps: int | None = None
+
+    @property
+    def says_nothing(self) -> bool:
+        return not self.values and self.epoch is None and self.step is None
+
+
+@dataclass(slots=True)
+class _Line:
+    values: dict[str, float] = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
+    phase: str = ""
+
+    @property
+    def has_counter(self) -> bool:
+        return bool(self.at)
+
+    def put(self, **counts: int | None) -> None:
+        for name, value in counts.items():
+            if value is not None:
+                self.at.setdefault(name, value)
+
+
+class Recogniser:
+    """Reads a program's lines, one by one. Keeps nothing but the header of the table that it is in."""
+
+    def __init__(self) -> None:
+        self._columns: Columns | None = None
+
+    def read(self, text: str) -> Found | None:
+        """What a line says; None: nothing."""
+        if len(text) > _LONGEST:
+            return None
+        if self._columns is not None:
+            row = self._columns.row(text)
+            if row is not None:
+                return Found(row.values, epoch=row.epoch, step=row.step)
+        if not may_matter(text):
+            return None
+        text = _COLOURS.sub("", text)
+        if _BAR.search(text):
+            return None
+        columns = header_of(text)
+        if columns is not None:
+            self._columns = columns
+            return None
+        line = _read(_plain(text))
+        found = Found(line.values, **line.at)
+        return None if found.says_nothing else found
+
+
+def _plain(text: str) -> str:
+    """The line without what looks like numbers and is none: dates, times, paths, versions; and without its prefix."""
+    text = re.sub(r"第\s*(\d+)\s*(?:轮|次|代)?", r" epoch \1 ", text)
+    text = text.replace("：", ": ").replace("，", ", ").replace("\u00a0", " ")
+    text = _BLANKS.sub(" ", text)
+    if not text.lstrip().startswith(("[D ", "[G ")):
+        text = _LEVEL.sub("", text, count=1)
+    return _WRAPPED.sub(r"\1", text)
+
+
+def _read(text: str) -> _Line:
+    line = _Line()
+    start = _leading(text, line)
+    numbers = list(_NUMBERS.finditer(text, start))
+    _counters(text, start, numbers, line)
+    used = start  # up to here the line is told
+    segment = start  # where the clause began that the number stands in
+    for at, match in enumerate(numbers):
+        if match.start() < used:
+            continue
+        gap = text[used : match.start()]
+        cut = max((found.end() for found in _DELIMITER.finditer(gap)), default=0)
+        joined = _JOINED.match(gap)
+        if joined:
+            name, is_said = joined[1], True
+        else:
+            name, is_said = gap[cut:], False
+        if cut:
+            segment = used + cut
+            line.phase = _label(gap[:cut]) or line.phase
+        used = _take(text, match, name, text[segment : match.start()], line, is_said=is_said)
+        if at + 1 < len(numbers) and used > numbers[at + 1].start():
+            segment = used
+    return line
+
+
+def _leading(text: str, line: _Line) -> int:
+    """Counters without a name at the begin of a line; returns where they end."""
+    for pattern, kind in _LEADING:
+        match = pattern.match(text)
+        if match is None:
+            continue
+        counts = {name: int(value) for name, value in match.groupdict().items() if value is not None}
+        if kind == "either" and (counts["epoch"] > counts["epochs"] or "━" in text or "[=" in text):
+            counts = {"step": counts["epoch"], "steps": counts["epochs"]} if counts["epoch"] <= counts["epochs"] else {}
+        line.put(**counts)
+        return match.end() if counts else 0
+    return 0
+
+
+def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) -> None:
+    """Epochs and steps, before all else: a line that says where training is may name its numbers as it likes."""
+    end = start
+    for match in numbers:
+        if match.start() < end:
+            continue
+        kind = _counter_of(text[end : match.start()])
+        behind = match.end()
+        end = behind
+        if kind == "epoch" and re.fullmatch(r"\d+\.\d+", match[0]):  # "'epoch': 0.32": so far into the first
+            line.put(epoch=int(float(match[0])))
+        if kind is None or not match[0].isdigit():
+            continue
+        total = _TOTAL.match(text, behind)
+        if kind.endswith("s") and not total:  # "Epochs: 20" says how many there will be
+            continue
+        most = int(total[1]) if total else None
+        end = total.end() if total else behind
+        if kind.startswith("epoch"):
+            line.put(epoch=int(match[0]), epochs=most)
+        else:
+            line.put(step=int(match[0]), steps=most)
+        samples = _BEHIND.match(text, end)
+        if samples and kind.startswith("epoch"):  # "Train Epoch: 1 [6400/60000 (11%)]"
+            line.put(step=int(samples[1]), steps=int(samples[2]))
+            end = samples.end()
+
+
+def _counter_of(gap: str) -> str | None:
+    """Whether a number behind this text is an epoch or a step ("epochs", "steps" where the word has an s)."""
+    gap = re.sub(r"(['\"])\s*,\s*$", r"\1", gap)
+    stripped = re.sub(r"[\s:=#.\[(\"'\-_>第]+$", "", gap)
+    word = re.search(r"[^\W\d_]+$", stripped)
+    if word is None:
+        return None
+    said = word[0].lower()
+    before = words_of(stripped[: word.start()])[-1:]
+    if before and before[0] in ASIDE:
+        return None
+    many = "s" if said.endswith("s") else ""
+    return f"epoch{many}" if said in EPOCHS else f"step{many}" if said in COUNTERS else None
+
+
+def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, *, is_said: bool) -> int:
+    """Judge one number by its name; returns up to where the line is told now."""
+    end = match.end()
+    if _counter_of(name) is not None and match[0].replace(".", "", 1).isdigit():
+        total = _TOTAL.match(text, end)
+        end = total.end() if total else end
+        samples = _BEHIND.match(text, end)
+        return samples.end() if samples else end
+    if _LIST.search(name):
+        closing = text.find("]", end)
+        return closing + 1 if closing >= 0 else end
+    separator = _SEPARATOR.search(name)
+    bare = name[: separator.start()] if separator else name
+    words = words_of(bare)
+    phase = _phase_of(bare, words)
+    value, end = _value(text, match)
+    told = [word for word in words if word not in FILLERS]
+    if not is_metric(told) and separator:
+        told, phase = _of_clause(clause, told, phase)
+    if not told or len(told) > _NAME_WORDS_MOST or any(word in NEVER for word in told):
+        if phase and not line.values.get(phase):
+            line.phase = phase
+        return end
+    is_float = not match[0].lstrip("+-").isdigit()
+    is_known = is_metric(told)
+    is_named = bool(separator) or is_said
+    has_unit = _UNIT.match(text, match.end()) is not None
+    if has_unit or not (
+        (is_known and (is_named or is_float or line.has_counter or end > match.end()))
+        or (line.has_counter and is_named and is_float and "(" not in bare and not ASIDE.intersection(told))
+        or (line.has_counter and is_float and [phase] == [PHASES.get(word) for word in told])
+    ):
+        return end
+    if phase:
+        line.phase = phase
+    elif line.phase and is_known and not {"lr", "rate"} & set(told) and not set(told) & set(PHASES):
+        told = [line.phase, *told]
+    line.values.setdefault(name_of(told), value)
+    samples = _BEHIND.match(text, end)
+    if samples and not line.has_counter:  # "loss: 2.30 [ 6400/60000]"
+        line.put(step=int(samples[1]), steps=int(samples[2]))
+    return samples.end() if samples else end
+
+
+def _label(text: str) -> str:
+    """The phase that a label like "[train]" or "Test set:" in front of the names tells."""
+    for part in _DELIMITER.split(text):
+        words = [word for word in words_of(part or "") if word not in FILLERS]
+        if len(words) == 1 and words[0] in PHASES:
+            return PHASES[words[0]]
+    return ""
+
+
+def _phase_of(bare: str, words: list[str]) -> str:
+    """train, val or test where it stands as a word of its own: it holds for what follows on the line, too."""
+    for word in words:
+        if word in PHASES and re.search(rf"(?<![\w]){re.escape(word)}(?![\w'])", bare, re.IGNORECASE):
+            return PHASES[word]
+    return ""
+
+
+def _of_clause(clause: str, told: list[str], phase: str) -> tuple[list[str], str]:
+    """ "Accuracy of the network on the 10000 test images: 55": named by the begin of its clause."""
+    words = words_of(clause)
+    if not 2 <= len(words) <= 16 or {"class", "label", "category"} & set(words):
+        return told, phase
+    head: list[str] = []
+    for word in words:
+        if word in ("of", "on", "for", "over", "after", "at", "in"):
+            break
+        head.append(word)
+    else:
+        return told, phase
+    head = [word for word in head if word not in FILLERS]
+    if not is_metric(head) or len(head) > 3 or any(word in NEVER for word in head):
+        return told, phase
+    later = next((PHASES[word] for word in words if word in PHASES), "")
+    return ([later, *head] if later and not set(head) & set(PHASES) else head), later or phase
+
+
+def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
+    """The number with what belongs to it: a per cent sign, or the whole of which it is a part."""
+    raw = match[0].replace(",", "")
+    value = float(raw)
+    ratio = _RATIO.match(text, match.end())
+    if ratio and raw.isdigit() and int(ratio[1]) >= value and int(ratio[1]):
+        end = ratio.end()
+        share = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]").match(text, end)
+        return value / int(ratio[1]), share.end() if share else end
+    percent = _PERCENT.match(text, match.end())
+    if percent and math.isfinite(value):
+        return _hundredth(raw, value), percent.end()
+    return value, match.end()
+
+
+def _hundredth(raw: str, value: float) -> float:
+    """92.3 % as 0.923, not as 0.9229999: with the digits that were printed."""
+    digits = len(raw.partition(".")[2]) if "e" not in raw.lower() else 12
+    return round(value / 100, digits + 2)
