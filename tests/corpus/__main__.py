@@ -28,10 +28,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="notebooks at a time")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds per cell")
     parser.add_argument("--keep", action="store_true", help="leave the folder with all jobs, and say where it is")
+    parser.add_argument("--forks", action="store_true", help="kernels that have imported the framework already: faster")
     asked = parser.parse_args()
     os.environ["JUPYTER_DLAAS_WARM"] = "1"
     folder = Path(tempfile.mkdtemp(prefix="dlaas-corpus-"))
-    runner = Runner(folder, timeout_s=asked.timeout)
+    runner = Runner(folder, timeout_s=asked.timeout, forks=asked.forks)
     results: list[Result] = []
 
     def run(path: Path) -> Result:

@@ -7,15 +7,28 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jupyter_client.manager import KernelManager
 
+from tests.corpus.forking import Nursery
 from tests.notebook_e2e.rooms import Kernel, Outcome, environment
 
-__all__ = ["CellRaised", "Room", "room"]
+__all__ = ["CellRaised", "Room", "room", "variables"]
 
 FIGURES = Path(__file__).with_name("figures.py")
+
+
+STEADY: Final = {
+    "JUPYTER_DLAAS_WARM": "1",
+    "OMP_NUM_THREADS": "1",  # the order in which numbers are added up depends on how many there are
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+
+
+def variables(site: Path) -> dict[str, str]:
+    """The environment of all kernels of a pool."""
+    return {**environment(site), **STEADY}
 
 
 class CellRaised(Exception):
@@ -61,15 +74,16 @@ class Room:
 
 
 @contextmanager
-def room(site: Path, work: Path, timeout_s: float, **variables: str) -> Iterator[Room]:
-    """A kernel whose pool is the site's, in the working directory `work`."""
-    manager = KernelManager()
-    assert manager.kernel_spec is not None
-    manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    with (work.parent / f"{work.name}.log").open("wb") as log:
-        manager.start_kernel(
-            cwd=str(work), env={**environment(site), "JUPYTER_DLAAS_WARM": "1", **variables}, stdout=log, stderr=log
-        )
+def room(site: Path, work: Path, timeout_s: float, nursery: Nursery | None = None, text: str = "") -> Iterator[Room]:
+    """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery."""
+    log = work.parent / "kernel.log"
+    manager: Any = KernelManager()
+    if nursery is None:
+        manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        with log.open("wb") as file:
+            manager.start_kernel(cwd=str(work), env=variables(site), stdout=file, stderr=file)
+    else:
+        manager = nursery.kernel(text, work, variables(site), log)
     kernel = Kernel(manager)
     try:
         yield Room(kernel, work.parent, timeout_s)

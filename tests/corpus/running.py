@@ -7,6 +7,7 @@ Numbers that are others each time the notebook itself is run (times, unseeded on
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,15 +19,14 @@ from typing import Any, Final
 from jupyter_dlaas.protocol import JobView
 from tests.corpus.comparing import Comparison, compare
 from tests.corpus.figures import Leaf
-from tests.corpus.kernels import CellRaised, Room, room
+from tests.corpus.forking import Nursery
+from tests.corpus.kernels import CellRaised, Room, room, variables
 from tests.corpus.reading import Notebook
 from tests.notebook_e2e.rooms import Outcome, Pool
 
 __all__ = ["Result", "Runner"]
 
 TIMEOUT_S: Final = 300.0
-STEADY: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-"""One thread: the order in which numbers are added up depends on how many there are."""
 _ADVICE: Final = re.compile(r"(--with-cell \d+) runs the cell again")
 _WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures"})
 
@@ -90,12 +90,16 @@ class _Own:
 class Runner:
     """Runs notebooks in one pool, which ends with `close`. May be used from several threads."""
 
-    def __init__(self, folder: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, folder: Path, *, timeout_s: float = TIMEOUT_S, forks: bool = False) -> None:
+        """`forks`: kernels are forks of one process per framework, which saves importing it twice per notebook."""
         self.pool = Pool(folder)
         self.timeout_s = timeout_s
-        self._count = 0
+        self._nursery = Nursery(folder, variables(folder)) if forks else None
+        self._count = itertools.count(1)
 
     def close(self) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
         self.pool.close()
 
     def run(self, notebook: Notebook) -> Result:
@@ -197,11 +201,10 @@ class Runner:
 
     @contextmanager
     def _room(self, notebook: Notebook) -> Iterator[Room]:
-        self._count += 1
-        work = self.pool.folder / f"room-{self._count}-{id(notebook):x}" / "work"
+        work = self.pool.folder / f"room-{next(self._count)}" / "work"
         work.parent.mkdir(parents=True)
         notebook.lay_out(work)
-        with room(self.pool.folder, work, self.timeout_s, **STEADY) as one:
+        with room(self.pool.folder, work, self.timeout_s, self._nursery, "\n".join(notebook.cells)) as one:
             yield one
 
 
