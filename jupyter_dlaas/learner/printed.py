@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 __all__ = ["Tee", "find", "listen"]
+
+_ENDS: Final = re.compile(r"[\r\n]")
+_LONGEST: Final = 100_000
 
 
 def find(patterns: Sequence[re.Pattern[str]], line: str) -> dict[str, float]:
@@ -35,36 +38,38 @@ def _name(pattern: re.Pattern[str], number: int) -> str:
 
 
 class Tee:
-    """Standard output that shows each whole line to somebody, after it was written."""
+    """A standard stream that shows each whole line to somebody, after it was written."""
 
     def __init__(self, stream: Any, on_line: Callable[[str], None]) -> None:
         self._stream = stream
+        self._write = stream.write
         self._on_line = on_line
         self._rest = ""
 
     def write(self, text: str) -> int:
-        written: int = self._stream.write(text)
-        if "\n" in text or "\r" in text:
-            *lines, self._rest = re.split(r"[\r\n]", self._rest + text)
+        written: int = self._write(text)
+        if text == "\n":  # the most frequent: what print() ends with
+            line, self._rest = self._rest, ""
+            if line:
+                self._on_line(line)
+        elif "\n" in text or "\r" in text:
+            *lines, self._rest = _ENDS.split(self._rest + text)
             for line in lines:
                 if line:
                     self._on_line(line)
-        elif len(self._rest) < 100_000:
+        elif len(self._rest) < _LONGEST:
             self._rest += text
         return written
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def listen(patterns: Sequence[str], on_values: Callable[[dict[str, float]], None]) -> None:
-    """Watch what this process prints. Raises re.error for a bad pattern."""
-    compiled = [re.compile(pattern) for pattern in patterns]
-
-    def on_line(line: str) -> None:
-        values = find(compiled, line)
-        if values:
-            on_values(values)
-
+def listen(on_line: Callable[[str], None]) -> None:
+    """Show somebody each line that this process prints."""
     sys.stdout = Tee(sys.stdout, on_line)
     sys.stderr = Tee(sys.stderr, on_line)

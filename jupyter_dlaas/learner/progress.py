@@ -37,12 +37,17 @@ class Meter:
         if self._marks and step < self._marks[-1][1]:
             self._marks.clear()
         self._shown = (epoch, step, steps, fraction)
-        self.tell(epoch, step)
+        self._tell(epoch, step)
+
+    @property
+    def has_shown(self) -> bool:
+        """True while what was told last was found by others."""
+        return self._shown is not None
 
     def tell_last(self) -> None:
         """What was shown last, whole: it may have come too soon after the one before to be written."""
         if self._shown is not None:
-            self.tell(self._shown[0], self._shown[1], force=True)
+            self._tell(self._shown[0], self._shown[1], force=True)
 
     def step(self, epoch: int, step: int, samples: int) -> None:
         """A step began. Cheap: mostly one look at the clock."""
@@ -53,7 +58,11 @@ class Meter:
             self.tell(epoch, step)
 
     def tell(self, epoch: int, step: int, *, force: bool = False) -> None:
-        """Write progress, if somebody is to read it."""
+        """Write progress as `run`'s loops know it, if somebody is to read it."""
+        self._shown = None
+        self._tell(epoch, step, force=force)
+
+    def _tell(self, epoch: int, step: int, *, force: bool = False) -> None:
         now = time.monotonic()
         if self._path is None or (not force and now - self._told_s < _EVERY_S):
             return

@@ -18,7 +18,7 @@ from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.metrics import number_of
 from jupyter_dlaas.learner.running import Run, run_of
 
-__all__ = ["NAMES_MOST", "Recorder", "Source", "key_of", "leading", "record_metrics", "record_progress"]
+__all__ = ["NAMES_MOST", "Recorder", "Source", "key_of", "leading", "record_metrics", "record_progress", "recorder"]
 
 NAMES_MOST: Final = 50
 """Distinct curves that are made without being asked for."""
@@ -28,17 +28,23 @@ _BURST: Final = 2000
 
 
 class Source(StrEnum):
-    """Where a number comes from, highest first. The value is what metrics.jsonl says."""
+    """Where a number comes from, highest first."""
 
     RUN = "run"
     ASKED = "asked"
     CALLBACK = "callback"
     WRITER = "tensorboard"
+    BAR = "bar"
     LOG = "log"
 
     @property
     def rank(self) -> int:
         return _ORDER.index(self)
+
+    @property
+    def on_wire(self) -> str:
+        """What metrics.jsonl says: patterns, bars and lines are all "from the log"."""
+        return "log" if self in (Source.ASKED, Source.BAR) else self.value
 
 
 _ORDER: Final = tuple(Source)
@@ -63,9 +69,9 @@ def record_metrics(
 
     `step` counts over the whole training; None: where `record_progress` said that training is.
     """
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.metrics(values, source, step, epoch)
+    one = recorder()
+    if one is not None:
+        one.metrics(values, source, step, epoch)
 
 
 def record_progress(
@@ -78,29 +84,30 @@ def record_progress(
     fraction: float | None = None,
 ) -> None:
     """Say how far training is. `epoch`: how many are done (the first one that is trained is 0); `steps`: in all."""
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.progress(source, epoch, epochs, step, steps, fraction)
+    one = recorder()
+    if one is not None:
+        one.progress(source, epoch, epochs, step, steps, fraction)
 
 
 @contextmanager
 def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
     """While a framework trains, nothing below it is recorded: what it prints and writes are the same numbers."""
-    recorder = _recorder()
-    if recorder is None:
+    one = recorder()
+    if one is None:
         yield
         return
-    recorder.leaders.append(source.rank)
+    one.leaders.append(source.rank)
     try:
         yield
     finally:
-        recorder.leaders.remove(source.rank)
+        one.leaders.remove(source.rank)
 
 
 _recorders: list[tuple[Context, Recorder]] = []
 
 
-def _recorder() -> Recorder | None:
+def recorder() -> Recorder | None:
+    """What records this process; None outside of a job, in other ranks and in processes that it started."""
     context = current()
     if context is None or context.rank:
         return None
@@ -122,6 +129,7 @@ class Recorder:
     """What is recorded of one learner, by precedence. May be called from any thread."""
 
     def __init__(self, run: Run, *, does_log: bool = False) -> None:
+        """`does_log`: the program means to use `run.log`."""
         self.leaders: list[int] = []
         """Ranks of the sources that lead now."""
         self._run = run
@@ -149,7 +157,7 @@ class Recorder:
 
     def _may(self, name: str, source: Source) -> bool:
         logged = self._run.names_logged
-        if source is Source.LOG and (logged or self._does_log):
+        if source.rank >= Source.BAR.rank and (logged or self._does_log):
             return False
         if any(rank < source.rank for rank in self.leaders) and source is not Source.ASKED:
             return False
@@ -166,7 +174,8 @@ class Recorder:
         return True
 
     def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None) -> None:
-        at = self._run.step if self._run.is_looping else step if step is not None else self._step
+        is_told_better = self._step is not None and self._told_by < source.rank
+        at = self._run.step if self._run.is_looping else self._step if step is None or is_told_better else step
         counts = at is None
         if at is None:
             at = 1 + max((self._last[name][0] for name in found if name in self._last), default=-1)
@@ -200,7 +209,7 @@ class Recorder:
 
     def _write(self, found: dict[str, float], step: int, epoch: int, source: Source) -> None:
         self._held = None
-        self._run.record(found, step=step, epoch=epoch, source="log" if source is Source.ASKED else source)
+        self._run.record(found, step=step, epoch=epoch, source=source.on_wire)
 
     def progress(
         self,
@@ -220,6 +229,12 @@ class Recorder:
             if step is not None:
                 self._step = step
             self._run.show(self._epoch, epochs, self._step, steps, fraction)
+
+    def release(self, source: Source) -> None:
+        """All bars are closed: others may tell how far training is."""
+        with self._lock:
+            if self._told_by == source.rank:
+                self._told_by, self._step = Source.LOG.rank, None
 
     def end(self) -> dict[str, Any]:
         """The points that were held back last: a curve must end where the training did."""

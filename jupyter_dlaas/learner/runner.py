@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from jupyter_dlaas.learner import notebookisms, prelude, printed, seeds
+from jupyter_dlaas.learner import notebookisms, prelude, seeds, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -105,10 +105,7 @@ def _prepare(context: Context) -> None:
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
         notebookisms.install(lambda: context.output_dir)
-    if spec.metric_patterns and context.rank == 0:
-        from jupyter_dlaas.learner.recording import Source, record_metrics
-
-        printed.listen(spec.metric_patterns, lambda found: record_metrics(found, source=Source.ASKED))
+    watching.watch(context)
 
 
 def _told(message: dict[str, Any]) -> None:

@@ -419,10 +419,10 @@ class Run:
 
     def _end(self) -> dict[str, Any]:
         """What result.json should tell of this run."""
-        if self._has_begun:
-            self._meter.tell(self._epoch + 1, self._step, force=True)
-        else:
+        if self._meter.has_shown:
             self._meter.tell_last()
+        elif self._has_begun:
+            self._meter.tell(self._epoch + 1, self._step, force=True)
         found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
         if self.rank == 0:
             found["trained"] = [encode(one) for one in self._trained]

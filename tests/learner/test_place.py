@@ -1,0 +1,103 @@
+"""Where training is, by lines and by bars."""
+
+from __future__ import annotations
+
+from jupyter_dlaas.learner.barplace import Bar, Bars
+from jupyter_dlaas.learner.place import Place, Spot
+from jupyter_dlaas.learner.recognise import Recogniser
+
+
+def told(*lines: str, epochs: int | None = None) -> list[Spot]:
+    place, reader = Place(epochs), Recogniser()
+    return [place.take(found) for line in lines if (found := reader.read(line)) is not None]
+
+
+def test_a_line_with_results_ends_its_epoch_and_a_header_begins_it() -> None:
+    header, results = told("Epoch 3/10", "loss: 0.5")
+
+    assert (header.done, header.fraction) == (2, 0.2)
+    assert (results.done, results.fraction, results.step) == (3, 0.3, 3)
+
+
+def test_epochs_may_count_from_0() -> None:
+    spots = told("epoch 0 loss 0.5", "epoch 1 loss 0.4", epochs=2)
+
+    assert [(one.done, one.fraction) for one in spots] == [(1, 0.5), (2, 1.0)]
+
+
+def test_steps_count_over_epochs_where_a_line_says_how_many_there_are() -> None:
+    spots = told("Epoch [1/2], Step [50/100], Loss: 1.0", "Epoch [2/2], Step [50/100], Loss: 1.0")
+
+    assert [(one.step, one.steps, one.fraction) for one in spots] == [(50, 200, 0.25), (150, 200, 0.75)]
+
+
+def test_steps_count_over_epochs_also_where_no_line_says_how_many_there_are() -> None:
+    spots = told("[1, 2000] loss: 2.1", "[1, 4000] loss: 2.0", "[2, 2000] loss: 1.9")
+
+    assert [one.step for one in spots] == [2000, 4000, 6000]
+
+
+def test_a_second_training_begins_anew() -> None:
+    spots = told("epoch 1 loss 1.0", "epoch 2 loss 0.5", "epoch 1 loss 1.0", epochs=2)
+
+    assert [one.fraction for one in spots] == [0.5, 1.0, 0.5]
+
+
+def test_the_outer_bar_counts_epochs_and_the_longest_inner_one_steps() -> None:
+    bars, outer, train, val = Bars(), Bar(total=10, counts_numbers=True), Bar(total=100), Bar(total=20)
+    bars.add(outer)
+    outer.done = 2
+    bars.add(train)
+    train.done = 50
+    training = bars.spot()
+    bars.remove(train)
+    bars.add(val)
+    val.done = 10
+
+    assert training == Spot(step=250, done=2, epochs=10, steps=1000, fraction=0.25)
+    assert bars.spot() == training
+
+
+def test_a_lone_bar_over_a_range_counts_epochs() -> None:
+    bars, bar = Bars(), Bar(total=20, counts_numbers=True)
+    bars.add(bar)
+    bar.done = 5
+
+    assert bars.spot() == Spot(step=5, done=5, epochs=20, fraction=0.25)
+
+
+def test_a_lone_bar_over_a_long_range_counts_steps() -> None:
+    bars, bar = Bars(), Bar(total=50_000, counts_numbers=True)
+    bars.add(bar)
+    bar.done = 100
+
+    assert bars.spot() == Spot(step=100, done=0)
+
+
+def test_one_bar_for_each_epoch_is_counted() -> None:
+    bars = Bars(Place(epochs=3))
+    for _ in range(2):
+        bar = Bar(total=100)
+        bars.add(bar)
+        bars.remove(bar)
+    bars.add(Bar(total=100, done=50))
+
+    assert bars.spot() == Spot(step=250, done=2, epochs=3, steps=300, fraction=250 / 300)
+
+
+def test_the_bar_of_the_validation_does_not_tell() -> None:
+    bars = Bars(Place(epochs=3))
+    for total in (100, 20, 100):
+        bar = Bar(total=total)
+        bars.add(bar)
+        bars.remove(bar)
+    bars.add(Bar(total=20, done=10))
+
+    assert bars.spot() is None
+
+
+def test_the_label_of_a_bar_says_which_epoch_it_is() -> None:
+    bars = Bars()
+    bars.add(Bar(total=100, label="Epoch 2/4", done=50))
+
+    assert bars.spot() == Spot(step=150, done=1, epochs=4, steps=400, fraction=0.375)
