@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,14 @@ def install(place: Place | None) -> None:
     """Patch tqdm once it is loaded. `place`: what printed lines tell; None: bars are only drawn, not read."""
     imports.after("tqdm.std", lambda std: _patch(std, None if place is None else _Reader(place)))
     imports.after("tqdm.notebook", _to_text)
+    imports.after("tqdm", lambda tqdm: setattr(tqdm, "__getattr__", _variant))
+
+
+def _variant(name: str) -> Any:
+    """`tqdm.notebook` after a mere `import tqdm`: in a kernel, others have loaded it already (`tqdm.auto` does)."""
+    if name in ("notebook", "auto", "autonotebook"):
+        return importlib.import_module(f"tqdm.{name}")
+    raise AttributeError(f"module 'tqdm' has no attribute {name!r}", name=name)
 
 
 def _to_text(module: Any) -> None:

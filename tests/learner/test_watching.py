@@ -156,6 +156,13 @@ def test_the_notebooks_bar_is_text_with_ipywidgets_and_without(job: Build, widge
     assert progress(one)["fraction"] == 1.0
 
 
+def test_the_notebooks_bar_is_there_after_a_mere_import_of_tqdm_as_in_a_kernel(job: Build) -> None:
+    one = ran(job, "import tqdm\nfor _ in tqdm.notebook.tqdm(range(3)):\n    pass\nprint(hasattr(tqdm, 'nonsense'))")
+
+    assert "False" in one.log()
+    assert progress(one)["fraction"] == 1.0
+
+
 def test_a_summary_writer_is_drawn_and_what_it_has_is_not_drawn_again_from_prints(job: Build) -> None:
     one = ran(
         job,
