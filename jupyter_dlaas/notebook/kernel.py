@@ -6,27 +6,27 @@ No method of a user's object is called but of exactly known types: a property ma
 from __future__ import annotations
 
 import importlib.util
-import io
 import math
-import socket
+import os
 import sys
-import threading
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
+from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, why_it_stays
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
-__all__ = ["Recorder", "facts_of", "main_names"]
+__all__ = ["Recorder", "facts_of"]
 
 LITERAL_CHARS_MAX: Final = 500
-PARTS_MAX: Final = 1000  # of a container, looked through for classes of the notebook
+PARTS_MAX: Final = 1000  # of a container: what it holds is measured by the first ones
 IMMUTABLE: Final = (
     int,
     float,
@@ -42,15 +42,6 @@ IMMUTABLE: Final = (
     types.ModuleType,
 )
 IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
-STAYS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    ((io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase), "an open file"),
-    ((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore), "a lock"),
-    (threading.Thread, "a thread"),
-    (socket.socket, "a network connection"),
-    (types.GeneratorType, "a generator that has begun"),
-    ((types.CoroutineType, types.AsyncGeneratorType), "a coroutine"),
-    (types.ModuleType, "a module"),
-)
 
 
 class Recorder:
@@ -63,6 +54,7 @@ class Recorder:
         self._shell = shell
         self._cells: list[ExecutedCell] = list(_earlier_cells(shell))
         self._started: tuple[str, float] | None = None
+        self._directory: str | None = None
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
 
@@ -77,6 +69,7 @@ class Recorder:
 
     def _before(self, info: ExecutionInfo) -> None:
         self._started = (info.raw_cell or "", time.perf_counter())
+        self._directory = _current_directory()
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
@@ -96,6 +89,7 @@ class Recorder:
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
                 duration_s=duration,
                 cell_id=info.cell_id,
+                directory=self._directory if duration is not None else None,
             )
         )
 
@@ -106,49 +100,55 @@ def facts_of(
     *,
     directory: Path | None = None,
     results: Mapping[str, ResultRef] | None = None,
+    sent: Iterable[str] = (),
 ) -> KernelFacts:
     """What capture may need to know about the shell's variables, its own modules and the files that `%run` named.
 
     `results`: names that an earlier job's -o assigned; they count while the variable still is that object, which the
-    caller must know.
+    caller must know. `sent`: names that go by value; what of the notebook these are made of is looked up, too.
     """
     here = (directory or Path.cwd()).resolve()
     hidden = frozenset(shell.user_ns_hidden)
     by_reference = results or {}
+    sent_names = {*sent, *by_reference}
     names = {
-        name: _fact(value, by_reference.get(name))
+        name: _fact(value, by_reference.get(name), is_sent=name in sent_names)
         for name, value in list(shell.user_ns.items())
         if _is_users(name, value, shell.user_ns_hidden if name in hidden else None)
     }
-    return KernelFacts(names=names, own_modules=own_modules(here), files=_texts(files_run(cells), here))
+    return KernelFacts(
+        names=names,
+        own_modules=own_modules(here),
+        files=_texts(files_run(cells), here),
+        directory=str(here),
+        started_in=shell.starting_dir,
+    )
+
+
+def _current_directory() -> str | None:
+    try:
+        return str(Path.cwd().resolve())
+    except OSError:  # somebody removed it
+        return None
 
 
 def own_modules(directory: Path) -> tuple[OwnModule, ...]:
     """The modules that this process imported from below a directory, but not from an environment that lies there."""
     found = []
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or name == "__main__":
+    # Texts, not paths: there are thousands of modules, and paths take twenty times as long.
+    below, prefix = f"{directory}{os.sep}", f"{sys.prefix}{os.sep}"
+    for name, module in sorted(sys.modules.copy().items()):
+        file = fields_of(module).get("__file__")  # of its dict: asking a lazy module for it would import it
+        if type(file) is not str or not file.endswith(".py") or name == "__main__":
+            continue
+        if not file.startswith(os.sep):
+            file = f"{directory}{os.sep}{file}"
+        if not file.startswith(below) or file.startswith(prefix) or name.partition(".")[0] == "jupyter_dlaas":
             continue
         path = Path(file)
-        if not path.is_absolute():
-            path = directory / path
-        if not path.is_relative_to(directory) or {"site-packages", "dist-packages"} & set(path.parts):
-            continue
-        if name.partition(".")[0] == "jupyter_dlaas" or path.is_relative_to(sys.prefix) or not path.exists():
-            continue
-        found.append(OwnModule(name, str(path.relative_to(directory)), _is_edited(path)))
+        if not {"site-packages", "dist-packages"} & set(path.parts) and path.exists():
+            found.append(OwnModule(name, str(path.relative_to(directory)), _is_edited(path)))
     return tuple(found)
-
-
-def main_names(value: object) -> tuple[str, ...]:
-    """The classes and functions of the notebook that an object is made of, as far as a quick look tells."""
-    found: set[str] = set()
-    for part in _parts(value):
-        maker = part if isinstance(part, type | types.FunctionType) else type(part)
-        if maker.__module__ == "__main__":
-            found.add(maker.__qualname__.partition(".")[0])
-    return tuple(sorted(found - {"<lambda>"}))
 
 
 def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
@@ -187,41 +187,59 @@ def _is_users(name: str, value: object, hidden: Mapping[str, Any] | None) -> boo
     return hidden is None or hidden.get(name) is not value
 
 
-def _fact(value: object, result: ResultRef | None) -> NameFact:
+def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> NameFact:
     kind = type(value)
-    type_name = kind.__name__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__name__}"
-    module = value.__module__ if isinstance(value, type | types.FunctionType) else None
+    module, qualname = title(kind)
+    type_name = qualname if module in {"builtins", "__main__"} else f"{module}.{qualname}"
+    of_library = {("torch.nn.parameter", "Parameter"): "torch.nn.Parameter"}.get((module, qualname), type_name)
     return NameFact(
-        type_name=type_name,
+        type_name=of_library,
         size_bytes=_size(value),
         literal=_literal(value),
         shape=_shape(value),
-        cannot_travel=next((why for kinds, why in STAYS if isinstance(value, kinds)), None),
-        is_callable=isinstance(value, type | types.FunctionType | types.BuiltinFunctionType),
-        is_immutable=isinstance(value, IMMUTABLE) or type_name in IMMUTABLE_NAMES,
-        module=module,
-        main_names=main_names(value),
+        cannot_travel=why_it_stays(value),
+        is_callable=is_a(value, type, types.FunctionType, types.BuiltinFunctionType),
+        is_immutable=(is_a(value, *IMMUTABLE) and not _is_bound(value)) or type_name in IMMUTABLE_NAMES,
+        module=_home(value),
+        main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
     )
 
 
+def _home(value: Any) -> str | None:
+    """The module of a function or class; None for everything else."""
+    if is_a(value, types.FunctionType):
+        return value.__module__ if type(value.__module__) is str else None
+    return title(value)[0] if is_a(value, type) else None
+
+
+def _is_bound(value: object) -> bool:
+    """A method of an object: `add = items.append`."""
+    owner = value.__self__ if type(value) is types.BuiltinFunctionType else None
+    return owner is not None and not isinstance(owner, types.ModuleType | type)
+
+
 def _literal(value: object) -> str | None:
     """Source text of a small plain value; None for everything else."""
-    if type(value).__module__ == "IPython.utils.text" and isinstance(value, list):
-        value = list(value)  # `files = !ls`
+    if is_a(value, list) and is_from(value, "IPython.utils.text", "SList"):
+        value = list(list.__iter__(value))  # type: ignore[arg-type]  # `files = !ls`
     text = _plain(value, depth=4)
     return text if text is not None and len(text) <= LITERAL_CHARS_MAX else None
 
 
-def _plain(value: object, depth: int) -> str | None:
+def _plain(value: Any, depth: int) -> str | None:
     kind = type(value)
-    if kind is float and not math.isfinite(value):  # type: ignore[arg-type]
+    if kind is float and not math.isfinite(value):
         return f'float("{value}")'
-    if kind in {int, float, bool, str, bytes, type(None)}:
-        return repr(value) if not isinstance(value, str | bytes) or len(value) <= LITERAL_CHARS_MAX else None
+    if kind is str or kind is bytes:
+        return repr(value) if len(value) <= LITERAL_CHARS_MAX else None
+    if kind is int or kind is float or kind is bool or kind is complex or value is None:
+        return repr(value)
     if depth == 0:
         return None
-    if isinstance(value, list | tuple | set) and kind in {list, tuple, set} and len(value) <= LITERAL_CHARS_MAX // 2:
+    if kind is list or kind is tuple or kind is set:
+        if len(value) > LITERAL_CHARS_MAX // 2:
+            return None
         parts = [_plain(part, depth - 1) for part in value]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
@@ -231,7 +249,7 @@ def _plain(value: object, depth: int) -> str | None:
         if kind is set:
             return f"{{{', '.join(sorted(known))}}}" if known else "set()"
         return f"({', '.join(known)}{',' if len(known) == 1 else ''})"
-    if isinstance(value, dict) and kind is dict and len(value) <= LITERAL_CHARS_MAX // 4:
+    if kind is dict and len(value) <= LITERAL_CHARS_MAX // 4:
         pairs = [(_plain(k, depth - 1), _plain(v, depth - 1)) for k, v in value.items()]
         if any(k is None or v is None for k, v in pairs):
             return None
@@ -239,54 +257,65 @@ def _plain(value: object, depth: int) -> str | None:
     return None
 
 
-def _from(value: object, module: str, name: str) -> bool:
-    """Is it of this class, in a library that is imported already? Never imports."""
+def _class_of(module: str, name: str) -> object:
+    """A class of a library that is imported already; never imports."""
     library = sys.modules.get(module)
-    kind = getattr(library, name, None) if library is not None else None
-    return isinstance(kind, type) and isinstance(value, kind)
+    return fields_of(library).get(name) if library is not None else None
 
 
 def _size(value: Any) -> int | None:
-    if _from(value, "torch", "Tensor"):
+    kind = type(value)
+    if kind is _class_of("torch", "Tensor") or kind is _class_of("torch.nn.parameter", "Parameter"):
         return int(value.element_size() * value.nelement())
-    if _from(value, "torch.nn", "Module"):
-        tensors = [*value.parameters(), *value.buffers()]
-        return int(sum(t.element_size() * t.nelement() for t in tensors))
-    if _from(value, "numpy", "ndarray"):
-        return int(value.nbytes)
-    if _from(value, "pandas", "DataFrame"):
-        return int(value.memory_usage().sum())
-    if isinstance(value, list | tuple | dict | set) and type(value) in {list, tuple, dict, set}:
-        return sum(filter(None, (_size(part) for part in _elements(value)))) + sys.getsizeof(value)
+    if is_from(value, "torch.nn.modules.module", "Module"):
+        return _weights(value)
+    if is_a(value, _class_of("numpy", "ndarray")):
+        return int(_attribute("numpy", "ndarray", "nbytes", value))
+    if kind is _class_of("pandas", "DataFrame") or kind is _class_of("pandas", "Series"):
+        used = value.memory_usage()
+        return int(used if kind is _class_of("pandas", "Series") else used.sum())
+    if kind is list or kind is tuple or kind is dict or kind is set:
+        sizes = (_size(part) for part in _elements(value))
+        return sum(size for size in sizes if size is not None) + sys.getsizeof(value)
     return None
+
+
+def _weights(module: object) -> int:
+    """The size of a torch module's parameters and buffers, each once. Its methods may be the user's."""
+    seen: set[int] = set()
+    total = 0
+    todo = [module]
+    while todo:
+        fields = fields_of(todo.pop())
+        for name in ("_parameters", "_buffers", "_modules"):
+            held: Any = fields.get(name)
+            new = [part for part in dict.values(held) if id(part) not in seen] if is_a(held, dict) else []
+            seen.update(map(id, new))
+            if name == "_modules":
+                todo += new
+            else:
+                total += sum(_size(part) or 0 for part in new)
+    return total
 
 
 def _shape(value: Any) -> str | None:
-    if any(_from(value, *kind) for kind in (("torch", "Tensor"), ("numpy", "ndarray"), ("pandas", "DataFrame"))):
+    kind = type(value)
+    if kind is _class_of("torch", "Tensor") or kind is _class_of("pandas", "DataFrame"):
         return str(tuple(value.shape))
+    if is_a(value, _class_of("numpy", "ndarray")):
+        return str(tuple(_attribute("numpy", "ndarray", "shape", value)))
     return None
 
 
+def _attribute(module: str, kind: str, name: str, value: object) -> Any:
+    """What a library's own class says, whatever a class that is made from it says."""
+    return vars(_class_of(module, kind))[name].__get__(value)
+
+
 def _elements(value: Any) -> Iterator[object]:
-    parts = value.values() if isinstance(value, dict) else value
-    for number, part in enumerate(parts):
-        if number >= PARTS_MAX:
-            return
-        if not isinstance(part, list | tuple | dict | set):
+    for part in list(islice(dict.values(value) if type(value) is dict else value, PARTS_MAX)):
+        if not is_a(part, list, tuple, dict, set):
             yield part
-
-
-def _parts(value: Any) -> Iterator[object]:
-    yield value
-    if _from(value, "torch.nn", "Module"):
-        yield from value.modules()
-    elif type(value) in {list, tuple, dict, set}:
-        for part in _elements(value):
-            yield part
-            if _from(part, "torch.nn", "Module"):
-                yield from part.modules()  # type: ignore[attr-defined]
-    elif isinstance(getattr(type(value), "__dict__", None), Mapping) and "__dict__" in dir(type(value)):
-        yield from _elements(getattr(value, "__dict__", {}))
 
 
 def _is_edited(path: Path) -> bool:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from jupyter_dlaas.notebook.kernel import _fact as fact
 from jupyter_dlaas.notebook.kernel import own_modules
@@ -59,7 +68,6 @@ def test_pushed_objects_come_back_as_one_graph(tmp_path: Path) -> None:
 
 
 def test_a_pushed_optimiser_trains_the_pushed_model(tmp_path: Path) -> None:
-    torch: Any = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     write_pushed(tmp_path / "p", {"model": model, "optimiser": optimiser})
@@ -72,11 +80,144 @@ def test_a_pushed_optimiser_trains_the_pushed_model(tmp_path: Path) -> None:
     assert torch.equal(before, model.weight)
 
 
-def test_an_object_that_cannot_leave_the_process_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CannotTravel, match=r"--push lock: `lock` \(lock\) cannot leave this process"):
-        write_pushed(tmp_path / "p", {"fine": [1], "lock": threading.Lock()})
+def test_a_scheduler_that_has_not_stepped_yet_warns_of_nothing(tmp_path: Path) -> None:
+    net = torch.nn.Linear(1, 1)
+    optimiser = torch.optim.SGD(net.parameters(), lr=1.0)
+    plan = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5**step)
+    write_pushed(tmp_path / "p", {"optimiser": optimiser, "plan": plan})
+    optimiser_2, plan_2 = load_pushed(tmp_path / "p", ["optimiser", "plan"])
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimiser_2.step()
+        plan_2.step()
+    assert [group["lr"] for group in optimiser_2.param_groups] == [0.5]
+
+
+def test_a_loader_goes_without_the_workers_that_wait(tmp_path: Path) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(6.0))
+    loader = torch.utils.data.DataLoader(data, 2, num_workers=1, persistent_workers=True, collate_fn=lambda b: len(b))
+    assert list(loader) == [2, 2, 2]
+    write_pushed(tmp_path / "p", {"loader": loader})
+
+    again = load_pushed(tmp_path / "p", ["loader"])
+    assert list(again) == [2, 2, 2]
+    assert again.collate_fn is not loader.collate_fn
+
+
+def test_tensors_of_a_gpu_come_to_the_cpu_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = torch.nn.Linear(2, 2)
+    optimiser = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    optimiser.step()
+    monkeypatch.setattr("torch.serialization.location_tag", lambda storage: "cuda:3")  # as a kernel with GPUs writes it
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    write_pushed(tmp_path / "p", {"net": net, "optimiser": optimiser, "where": {"device": torch.device("cuda:3")}})
+
+    net_2, optimiser_2, where = load_pushed(tmp_path / "p", ["net", "optimiser", "where"])
+    assert where == {"device": torch.device("cpu")}
+    assert {p.device.type for p in net_2.parameters()} == {"cpu"}
+    assert {state["exp_avg"].device.type for state in optimiser_2.state.values()} == {"cpu"}
+    assert torch.equal(net_2.weight, net.weight)
+
+
+def test_writing_and_checking_leave_gradients_and_random_streams_as_they_are(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
+    net(torch.ones(1, 2)).sum().backward()
+    gradients = [p.grad for p in net.parameters()]
+    before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+
+    write_pushed(tmp_path / "p", {"net": net, "drawn": Draws()})
+
+    assert all(p.grad is gradient for p, gradient in zip(net.parameters(), gradients, strict=True))
+    assert before == (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist())
+
+
+class Draws:
+    """Takes numbers from every random stream when it is written and when it is loaded."""
+
+    def __getstate__(self) -> dict[str, float]:
+        return {"drawn": random.random() + np.random.rand() + torch.rand(1).item()}
+
+    def __setstate__(self, state: dict[str, float]) -> None:
+        self.drawn = state["drawn"] + random.random() + np.random.rand() + torch.rand(1).item()
+
+
+# --------------------------------------------------------------------------------------------- what is refused, and how
+
+
+class Holder:
+    """Holds something."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+def refusal(tmp_path: Path, **objects: object) -> str:
+    with pytest.raises(CannotTravel) as caught:
+        write_pushed(tmp_path / "p", objects)
     assert list(tmp_path.iterdir()) == []
+    return str(caught.value)
+
+
+END = " and cannot leave this process. Make it in the training cell, or push what it was made from."
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (threading.Lock, "a lock"),
+        (lambda: (n for n in "a"), "a generator that has begun"),
+        (lambda: Path(__file__).open(), "an open file"),  # noqa: SIM115 - it is the test's
+        (lambda: socket.socket(), "a network connection"),
+        (lambda: sqlite3.connect(":memory:"), "a connection to a database"),
+        (lambda: weakref.ref(Holder), "a weak reference"),
+        (lambda: memoryview(b"x"), "a view into memory"),
+    ],
+)
+def test_what_exists_only_in_the_process_is_refused_with_the_way_to_it(
+    tmp_path: Path, make: Callable[[], Any], what: str
+) -> None:
+    part = make()
+    model = Holder(fine=[1], cache={"a": [0, Slotted(part)]})
+
+    said = refusal(tmp_path, other=[1], model=model)
+
+    with suppress(AttributeError):
+        part.close()
+    assert said == f"--push model: `model.cache['a'][1].held` is {what}{END}"
+
+
+def test_a_part_of_a_torch_model_is_named_as_the_model_names_it(tmp_path: Path) -> None:
+    model: Any = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Linear(1, 1)))
+    model[1].guard = threading.Lock()
+
+    assert refusal(tmp_path, model=model) == f"--push model: `model[1].guard` is a lock{END}"
+
+
+def test_what_a_closure_holds_is_named_by_its_variable(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    assert refusal(tmp_path, hook=lambda: lock) == f"--push hook: `hook (its `lock`)` is a lock{END}"
+
+
+def test_an_object_that_refuses_is_quoted(tmp_path: Path) -> None:
+    assert refusal(tmp_path, a={"k": Refuses()}) == (
+        "--push a: `a['k']` (Refuses) cannot leave this process: not today. "
+        "Make it in the training cell, or push what it was made from."
+    )
+
+
+class Refuses:
+    def __reduce__(self) -> str:
+        raise KeyError("not today")
 
 
 class Forgets:

@@ -1,0 +1,85 @@
+"""Functions that no name leads to (lambdas, closures) as code, for the same Python: what pickle cannot do alone."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import marshal
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+__all__ = ["is_found", "reads", "reduce"]
+
+_EMPTY: Final = "a cell that is not bound yet"
+_READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+
+
+def is_found(obj: Any) -> bool:
+    """Does the object's own name, looked up in its module, lead to it?"""
+    found: Any = sys.modules.get(obj.__module__ or "")
+    for name in obj.__qualname__.split("."):
+        found = vars(found).get(name) if found is not None and hasattr(found, "__dict__") else None
+        found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+    return found is obj
+
+
+def reads(function: types.FunctionType) -> set[str]:
+    """The names of the notebook that a function of it reads when it is called."""
+    if function.__module__ != "__main__":
+        return set()
+    return {name for name in _globals_in(function.__code__) if name in function.__globals__}
+
+
+def _globals_in(code: types.CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in _READS:
+            yield step.argval
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _globals_in(part)
+
+
+def reduce(function: types.FunctionType) -> tuple[Any, ...]:
+    """What `__reduce__` would give, if functions had one: first the empty function, so that it may hold itself."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append((True, cell.cell_contents))
+        except ValueError:
+            cells.append((False, _EMPTY))
+    start = (
+        sys.implementation.cache_tag,
+        marshal.dumps(function.__code__),
+        function.__module__,
+        function.__name__,
+        function.__qualname__,
+        len(cells),
+    )
+    state = (function.__defaults__, function.__kwdefaults__, function.__dict__, cells)
+    return _make, start, state, None, None, _fill
+
+
+def _make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
+    if python != sys.implementation.cache_tag:
+        raise TypeError(f"the function {qualname} was sent by {python}; this is {sys.implementation.cache_tag}")
+    space = vars(importlib.import_module(module or "builtins"))
+    made = types.FunctionType(
+        marshal.loads(code),  # noqa: S302 - the user's own code, in the user's own process
+        space,
+        name,
+        None,
+        tuple(types.CellType() for _ in range(cells)),
+    )
+    made.__qualname__ = qualname
+    made.__module__ = module  # type: ignore[assignment]  # None is possible
+    return made
+
+
+def _fill(function: types.FunctionType, state: Any) -> None:
+    function.__defaults__, function.__kwdefaults__, fields, cells = state
+    function.__dict__.update(fields)
+    for cell, (is_bound, content) in zip(function.__closure__ or (), cells, strict=True):
+        if is_bound:
+            cell.cell_contents = content

@@ -1,0 +1,170 @@
+"""Looks into objects without calling anything of theirs: what they are, their parts, and the way to a part.
+
+A property, a `__class__`, a `__getattr__`, a metaclass may run code of the user's; so only what the interpreter itself
+keeps of an object is read here: its type, its dict, its slots, the contents of the usual containers.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import socket
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+__all__ = ["fields_of", "is_a", "is_from", "made_of", "parts", "path_to", "title", "walk", "why_it_stays"]
+
+_MRO: Final = type.__dict__["__mro__"].__get__
+_MODULE: Final = type.__dict__["__module__"].__get__
+_QUALNAME: Final = type.__dict__["__qualname__"].__get__
+_OWN: Final = type.__dict__["__dict__"].__get__
+_SUBMODULE: Final = re.compile(r"\._modules\['(\w+)'\]")
+_PARTS_MAX: Final = 1000
+"""Of one container: what the others are like, the first ones tell."""
+_LEAVES: Final = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType)
+_STAYS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), "an open file"),
+    ((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore), "a lock"),
+    ((threading.Event, threading.Barrier), "a signal between threads"),
+    ((threading.Thread,), "a thread"),
+    ((socket.socket,), "a network connection"),
+    ((types.GeneratorType,), "a generator that has begun"),
+    ((types.CoroutineType, types.AsyncGeneratorType), "a coroutine"),
+    ((types.ModuleType,), "a module"),
+    ((weakref.ref, weakref.ProxyType, weakref.CallableProxyType), "a weak reference"),
+    ((types.FrameType, types.TracebackType), "a frame of a running program"),
+    ((memoryview,), "a view into memory"),
+)
+_HANDLES: Final[Mapping[tuple[str, str], str]] = {
+    ("torch.cuda.streams", "Stream"): "a handle of the GPU",
+    ("torch.cuda.streams", "Event"): "a handle of the GPU",
+    ("torch.cuda.graphs", "CUDAGraph"): "a handle of the GPU",
+    ("sqlite3", "Connection"): "a connection to a database",
+    ("subprocess", "Popen"): "a running program",
+    ("concurrent.futures.thread", "ThreadPoolExecutor"): "a pool of threads",
+    ("concurrent.futures.process", "ProcessPoolExecutor"): "a pool of processes",
+    ("multiprocessing.pool", "Pool"): "a pool of processes",
+}
+
+
+def is_a(value: object, *kinds: object) -> bool:
+    """`isinstance`, without asking the object's `__class__`."""
+    return any(base is kind for base in _MRO(type(value)) for kind in kinds)
+
+
+def title(kind: type) -> tuple[str, str]:
+    """Module and qualified name of a class."""
+    module = _MODULE(kind)
+    return module if type(module) is str else "", _QUALNAME(kind)
+
+
+def is_from(value: object, module: str, name: str) -> bool:
+    """Is the object of a class with this title, or of one that is made from it?"""
+    return any(title(base) == (module, name) for base in _MRO(type(value)))
+
+
+def why_it_stays(value: object) -> str | None:
+    """What an object is that exists only inside this process; None for all others."""
+    for kinds, what in _STAYS:
+        if is_a(value, *kinds):
+            return what
+    return next((_HANDLES[one] for base in _MRO(type(value)) if (one := title(base)) in _HANDLES), None)
+
+
+def fields_of(value: object) -> Mapping[str, object]:
+    """What stands in an object's own dict; empty where it has none."""
+    for base in _MRO(type(value)):
+        found = _OWN(base).get("__dict__")
+        if type(found) is types.GetSetDescriptorType or type(found) is types.MemberDescriptorType:
+            fields = found.__get__(value)
+            return fields if type(fields) is dict else {}
+    return {}
+
+
+def parts(value: object) -> Iterator[tuple[str, object]]:
+    """The objects that an object holds, each with what to write behind its name to get there."""
+    if is_a(value, *_LEAVES):
+        return
+    yield from _contents(value)
+    for name, part in list(islice(fields_of(value).items(), _PARTS_MAX)):
+        yield f".{name}" if type(name) is str else "", part
+    for base in _MRO(type(value)):
+        for name, member in _OWN(base).items() if title(base)[0] != "builtins" else ():
+            if type(member) is types.MemberDescriptorType and name != "__dict__":
+                try:
+                    yield f".{name}", member.__get__(value)
+                except AttributeError:  # a slot that was never filled
+                    continue
+
+
+def _contents(value: Any) -> Iterator[tuple[str, object]]:
+    if is_a(value, dict):
+        for key, part in list(islice(dict.items(value), _PARTS_MAX)):
+            yield f"[{key!r}]" if type(key) in (str, int) else "[…]", part
+            yield " (a key)", key
+    elif is_a(value, list, tuple, deque):
+        base: Any = next(kind for kind in (list, tuple, deque) if is_a(value, kind))
+        yield from ((f"[{n}]", part) for n, part in enumerate(islice(base.__iter__(value), _PARTS_MAX)))
+    elif is_a(value, set, frozenset):
+        kind: Any = set if is_a(value, set) else frozenset
+        yield from ((" (an element)", part) for part in islice(kind.__iter__(value), _PARTS_MAX))
+    elif is_a(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield from ((f" (its `{name}`)", part) for part in _content(cell))
+        yield from ((" (a default)", part) for part in (value.__defaults__ or ()))
+        yield from ((" (a default)", part) for part in (value.__kwdefaults__ or {}).values())
+    elif is_a(value, types.MethodType):
+        yield ".__self__", types.MethodType.__self__.__get__(value)
+    elif is_a(value, functools.partial):
+        for name in ("func", "args", "keywords"):
+            yield f".{name}", functools.partial.__dict__[name].__get__(value)
+
+
+def _content(cell: types.CellType) -> Iterator[object]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # not bound yet
+        return
+
+
+def walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object]]:
+    """Objects and what they are made of, nearest first, each once, with the way to it."""
+    queue = deque(roots.items())
+    seen = {id(value) for value in roots.values()}
+    while queue:
+        path, value = queue.popleft()
+        yield path, value
+        for step, part in parts(value):
+            if id(part) not in seen and len(seen) < objects_max:
+                seen.add(id(part))
+                queue.append((path + step, part))
+
+
+def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_000) -> str | None:
+    """How to get from one of the named objects to one that it holds: "model.cache['lock']"."""
+    path = next((path for path, value in walk(roots, objects_max) if value is wanted), None)
+    return (
+        None
+        if path is None
+        else _SUBMODULE.sub(lambda found: f"[{found[1]}]" if found[1].isdigit() else f".{found[1]}", path)
+    )
+
+
+def made_of(value: object, objects_max: int = 20_000) -> frozenset[str]:
+    """The classes and functions of the notebook that an object is made of."""
+    found: set[str] = set()
+    for _, part in walk({"": value}, objects_max):
+        kind = part if is_a(part, type) else type(part)
+        if is_a(part, types.FunctionType):
+            module, name = part.__module__, part.__qualname__  # type: ignore[attr-defined]  # a function's
+        else:
+            module, name = title(kind)  # type: ignore[arg-type]  # a class, as was looked up
+        if module == "__main__" and "<" not in name:  # what is inside a function travels by value
+            found.add(name.partition(".")[0])
+    return frozenset(found)
