@@ -62,7 +62,7 @@ def test_a_pool_may_be_a_list_of_nodes(tmp_path: Path, capsys: pytest.CaptureFix
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,8,P100\nn1,64000,262144,8,P100\n")
 
     assert main([TRACE, "--nodes", str(nodes), "--placement", "spread"]) == 0
-    assert capsys.readouterr().out.startswith("tiresias_60, fifo-skip, spread, 16 GPUs")
+    assert capsys.readouterr().out.startswith("tiresias_60, shortest, spread, 16 GPUs")
 
 
 def test_a_picture_is_drawn_where_asked(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.model import Job, Member, MemberState, Pool, Seat
+from dlaas_server.core.model import Job, Known, Member, MemberState, Pool, Seat
+from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.plan import plan
+from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
-from dlaas_server.sim.production import InOrder, nodes_of
+from dlaas_server.sim.production import ByCore, nodes_of
 from dlaas_server.sim.trace import NodeSpec, Trace, TraceJob
 from jupyter_dlaas.protocol import Elastic, JobSpec, Placement, State
 from tests.sim.builders import times, tjob, trace
@@ -36,10 +38,12 @@ traces = st.lists(gangs, min_size=1, max_size=20, unique_by=lambda job: job.id).
 class ByPlan:
     """The whole pool is planned anew at each event, as the engine does."""
 
+    policy: Policy
     placement: Placement
     jobs: dict[str, Job] = field(default_factory=dict)
+    known: dict[str, Known] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    seats: dict[int, tuple[Seat, ...]] = field(default_factory=dict)
+    seats: list[tuple[int, tuple[Seat, ...]]] = field(default_factory=list)
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
         for run in ended:
@@ -63,64 +67,87 @@ class ByPlan:
                 wish=asked.learners,
                 elastic=Elastic.OFF,
             )
-        starts = plan(Pool(nodes=nodes_of(NODES), jobs=self.jobs), now_s).starts
-        for start in starts:
-            members = tuple(
-                Member(member=i, generation=1, rank=i, seat=seat, state=MemberState.READY)
-                for i, seat in enumerate(start.seats)
-            )
-            job = self.jobs[start.job]
-            self.jobs[start.job] = replace(job, state=State.PROCESSING, members=members, generation=1)
-            self.seats[job.number] = start.seats
-        return Decision(starts=[self.runs[start.job] for start in starts])
+        starts: list[Run] = []
+        stops: list[Run] = []
+        while True:
+            self.known = {
+                name: Known(length_s=float(self.runs[name].job.duration_s or 0), executed_s=self._executed(name, now_s))
+                for name in self.jobs
+            }
+            found = plan(Pool(nodes=nodes_of(NODES), jobs=self.jobs, known=self.known), now_s, self.policy)
+            for preempt in found.preempts:
+                job = self.jobs[preempt.job]
+                self.jobs[preempt.job] = replace(job, state=State.QUEUED, members=(), live_generation=0)
+                stops.append(self.runs[preempt.job])
+            for start in found.starts:
+                job = self.jobs[start.job]
+                members = tuple(
+                    Member(member=i, generation=1, rank=i, seat=seat, state=MemberState.READY)
+                    for i, seat in enumerate(start.seats)
+                )
+                self.jobs[start.job] = replace(
+                    job, state=State.PROCESSING, members=members, generation=1, live_generation=1
+                )
+                self.seats.append((job.number, start.seats))
+                starts.append(self.runs[start.job])
+            if not found.preempts:
+                return Decision(starts=starts, stops=stops, wake_s=found.wake_s)
+
+    def _executed(self, name: str, now_s: float) -> float:
+        return self.runs[name].executed_at(now_s)
 
 
 @dataclass
 class Noted:
     """The rule under test, with all seats that it ever gave."""
 
-    rule: InOrder
-    seats: dict[int, tuple[Seat, ...]] = field(default_factory=dict)
+    rule: ByCore
+    seats: list[tuple[int, tuple[Seat, ...]]] = field(default_factory=list)
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
         decision = self.rule.decide(now_s, ended, arrived)
-        self.seats |= {run.index: self.rule.seats[run.index] for run in decision.starts}
+        self.seats += [(run.index, self.rule.asks[run.index].seats) for run in decision.starts]
         return decision
 
 
+@pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest"])
 @pytest.mark.parametrize("placement", Placement)
 @given(small=traces)
 @settings(max_examples=60)
-def test_every_gang_gets_the_time_and_the_seats_that_the_plan_gives(placement: Placement, small: Trace) -> None:
-    ours, planned = Noted(InOrder(NODES, placement)), ByPlan(placement)
+def test_every_gang_gets_the_time_and_the_seats_that_a_plan_of_the_whole_pool_gives(
+    order: str, placement: Placement, small: Trace
+) -> None:
+    policy = Policy(order=order)
+    ours, planned = Noted(ByCore(NODES, policy, placement)), ByPlan(policy, placement)
 
     assert times(replay(small, GPUS, ours)) == times(replay(small, GPUS, planned))
-    assert ours.seats == planned.seats
+    assert sorted(ours.seats) == sorted(planned.seats)
 
 
-@pytest.mark.parametrize("skips", [True, False])
+@pytest.mark.parametrize("order", ORDERS)
 @given(small=traces)
 @settings(max_examples=60)
-def test_all_that_was_taken_is_given_back(skips: bool, small: Trace) -> None:
-    rule = InOrder(NODES, skips=skips)
-    before = [free.copy() for free in rule.frees]
+def test_all_that_was_taken_is_given_back(order: str, small: Trace) -> None:
+    rule = ByCore(NODES, Policy(order=order))
+    before = [free.copy() for free in rule.scheduler.frees]
 
     replay(small, GPUS, rule)
 
-    assert rule.frees == before
+    assert list(rule.scheduler.frees) == before
+    assert (rule.scheduler.waiting, rule.scheduler.running) == (0, {})
 
 
 def test_strict_order_lets_nobody_pass() -> None:
     small = trace(tjob("a", 0, 2, 10, learners=4), tjob("big", 1, 2, 10, learners=4), tjob("small", 2, 1, 3))
 
-    assert times(replay(small, GPUS, InOrder(NODES, skips=False)))["small"] == (10, 13)
-    assert times(replay(small, GPUS, InOrder(NODES, skips=True)))["small"] == (2, 5)
+    assert times(replay(small, GPUS, ByCore(NODES, Policy(order="fifo"))))["small"] == (10, 13)
+    assert times(replay(small, GPUS, ByCore(NODES, Policy(order="fifo-skip"))))["small"] == (2, 5)
 
 
 def test_a_gang_kept_waiting_by_fragments_is_counted_as_such() -> None:
     """Two GPUs are free, on two nodes; the job wants them on one."""
     nodes = (NodeSpec(name="n0", gpus=2), NodeSpec(name="n1", gpus=2))
-    spread = InOrder(nodes, Placement.SPREAD)
+    spread = ByCore(nodes, placement=Placement.SPREAD)
 
     result = replay(trace(tjob("a", 0, 1, 10, learners=2), tjob("b", 1, 2, 5)), 4, spread)
 
@@ -129,5 +156,5 @@ def test_a_gang_kept_waiting_by_fragments_is_counted_as_such() -> None:
 
 
 def test_a_gang_that_no_node_can_take_is_named() -> None:
-    with pytest.raises(Unrunnable, match=r"job wide \(1 x 8 GPUs\) does not fit an empty pool"):
-        replay(trace(tjob("wide", 0, 8, 10)), GPUS, InOrder(NODES))
+    with pytest.raises(Unrunnable, match=r"job wide \(1 x 12 GPUs\) does not fit an empty pool"):
+        replay(trace(tjob("wide", 0, 12, 10)), GPUS, ByCore(NODES))

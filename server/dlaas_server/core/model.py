@@ -9,7 +9,7 @@ from enum import StrEnum
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
 
-__all__ = ["Device", "Intent", "Job", "Member", "MemberState", "Node", "PendingResize", "Seat"]
+__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Seat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +153,24 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of how long a job runs."""
+
+    length_s: float | None = None
+    """How long it is expected to run in all."""
+    usual_s: float | None = None
+    """The same, drawn to what is usual in this pool."""
+    executed_s: float = 0.0
+    """How long it has run until now."""
+    restart_s: float = 0.0
+    """What stopping and restoring it costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """The picture that a plan is made from."""
 
     nodes: tuple[Node, ...] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
+    known: Mapping[str, Known] = field(default_factory=dict)
+    """Job -> what is known of its length; nothing, where it is missing."""

@@ -1,14 +1,19 @@
-"""Which seats a gang gets. All learners are placed on a scratch copy, taken or dropped as a whole."""
+"""Which seats a gang gets. All learners are placed on a scratch copy, taken or dropped as a whole.
+
+What is free is indexed by the number of free devices, so that a gang looks at the nodes that could take it and not at
+all nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dlaas_server.core.model import Job, Node, Seat
 from jupyter_dlaas.protocol import Placement
 
-__all__ = ["Free", "Shape", "free_of", "place", "room", "shape_of"]
+__all__ = ["Free", "Frees", "Shape", "free_of", "place", "room", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,11 @@ class Shape:
     gpu_kind: str | None
     placement: Placement
 
+    @property
+    def is_plain(self) -> bool:
+        """Only the number of devices counts."""
+        return self.gpu_kind is None and not self.cpus and not self.memory_bytes
+
 
 def shape_of(job: Job) -> Shape:
     """The shape of one learner of this job."""
@@ -28,6 +38,9 @@ def shape_of(job: Job) -> Shape:
     return Shape(
         spec.gpus_per_learner, spec.cpus_per_learner, spec.memory_bytes_per_learner, spec.gpu_kind, spec.placement
     )
+
+
+Key = tuple[float, int, int]
 
 
 @dataclass(slots=True)
@@ -39,47 +52,204 @@ class Free:
     cpus: float
     memory_bytes: int
     learners: int = 0
+    index: int = field(default=0, compare=False)
+    """Place of the node among all, by name."""
+    order: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False)
+    """Every device of the node -> its place there and its kind."""
 
     def copy(self) -> Free:
         """An independent copy."""
-        return Free(self.name, list(self.devices), self.cpus, self.memory_bytes, self.learners)
+        return Free(self.name, list(self.devices), self.cpus, self.memory_bytes, self.learners, self.index, self.order)
 
     def fits(self, shape: Shape, most: int) -> int:
         """How many learners of this shape fit here, up to `most`."""
         count = most
         if shape.gpus:
-            count = min(count, len(self._devices_for(shape)) // shape.gpus)
+            has = len(self.devices) if shape.gpu_kind is None else len(self._devices_for(shape))
+            count = min(count, has // shape.gpus)
         if shape.cpus:
             count = min(count, int((self.cpus + 1e-9) // shape.cpus))
         if shape.memory_bytes:
             count = min(count, self.memory_bytes // shape.memory_bytes)
-        return max(count, 0)
-
-    def take(self, shape: Shape) -> Seat:
-        """Take the seat of one learner; it must fit."""
-        ids = self._devices_for(shape)[: shape.gpus]
-        self.devices = [d for d in self.devices if d[1] not in ids]
-        self.cpus -= shape.cpus
-        self.memory_bytes -= shape.memory_bytes
-        self.learners += 1
-        return Seat(self.name, tuple(ids))
+        return count if count > 0 else 0
 
     def _devices_for(self, shape: Shape) -> list[str]:
         return [d for kind, d in self.devices if shape.gpu_kind is None or _is_kind(kind, shape.gpu_kind)]
+
+    def _take(self, shape: Shape) -> Seat:
+        gpus = shape.gpus
+        if shape.gpu_kind is None:
+            ids = tuple([d for _, d in self.devices[:gpus]])
+            del self.devices[:gpus]
+        else:
+            ids = tuple(self._devices_for(shape)[:gpus])
+            self.devices = [d for d in self.devices if d[1] not in ids]
+        self.cpus -= shape.cpus
+        self.memory_bytes -= shape.memory_bytes
+        self.learners += 1
+        return Seat(self.name, ids)
+
+    def _give(self, shape: Shape, seat: Seat) -> None:
+        order = self.order
+        if seat.devices:
+            self.devices += [(order[d][1], d) for d in seat.devices if d in order]
+            self.devices.sort(key=lambda device: order[device[1]][0])
+        self.cpus += shape.cpus
+        self.memory_bytes += shape.memory_bytes
+        self.learners -= 1
 
 
 def _is_kind(kind: str, asked: str) -> bool:
     return asked.casefold() in kind.casefold()
 
 
-def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Free]:
+class Frees(Sequence[Free]):
+    """What is free on all nodes, by name, with an index by the number of free devices."""
+
+    def __init__(self, frees: Iterable[Free]) -> None:
+        self._nodes = sorted(frees, key=lambda free: free.name)
+        self._by_name: dict[str, Free] = {}
+        widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
+        self._by_free: list[list[Key]] = [[] for _ in range(widest + 1)]
+        self.devices = 0
+        """How many devices are free in all."""
+        for index, free in enumerate(self._nodes):
+            free.index = index
+            self._by_name[free.name] = free
+            self._enter(free)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index: int) -> Free:  # type: ignore[override]  # slices are not needed
+        return self._nodes[index]
+
+    def __iter__(self) -> Iterator[Free]:
+        return iter(self._nodes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def named(self, name: str) -> Free | None:
+        """The node of this name, if it takes learners."""
+        return self._by_name.get(name)
+
+    def _enter(self, free: Free) -> None:
+        insort(self._by_free[len(free.devices)], (free.cpus, free.memory_bytes, free.index))
+        self.devices += len(free.devices)
+
+    def _leave(self, free: Free) -> None:
+        line = self._by_free[len(free.devices)]
+        del line[bisect_left(line, (free.cpus, free.memory_bytes, free.index))]
+        self.devices -= len(free.devices)
+
+    def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
+        """Take the seats of so many learners on this node; they must fit."""
+        self._leave(free)
+        seats = tuple([free._take(shape) for _ in range(learners)])
+        self._enter(free)
+        return seats
+
+    def claim(self, shape: Shape, seats: Sequence[Seat]) -> None:
+        """Take these very seats; they must be free."""
+        for seat in seats:
+            free = self._by_name.get(seat.node)
+            if free is not None:
+                self._leave(free)
+                free.devices = [d for d in free.devices if d[1] not in seat.devices]
+                free.cpus -= shape.cpus
+                free.memory_bytes -= shape.memory_bytes
+                free.learners += 1
+                self._enter(free)
+
+    def has(self, shape: Shape, seats: Sequence[Seat]) -> bool:
+        """Whether all these seats are free, to be claimed together."""
+        wanted: dict[str, list[str]] = {}
+        for seat in seats:
+            wanted.setdefault(seat.node, []).extend(seat.devices)
+        for name, devices in wanted.items():
+            free, count = self._by_name.get(name), sum(seat.node == name for seat in seats)
+            if (
+                free is None
+                or free.fits(Shape(0, shape.cpus, shape.memory_bytes, None, shape.placement), count) < count
+            ):
+                return False
+            if not set(devices) <= {d for _, d in free.devices}:
+                return False
+        return True
+
+    def give(self, shape: Shape, seats: Sequence[Seat]) -> None:
+        """Give seats back."""
+        for seat in seats:
+            free = self._by_name.get(seat.node)
+            if free is not None:
+                self._leave(free)
+                free._give(shape, seat)
+                self._enter(free)
+
+    def at_least(self, gpus: int) -> Iterator[Free]:
+        """Nodes with at least so many free devices: those with the fewest first, then by CPUs, memory and name."""
+        for line in self._by_free[gpus:]:
+            for _, _, index in line:
+                yield self._nodes[index]
+
+    def tightest(self, shape: Shape, learners: int) -> Free | None:
+        """The node with the fewest free devices that takes all these learners."""
+        need = shape.gpus * learners
+        if shape.is_plain:
+            for line in self._by_free[need:]:
+                if line:
+                    return self._nodes[line[0][2]]
+            return None
+        for free in self.at_least(need):
+            if free.fits(shape, learners) == learners:
+                return free
+        return None
+
+    def roomiest(self, shape: Shape, most: int) -> tuple[Free | None, int]:
+        """The node that takes the most of these learners, the tightest of equals; and how many it takes."""
+        best, fits = None, 0
+        if shape.is_plain and shape.gpus:
+            for free_devices in range(len(self._by_free) - 1, shape.gpus - 1, -1):
+                line = self._by_free[free_devices]
+                if free_devices // shape.gpus < fits:
+                    break
+                if line:
+                    best, fits = self._nodes[line[0][2]], free_devices // shape.gpus
+            return best, min(fits, most)
+        for free in self.at_least(shape.gpus):
+            here = free.fits(shape, most)
+            if here > fits:
+                best, fits = free, here
+        return best, fits
+
+    def room(self, shape: Shape, most: int) -> int:
+        """How many learners of this shape fit now, up to `most`."""
+        if shape.gpus and self.devices < shape.gpus:
+            return 0
+        total = 0
+        if shape.is_plain and shape.gpus:
+            for devices in range(len(self._by_free) - 1, shape.gpus - 1, -1):
+                total += len(self._by_free[devices]) * (devices // shape.gpus)
+                if total >= most:
+                    return most
+            return total
+        for free in self.at_least(shape.gpus):
+            total += free.fits(shape, most - total)
+            if total >= most:
+                return most
+        return total
+
+
+def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
     """What is free, by node name: everything in service, less the seats of all members of all jobs."""
     frees: dict[str, Free] = {}
-    for node in sorted(nodes, key=lambda n: n.name):
-        usable = [] if node.cordoned else [(d.kind, d.id) for d in node.devices if d.out_of_service is None]
-        cpus, memory = (0.0, 0) if node.cordoned else (node.cpus, node.memory_bytes)
-        frees[node.name] = Free(node.name, usable, cpus, memory)
-    cordoned = {node.name for node in nodes if node.cordoned}
+    for node in nodes:
+        if node.cordoned:
+            continue
+        usable = [(d.kind, d.id) for d in node.devices if d.out_of_service is None]
+        order = {d: (place, kind) for place, (kind, d) in enumerate(usable)}
+        frees[node.name] = Free(node.name, usable, node.cpus, node.memory_bytes, order=order)
     for job in jobs:
         shape = shape_of(job)
         for node_name, devices, learners in _occupied(job):
@@ -90,7 +260,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Free]:
             free.cpus -= shape.cpus * learners
             free.memory_bytes -= shape.memory_bytes * learners
             free.learners += learners
-    return [free for name, free in frees.items() if name not in cordoned]
+    return Frees(frees.values())
 
 
 def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
@@ -106,36 +276,41 @@ def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
     return [(name, devices, max(counts.values())) for name, (devices, counts) in sorted(by_node.items())]
 
 
-def room(frees: Sequence[Free], shape: Shape, most: int) -> int:
+def room(frees: Frees, shape: Shape, most: int) -> int:
     """How many learners of this shape fit now, up to `most`."""
-    total = 0
-    for free in frees:
-        total += free.fits(shape, most - total)
-        if total >= most:
-            return most
-    return total
+    return frees.room(shape, most)
 
 
-def place(frees: Sequence[Free], shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
     """Seats for a whole gang, taken from `frees`; or None, and nothing is taken.
 
-    `pack`: the tightest node that takes the whole gang, else the emptiest nodes first. `spread`: one learner at a
-    time on the node with the fewest learners. Ties go by name, so that the same pool always gives the same plan.
+    `pack`: the tightest node that takes the whole gang; else the node that takes the most of it, then the rest alike.
+    `spread`: one learner at a time on the node with the fewest learners. Ties go by name, so that the same pool always
+    gives the same plan.
     """
-    if room(frees, shape, learners) < learners:
-        return None
     if shape.placement is Placement.SPREAD:
-        return tuple(_least_loaded(frees, shape).take(shape) for _ in range(learners))
-    whole = [f for f in frees if f.fits(shape, learners) == learners]
-    if whole:
-        tightest = min(whole, key=lambda f: (len(f.devices), f.cpus, f.memory_bytes, f.name))
-        return tuple(tightest.take(shape) for _ in range(learners))
+        return _spread(frees, shape, learners)
+    whole = frees.tightest(shape, learners)
+    if whole is not None:
+        return frees.take(whole, shape, learners)
+    if learners == 1 or frees.room(shape, learners) < learners:
+        return None
     seats: list[Seat] = []
-    for free in sorted(frees, key=lambda f: (-f.fits(shape, learners), f.name)):
-        for _ in range(free.fits(shape, learners - len(seats))):
-            seats.append(free.take(shape))
+    while len(seats) < learners:
+        left = learners - len(seats)
+        free, here = frees.tightest(shape, left), left
+        if free is None:
+            free, here = frees.roomiest(shape, left)
+        assert free is not None
+        seats += frees.take(free, shape, here)
     return tuple(seats)
 
 
-def _least_loaded(frees: Sequence[Free], shape: Shape) -> Free:
-    return min((f for f in frees if f.fits(shape, 1)), key=lambda f: (f.learners, -len(f.devices), f.name))
+def _spread(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    if frees.room(shape, learners) < learners:
+        return None
+    seats: list[Seat] = []
+    for _ in range(learners):
+        candidates = (f for f in frees.at_least(shape.gpus) if f.fits(shape, 1))
+        seats += frees.take(min(candidates, key=lambda f: (f.learners, -len(f.devices), f.name)), shape)
+    return tuple(seats)

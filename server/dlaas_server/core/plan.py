@@ -1,21 +1,27 @@
-"""One pass over the pool: who starts, who changes size, who waits and why.
+"""One pass over the pool: who starts, who is preempted, who changes size, who waits and why.
 
-By priority, then by age. Every waiting job first gets its least size, then free devices go to those who wished for
-more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
+Every waiting job first gets its least size, in the order of the pool's policy (`scheduler.py`); then free devices go to
+those who wished for more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from dlaas_server.core.model import Intent, Job, MemberState, Node, Pool, Seat
-from dlaas_server.core.place import Free, Shape, free_of, place, room, shape_of
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
+from dlaas_server.core.place import Frees, Shape, free_of, place, room, shape_of
+from dlaas_server.core.scheduler import Policy, Preemption, Scheduler
 from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused, State
 
-__all__ = ["Plan", "Resized", "Start", "Wait", "check_feasible", "plan", "queue_order"]
+__all__ = ["DEFAULT", "Plan", "Preempt", "Resized", "Start", "Wait", "check_feasible", "plan"]
+
+DEFAULT: Final = Policy(preempts=False)
+NOTHING_KNOWN: Final = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,15 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take the seats of this job back, at its next checkpoint, for that one."""
+
+    job: str
+    winner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` 0: not in the queue."""
 
@@ -50,61 +65,78 @@ class Plan:
     """What should be done now, and what is told to those for whom nothing can be done."""
 
     starts: tuple[Start, ...] = ()
+    preempts: tuple[Preempt, ...] = ()
+    """Who starts in their place is planned anew when they are gone."""
     resizes: tuple[Resized, ...] = ()
     waits: tuple[Wait, ...] = ()
     wake_s: float | None = None
     """When to plan again at the latest, though nothing else happens."""
 
 
-def queue_order(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs that wait for seats, first in line first."""
-    waiting = [j for j in jobs if j.state is State.QUEUED and j.intent is Intent.RUN]
-    return sorted(waiting, key=lambda j: (-j.priority, j.submitted_s, j.number))
-
-
-def plan(pool: Pool, now_s: float) -> Plan:
+def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
     """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan."""
     frees = free_of(pool.nodes, pool.jobs.values())
-    queue = queue_order(pool.jobs.values())
-    seats, blocked = _place_minimum(queue, frees, now_s)
+    scheduler = Scheduler(frees, policy)
+    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
+    for job in jobs:
+        if job.gang:
+            scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s)
+    queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
+    for job in queue:
+        if job.not_before_s <= now_s:
+            scheduler.enter(_ask(job, pool, policy, now_s), now_s)
+    order = {ask.id: place for place, ask in enumerate(scheduler.line(), start=1)}
+    queue.sort(key=lambda j: (order.get(j.id, len(order) + 1), j.number))
+    choice = scheduler.decide(now_s)
+    preempts = tuple(_preempt(one, pool) for one in choice.stops)
+    waits_for_room = {one.winner for one in preempts}
+    seats = {ask.id: ask.seats for ask in choice.starts if ask.id not in waits_for_room}
+    blocked = scheduler.waiting or preempts
     if not blocked:
         for job in queue:
             if job.id in seats:
                 seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
-    resizes, short = _resize(pool.jobs, frees, is_crowded=bool(blocked))
+    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, is_crowded=bool(blocked))
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state is State.DEPLOYING and j.not_before_s > now_s]
+    delayed += [choice.wake_s] if choice.wake_s is not None else []
     return Plan(
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
+        preempts=preempts,
         resizes=resizes,
         waits=_waits(queue, seats, pool, frees, now_s) + short,
         wake_s=min(delayed, default=None),
     )
 
 
-def _place_minimum(
-    queue: Sequence[Job], frees: Sequence[Free], now_s: float
-) -> tuple[dict[str, tuple[Seat, ...]], list[Job]]:
-    seats: dict[str, tuple[Seat, ...]] = {}
-    blocked: list[Job] = []
-    failed: dict[Shape, int] = {}  # the least size of a shape that did not fit: larger ones will not either
-    for job in queue:
-        shape, least = shape_of(job), job.spec.learners_min
-        if job.not_before_s > now_s:
-            continue
-        if least >= failed.get(shape, least + 1):
-            blocked.append(job)
-            continue
-        found = place(frees, shape, least)
-        if found is None:
-            failed[shape] = least
-            blocked.append(job)
-        else:
-            seats[job.id] = found
-    return seats, blocked
+def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
+    """The job as the order sees it. Who changes, ends or is asked to is not preempted."""
+    known = pool.known.get(job.id, NOTHING_KNOWN)
+    ask = Ask(
+        job.number,
+        shape_of(job),
+        len(job.gang) or job.spec.learners_min,
+        job.submitted_s,
+        known.length_s,
+        known.usual_s,
+        job.priority,
+        job.spec.queue,
+        known.restart_s,
+        policy.preempts and _is_settled(job),
+        job.id,
+    )
+    ask.executed_s = known.executed_s
+    return ask
 
 
-def _more(frees: Sequence[Free], shape: Shape, wished: int) -> tuple[Seat, ...]:
+def _preempt(one: Preemption, pool: Pool) -> Preempt:
+    winner = pool.jobs[one.winner.id]
+    victim = pool.jobs[one.victim.id]
+    why = f"has priority {winner.priority}" if winner.priority > victim.priority else "is expected to be much shorter"
+    return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
+
+
+def _more(frees: Frees, shape: Shape, wished: int) -> tuple[Seat, ...]:
     extra = room(frees, shape, wished) if wished > 0 else 0
     return (place(frees, shape, extra) or ()) if extra > 0 else ()
 
@@ -122,12 +154,12 @@ def _is_settled(job: Job) -> bool:
 
 
 def _resize(
-    jobs: Mapping[str, Job], frees: Sequence[Free], *, is_crowded: bool
+    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], *, is_crowded: bool
 ) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
     resizes: list[Resized] = []
     waits: list[Wait] = []
     for job in sorted(jobs.values(), key=lambda j: (-j.priority, j.submitted_s, j.number)):
-        if job.elastic is Elastic.OFF or not _is_settled(job):
+        if job.elastic is Elastic.OFF or job.id in leaving or not _is_settled(job):
             continue
         held = tuple(m.seat for m in job.gang)
         if job.wish < len(held):
@@ -149,7 +181,7 @@ def _short(job: Job, has: int, *, is_crowded: bool) -> str:
 
 
 def _waits(
-    queue: Sequence[Job], seats: Mapping[str, tuple[Seat, ...]], pool: Pool, frees: Sequence[Free], now_s: float
+    queue: Sequence[Job], seats: Mapping[str, tuple[Seat, ...]], pool: Pool, frees: Frees, now_s: float
 ) -> tuple[Wait, ...]:
     waiting = [job for job in queue if job.id not in seats]
     holders = _holders(pool)
@@ -167,7 +199,7 @@ def _waits(
     return tuple(out)
 
 
-def _needs(shape: Shape, least: int, unit: str, frees: Sequence[Free]) -> str:
+def _needs(shape: Shape, least: int, unit: str, frees: Frees) -> str:
     """needs + has."""
     fits = room(frees, shape, least)
     if not shape.gpus:

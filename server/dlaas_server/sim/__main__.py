@@ -12,18 +12,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.plot import plot
-from dlaas_server.sim.production import InOrder
+from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, table, write_jobs
 from dlaas_server.sim.rules.names import RULES, pool_rule
 from dlaas_server.sim.trace import NodeSpec
 from jupyter_dlaas.protocol import Placement
 from jupyter_dlaas.wire import DlaasError
 
-ORDERS = ("fifo", "fifo-skip")
 POOL = re.compile(r"(?P<nodes>[1-9]\d{0,5})x(?P<gpus>\d{1,4})(?P<rest>(,(cpus|mem_gb)=\d+(\.\d+)?)*)")
 
 
@@ -65,11 +66,18 @@ def parser() -> argparse.ArgumentParser:
     )
     pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
     who = made.add_mutually_exclusive_group()
-    who.add_argument("--order", choices=ORDERS, help="an order of our own (default fifo-skip)")
+    who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
     who.add_argument("--rules", choices=sorted(RULES), help="the rules of another simulator")
     made.add_argument("--placement", choices=[p.value for p in Placement], default="pack", help="where gangs sit")
     made.add_argument(
         "--restart-s", type=seconds, default=0, help="what a preempted job pays when it starts again (default 0)"
+    )
+    made.add_argument(
+        "--estimate-error",
+        type=float,
+        default=0.0,
+        metavar="SIGMA",
+        help="expected lengths are wrong by a log-normal factor with this σ (default 0: exact)",
     )
     made.add_argument("--workload", type=int, help="which of several workloads in the file")
     made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
@@ -87,9 +95,16 @@ def run(options: argparse.Namespace) -> tuple[str, Replay]:
     if options.rules:
         name, rule = options.rules, pool_rule(options.rules, nodes)
     else:
-        order = options.order or "fifo-skip"
+        order = options.order or "shortest"
         name = f"{order}, {options.placement}"
-        rule = InOrder(nodes, Placement(options.placement), skips=order == "fifo-skip")
+        rule = ByCore(
+            nodes,
+            Policy(order=order),
+            Placement(options.placement),
+            restart_s=options.restart_s,
+            estimate_error=options.estimate_error,
+            seed=options.seed,
+        )
     return name, replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
 
 

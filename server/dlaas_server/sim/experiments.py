@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.loop import Replay, Rule, replay
-from dlaas_server.sim.production import InOrder
+from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
 from dlaas_server.sim.trace import NodeSpec, Trace
@@ -42,7 +43,9 @@ class PackSpreadCase:
     def by_core(self) -> Shown:
         """Placed by the production core."""
         placement = Placement.PACK if self.is_pack else Placement.SPREAD
-        return self._replayed(InOrder(pack_spread_nodes(), placement, self.skips))
+        return self._replayed(
+            ByCore(pack_spread_nodes(), Policy(order="fifo-skip" if self.skips else "fifo"), placement)
+        )
 
     def _replayed(self, rule: Rule) -> Shown:
         return _shown(replay(read_trace(TRACES / f"ffdl_pack_spread_load{self.load}.csv"), 400, rule))
@@ -120,7 +123,7 @@ def gang_outcome(seed: int, orders: int = 10_000) -> GangOutcome:
     """8 GPUs, 4 jobs x 4 learners: as gangs through the core, and learner by learner in so many random orders."""
     trace, chance = read_trace(TRACES / "gang_8gpu_4x4.csv"), random.Random(seed)  # noqa: S311  # no secret
     nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(2))
-    result = replay(trace, 8, InOrder(nodes))
+    result = replay(trace, 8, ByCore(nodes))
     per_gang = trace.jobs[0].gpus
     return GangOutcome(
         makespan_s=result.end_s,

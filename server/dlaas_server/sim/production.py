@@ -1,23 +1,22 @@
-"""Orders of our own: the production core places, the simulator only keeps the queue.
-
-`place` of the core decides which seats a gang gets. Waiting jobs lie in one line per shape of gang; a shape that did
-not fit is not tried again before something is freed. This gives what a pass of `core.plan.plan` over all jobs gives (a
-test holds them against each other) at the cost of shapes, not of jobs.
-"""
+"""Orders of our own: the simulator tells the production core's scheduler what happens, and does what it decides."""
 
 from __future__ import annotations
 
-from collections import deque
+import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dlaas_server.core.model import Device, Node, Seat
-from dlaas_server.core.place import Free, Shape, free_of, place
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.estimates import History
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.place import Shape, free_of
+from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
 from dlaas_server.sim.trace import NodeSpec, TraceJob
 from jupyter_dlaas.protocol import Placement
 
-__all__ = ["InOrder", "nodes_of", "shape_in"]
+__all__ = ["ByCore", "nodes_of", "shape_in"]
 
 GB = 10**9
 
@@ -46,116 +45,85 @@ def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Placement) -> 
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Line:
-    """Waiting gangs of one shape. `has_failed`: the shape did not fit, and nothing was freed since."""
-
-    shape: Shape
-    learners: int
-    runs: deque[Run] = field(default_factory=deque)
-    has_failed: bool = False
-
-
 @dataclass(slots=True)
-class InOrder:
-    """`fifo`: the first that does not fit stops the queue. `fifo-skip` (`skips`): those behind it may pass.
-
-    Passing jobs hold no reservation for the first in line: the core has none yet.
-    """
+class ByCore:
+    """The core's scheduler under a policy, with guesses that are wrong by a log-normal factor of σ `estimate_error`."""
 
     specs: Sequence[NodeSpec]
+    policy: Policy = field(default_factory=Policy)
     placement: Placement = Placement.PACK
-    skips: bool = True
-    frees: list[Free] = field(init=False)
-    seats: dict[int, tuple[Seat, ...]] = field(init=False, default_factory=dict)
-    """Seats of those that run, by place in the trace."""
-    _by_name: dict[str, Free] = field(init=False)
-    _kinds: dict[str, str] = field(init=False)
-    _free_gpus: int = field(init=False)
-    _lines: dict[tuple[int, int, float, float], _Line] = field(init=False, default_factory=dict)
-    _line_of: dict[int, _Line] = field(init=False, default_factory=dict)
+    restart_s: float = 0.0
+    estimate_error: float | None = 0.0
+    """None: there are no estimates."""
+    seed: int = 0
+    scheduler: Scheduler = field(init=False)
+    asks: dict[int, Ask] = field(init=False, default_factory=dict)
+    """Unfinished jobs, by place in the trace."""
+    _shapes: dict[tuple[int, int, float, float], tuple[Shape, int]] = field(init=False, default_factory=dict)
+    _runs: dict[int, Run] = field(init=False, default_factory=dict)
+    history: History = field(init=False, default_factory=History)
+    _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
+    _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.frees = free_of(nodes_of(self.specs), ())
-        self._by_name = {free.name: free for free in self.frees}
-        self._free_gpus = sum(spec.gpus for spec in self.specs)
-        self._kinds = {spec.name: spec.kind for spec in self.specs}
+        self.scheduler = Scheduler(free_of(nodes_of(self.specs), ()), self.policy)
+        self._chance = random.Random(self.seed)  # noqa: S311  # no secret
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Give back what ended, then start what fits, first in line first."""
+        """Tell the scheduler, and do what it decides."""
+        scheduler = self.scheduler
         for run in ended:
-            self._give_back(run)
+            ask = self.asks.pop(run.index)
+            del self._runs[run.index]
+            scheduler.leave(ask, now_s)
+            self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
         for run in arrived:
-            self._enter(run)
-        starts: list[Run] = []
-        line = self._next()
-        while line is not None:
-            if self._seat(line.runs[0], line):
-                starts.append(line.runs.popleft())
-            else:
-                line.has_failed = True
-            line = self._next()
-        return Decision(starts=starts, is_blocked=self._is_blocked())
+            ask = self.asks[run.index] = self._ask(run)
+            self._runs[run.index] = run
+            scheduler.enter(ask, now_s)
+        choice = scheduler.decide(now_s)
+        stops = [self._runs[one.victim.number] for one in choice.stops]
+        return Decision(
+            starts=[self._runs[ask.number] for ask in choice.starts],
+            stops=stops,
+            wake_s=choice.wake_s,
+            is_blocked=self._is_blocked(),
+        )
 
-    def _enter(self, run: Run) -> None:
-        job = run.job
+    def _ask(self, run: Run) -> Ask:
+        shape, learners = self._shape(run.job)
+        guess_s = None
+        if self.estimate_error is not None:
+            guess_s = run.work_s
+            if self.estimate_error:
+                guess_s *= math.exp(self._chance.gauss(0.0, self.estimate_error))
+        self._guesses[run.index] = guess_s
+        usual_s = self.history.expected_s(guess_s, learners * shape.gpus)
+        return Ask(
+            run.index,
+            shape,
+            learners,
+            run.job.submit_s,
+            usual_s if guess_s is None else guess_s,
+            usual_s,
+            queue=run.job.queue,
+            restart_s=self.restart_s,
+        )
+
+    def _shape(self, job: TraceJob) -> tuple[Shape, int]:
         asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner)
-        line = self._lines.get(asked)
-        if line is None:
-            line = self._lines[asked] = _Line(shape_in(job, self.specs, self.placement), job.learners)
-            if place(free_of(nodes_of(self.specs), ()), line.shape, line.learners) is None:
+        found = self._shapes.get(asked)
+        if found is None:
+            shape = shape_in(job, self.specs, self.placement)
+            learners = job.learners
+            if learners == 1 and shape.is_plain and shape.gpus > max(spec.gpus for spec in self.specs):
+                shape, learners = Shape(1, 0.0, 0, None, self.placement), shape.gpus
+            if free_of(nodes_of(self.specs), ()).room(shape, learners) < learners:
                 asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
                 raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool")
-        line.runs.append(run)
-        self._line_of[run.index] = line
-
-    def _next(self) -> _Line | None:
-        """The line whose first job is to be tried now."""
-        if not self.skips:
-            first = self._first()
-            return None if first is None or first.has_failed else first
-        found: _Line | None = None
-        for line in self._lines.values():
-            if line.runs and not line.has_failed and (found is None or line.runs[0].index < found.runs[0].index):
-                found = line
+            found = self._shapes[asked] = (shape, learners)
         return found
-
-    def _first(self) -> _Line | None:
-        """The line that the first in the whole queue stands in."""
-        found: _Line | None = None
-        for line in self._lines.values():
-            if line.runs and (found is None or line.runs[0].index < found.runs[0].index):
-                found = line
-        return found
-
-    def _seat(self, run: Run, line: _Line) -> bool:
-        if run.gpus > self._free_gpus:
-            return False
-        gpus = line.shape.gpus
-        frees = [free for free in self.frees if len(free.devices) >= gpus]  # the others take nobody anyway
-        seats = place(frees, line.shape, line.learners)
-        if seats is None:
-            return False
-        self._free_gpus -= run.gpus
-        self.seats[run.index] = seats
-        return True
-
-    def _give_back(self, run: Run) -> None:
-        shape = self._line_of.pop(run.index).shape
-        for seat in self.seats.pop(run.index):
-            free = self._by_name[seat.node]
-            kind = self._kinds[seat.node]
-            free.devices = sorted(
-                free.devices + [(kind, device) for device in seat.devices],
-                key=lambda device: int(device[1].rpartition("/")[2]),
-            )
-            free.cpus += shape.cpus
-            free.memory_bytes += shape.memory_bytes
-            free.learners -= 1
-        self._free_gpus += run.gpus
-        for line in self._lines.values():
-            line.has_failed = False
 
     def _is_blocked(self) -> bool:
-        first = self._first()
-        return first is not None and first.runs[0].gpus <= self._free_gpus
+        head = self.scheduler.head
+        return head is not None and head.weight <= self.scheduler.frees.devices

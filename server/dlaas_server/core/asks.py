@@ -1,0 +1,91 @@
+"""A job as the orders see it: what it asks for, what it had, how long it is expected to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import log
+from typing import Final
+
+from dlaas_server.core.model import Seat
+from dlaas_server.core.place import Shape
+
+__all__ = ["Ask", "Key", "level"]
+
+Key = tuple[int, int, float, float, int]
+"""What waiting jobs are sorted by: the smallest goes first."""
+
+_LOG4: Final = log(4)
+
+
+def level(amount: float) -> int:
+    """floor(log4(amount)): jobs within a factor of four count as equally long."""
+    return int(log(amount) / _LOG4) if amount > 1 else 0
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """One job that waits or runs. Changed by the scheduler only."""
+
+    number: int
+    """By age; unique."""
+    shape: Shape
+    learners: int
+    submitted_s: float
+    estimate_s: float | None = None
+    """How long it is expected to run in all; None: nobody knows."""
+    usual_s: float | None = None
+    """The same, drawn to what is usual in this pool: a wild guess shall not make it wait for ever."""
+    priority: int = 0
+    queue: str = "default"
+    restart_s: float = 0.0
+    """What stopping and restoring it costs."""
+    may_stop: bool = True
+    """Whether it can be stopped and go on later."""
+    id: str = ""
+    executed_s: float = 0.0
+    """How long it had run when it was last started or stopped."""
+    since_s: float | None = None
+    """Since when it runs, restarts left out; None while it waits."""
+    began_s: float = 0.0
+    """When it last got its seats."""
+    queued_s: float = 0.0
+    """When it last began to wait."""
+    seats: tuple[Seat, ...] = ()
+    starts: int = 0
+    rank: int = 0
+    is_lifted: bool = False
+    """It waited longer than its bound."""
+    is_victim: bool = False
+    """It runs and counts among those that may be preempted."""
+    patience_s: float = -1.0
+    """Until when it does not preempt for its rank; noted once it was tried."""
+    stamp: int = 0
+    """Rises with each change: what was noted under an older one is outdated."""
+    weight: int = field(init=False)
+    """Devices of the whole gang; learners where no devices are asked for."""
+
+    def __post_init__(self) -> None:
+        self.weight = self.learners * (self.shape.gpus or 1)
+
+    def executed(self, now_s: float) -> float:
+        """How long it has run until now."""
+        since_s = self.since_s
+        return self.executed_s if since_s is None or now_s <= since_s else self.executed_s + now_s - since_s
+
+    def total_s(self, executed_s: float) -> float | None:
+        """How long it runs in all, by what is known after it ran so long: after an overrun, as much again."""
+        total_s = self.estimate_s
+        if total_s is None:
+            return None
+        while total_s <= executed_s:
+            total_s *= 2
+        return total_s
+
+    def end_s(self, now_s: float) -> float | None:
+        """When it ends, if it runs (or were started now)."""
+        total_s = self.total_s(self.executed(now_s))
+        if total_s is None:
+            return None
+        if self.since_s is None:
+            return now_s + (self.restart_s if self.starts else 0.0) + total_s - self.executed_s
+        return max(self.since_s, now_s) + total_s - self.executed(now_s)

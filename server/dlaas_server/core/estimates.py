@@ -1,0 +1,77 @@
+"""How long jobs run, from what is known of them and from what became of others.
+
+All in logarithms: lengths of jobs spread over orders of magnitude, and guesses are wrong by factors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import Final
+
+__all__ = ["History", "Spread"]
+
+ENOUGH: Final = 8
+"""So many values make a mean and a spread worth using."""
+
+
+@dataclass(slots=True)
+class Spread:
+    """Mean and variance of values that come one by one (Welford)."""
+
+    count: int = 0
+    mean: float = 0.0
+    _squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.count += 1
+        step = value - self.mean
+        self.mean += step / self.count
+        self._squares += step * (value - self.mean)
+
+    @property
+    def variance(self) -> float:
+        """Of the values so far."""
+        return self._squares / (self.count - 1) if self.count > 1 else 0.0
+
+
+@dataclass(slots=True)
+class History:
+    """What became of the pool's jobs: how long they ran, by their size, and how wrong the guesses about them were.
+
+    A guess and the history of jobs of the same size are weighed by how far each was off until now (normal prior, normal
+    error, in logarithms): a guess that has always been right is taken as it is, a wild one is drawn to what is usual.
+    """
+
+    lengths: dict[int, Spread] = field(default_factory=dict)
+    """Devices of the gang -> log of the seconds that such jobs ran."""
+    all_lengths: Spread = field(default_factory=Spread)
+    errors: Spread = field(default_factory=Spread)
+    """log(actual / guess)."""
+
+    def learn(self, guess_s: float | None, actual_s: float, weight: int) -> None:
+        """A job ended after so many seconds of running."""
+        if actual_s <= 0:
+            return
+        self.all_lengths.add(log(actual_s))
+        self.lengths.setdefault(weight, Spread()).add(log(actual_s))
+        if guess_s:
+            self.errors.add(log(actual_s / guess_s))
+
+    def expected_s(self, guess_s: float | None, weight: int) -> float | None:
+        """The median length of a job of this size about which this guess was made; None: nothing is known."""
+        usual = self._usual(weight)
+        if guess_s is None or guess_s <= 0:
+            return None if usual is None else exp(usual.mean)
+        if usual is None or self.errors.count < ENOUGH:
+            return guess_s
+        wrong = self.errors.variance + self.errors.mean**2
+        trust = usual.variance / (usual.variance + wrong) if wrong else 1.0
+        return exp(usual.mean + trust * (log(guess_s) - usual.mean))
+
+    def _usual(self, weight: int) -> Spread | None:
+        same = self.lengths.get(weight)
+        if same is not None and same.count >= ENOUGH:
+            return same
+        return self.all_lengths if self.all_lengths.count >= ENOUGH else None

@@ -1,0 +1,241 @@
+"""Who goes first among jobs of one priority. A rank is a whole number: lower goes first, equal ranks go by age.
+
+The rank of a job that waits does not change; that of one that runs changes at times that are known in advance.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final, Protocol
+
+from dlaas_server.core.asks import Ask, level
+
+__all__ = ["ORDERS", "Age", "Attained", "Gittins", "Order", "Remaining", "Shortest", "Slices"]
+
+UNKNOWN: Final = 6
+"""The rank of a job of unknown length: as if an hour on one GPU (4^6 GPU-seconds)."""
+LEAST: Final = 4
+"""Below 4^4 GPU-seconds (four minutes) all are equally short: stopping one for another never pays."""
+USUAL: Final = 9
+"""Where half of the work lies, as long as fewer than fifty jobs have ended: 4^9 GPU-seconds, three days."""
+
+
+class Order(Protocol):
+    """How waiting jobs are ordered, and who may be preempted for whom."""
+
+    gap: int
+    """How many ranks a newcomer must be ahead of what it preempts; 0: nobody is preempted for a rank."""
+    lifted: int
+    """The rank of a job that waited past its bound; in it, it goes first."""
+    age_factor: float
+    """The bound in terms of the job's own expected length; 0: nobody is lifted."""
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        """The rank of a job now."""
+        ...
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        """When the rank of this running job will be another, if nothing else happens; None: never."""
+        ...
+
+    def learn(self, gpu_s: float) -> None:
+        """A job ended after so many GPU-seconds."""
+        ...
+
+
+@dataclass(slots=True)
+class _Unlearned:
+    """Nothing is learnt from jobs that end. Who waited past its bound goes first of all."""
+
+    gap: int = 1
+    lifted: int = -1
+    age_factor: float = 10.0
+
+    def learn(self, gpu_s: float) -> None:
+        return
+
+
+@dataclass(slots=True)
+class Age(_Unlearned):
+    """`fifo`, `fifo-skip`: first come, first served."""
+
+    gap: int = 0
+    age_factor: float = 0.0
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        return 0
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        return None
+
+
+@dataclass(slots=True)
+class Shortest:
+    """`shortest`: by the class of the GPU-seconds that are expected to be left, floor(log4).
+
+    A job that waited past its bound goes first in the class that half of the pool's work lies below: the many that are
+    shorter than that still pass, and cost it little, since together they are little work.
+    """
+
+    gap: int = 1
+    lifted: int = USUAL
+    age_factor: float = 3.0
+    _work: dict[int, float] = field(default_factory=dict)
+    _ended: int = 0
+
+    def learn(self, gpu_s: float) -> None:
+        """Where half of the work lies."""
+        here = level(gpu_s)
+        self._work[here] = self._work.get(here, 0.0) + gpu_s
+        self._ended += 1
+        if self._ended < 50:
+            return
+        half, below = sum(self._work.values()) / 2, 0.0
+        for here in sorted(self._work):
+            below += self._work[here]
+            if below >= half:
+                self.lifted = here
+                return
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        executed_s = ask.executed(now_s)
+        total_s = ask.total_s(executed_s)
+        return UNKNOWN if total_s is None else max(level((total_s - executed_s) * ask.weight), LEAST)
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        """When it falls to the next class; in the last class, when it overruns."""
+        executed_s = ask.executed(now_s)
+        total_s = ask.total_s(executed_s)
+        if total_s is None or ask.since_s is None:
+            return None
+        here = level((total_s - executed_s) * ask.weight)
+        left_s = total_s - (4**here / ask.weight if here > LEAST else 0.0)
+        return max(ask.since_s, now_s) + max(left_s - executed_s, 0.0) + 1e-3
+
+
+@dataclass(slots=True)
+class Remaining(_Unlearned):
+    """`srtf`: by the time that is expected to be left, whatever the size; twice as short may preempt."""
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        executed_s = ask.executed(now_s)
+        total_s = ask.total_s(executed_s)
+        return 2 * UNKNOWN if total_s is None else max(level((total_s - executed_s) ** 2), LEAST)
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        executed_s = ask.executed(now_s)
+        total_s = ask.total_s(executed_s)
+        if total_s is None or ask.since_s is None:
+            return None
+        here = level((total_s - executed_s) ** 2)
+        left_s = total_s - (2.0**here if here > LEAST else 0.0)
+        return max(ask.since_s, now_s) + max(left_s - executed_s, 0.0) + 1e-3
+
+
+@dataclass(slots=True)
+class Attained(_Unlearned):
+    """`las`: least attained service in GPU-seconds, in discrete queues: the first hour, then by factors of four.
+
+    Source: Gu et al., "Tiresias", NSDI 2019 (2-D LAS).
+    """
+
+    quantum_gpu_s: float = 3600.0
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        served = ask.executed(now_s) * ask.weight / self.quantum_gpu_s
+        return 0 if served < 1 else 1 + level(served * (1 + 1e-12))
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        if ask.since_s is None:
+            return None
+        limit_s = self.quantum_gpu_s * 4.0 ** self.rank(ask, now_s) / ask.weight
+        return max(ask.since_s, now_s) + max(limit_s - ask.executed(now_s), 0.0) + 1e-3
+
+
+@dataclass(slots=True)
+class Gittins:
+    """`gittins`: by the 2-D Gittins index, learnt from the jobs that ended in this very pool; `las` until 50 have.
+
+    Index at attained service a: the largest over horizons d of P(ends within d) / E(service used of d). Its inverse is
+    what is expected to be spent per job that ends: ranked by factors of four.
+    Source: Gu et al., "Tiresias", NSDI 2019, section 3.3; an index from another cluster lost to `las`.
+    """
+
+    gap: int = 1
+    lifted: int = -1
+    age_factor: float = 10.0
+    least: int = 50
+    history: list[float] = field(default_factory=list)
+    """GPU-seconds of jobs that ended, sorted."""
+    _bounds: list[float] = field(default_factory=list)
+    _ranks: list[int] = field(default_factory=list)
+    _learnt: int = 0
+    _las: Attained = field(default_factory=Attained)
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        if not self._ranks:
+            return self._las.rank(ask, now_s)
+        return self._ranks[bisect_right(self._bounds, ask.executed(now_s) * ask.weight) - 1]
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        if ask.since_s is None:
+            return None
+        if not self._ranks:
+            return self._las.changes_s(ask, now_s)
+        executed_s = ask.executed(now_s)
+        place = bisect_right(self._bounds, executed_s * ask.weight)
+        if place >= len(self._bounds):
+            return None
+        return max(ask.since_s, now_s) + max(self._bounds[place] / ask.weight - executed_s, 0.0) + 1e-3
+
+    def learn(self, gpu_s: float) -> None:
+        insort(self.history, gpu_s)
+        if len(self.history) >= max(self.least, self._learnt * 5 // 4):
+            self._learn()
+
+    def _learn(self) -> None:
+        self._learnt = len(self.history)
+        sums = [0.0, *accumulate(self.history)]
+        self._bounds = [0.0, *(900.0 * 2**i for i in range(24))]
+        self._ranks = [self._rank_at(attained, sums) for attained in self._bounds]
+
+    def _rank_at(self, attained: float, sums: list[float]) -> int:
+        data, count = self.history, len(self.history)
+        first = bisect_right(data, attained)
+        if count - first < 3:
+            return level(max(attained, 1.0)) + 1  # beyond what was seen: as if as much again
+        best = 0.0
+        for horizon in [attained + 900.0 * 2**i for i in range(24)]:
+            last = bisect_right(data, horizon)
+            used = sums[last] - sums[first] - attained * (last - first) + (horizon - attained) * (count - last)
+            best = max(best, (last - first) / used)
+        return level(1 / best) if best else level(attained) + 1
+
+
+@dataclass(slots=True)
+class Slices(_Unlearned):
+    """`time-slice`: in turns. Who ran for a slice goes behind those who wait, at the next end of an epoch."""
+
+    slice_s: float = 600.0
+
+    def rank(self, ask: Ask, now_s: float) -> int:
+        return int(ask.since_s is not None and now_s - ask.since_s >= self.slice_s)
+
+    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        if ask.since_s is None or self.rank(ask, now_s):
+            return None
+        return ask.since_s + self.slice_s
+
+
+ORDERS: Final[Mapping[str, type]] = {
+    "fifo": Age,
+    "fifo-skip": Age,
+    "shortest": Shortest,
+    "srtf": Remaining,
+    "las": Attained,
+    "gittins": Gittins,
+    "time-slice": Slices,
+}

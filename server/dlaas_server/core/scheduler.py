@@ -1,0 +1,487 @@
+"""Who runs, kept up to date event by event: the engine, the simulator and the forecast decide with this.
+
+Waiting jobs lie in one group per shape of gang and queue, in each group one line per expected length; only the heads of
+lines are looked at. So an event costs what shapes there are, not what jobs wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dlaas_server.core.asks import Ask, Key, level
+from dlaas_server.core.model import Seat
+from dlaas_server.core.orders import ORDERS, Order, Slices
+from dlaas_server.core.place import Frees, Shape, place
+from dlaas_server.core.reserve import Reservation, reserve
+
+__all__ = ["Choice", "Policy", "Preemption", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a pool is shared. The same record steers the engine, the simulator and the forecast."""
+
+    order: str = "shortest"
+    age_s: float = 3600.0
+    """A job that waited longer than this, and than the order's factor times its own expected length, is lifted."""
+    ran_factor: float = 10.0
+    """Nobody is preempted before it ran so many times what its stop and restart cost."""
+    preempts: bool = True
+    patience_factor: float = 100.0
+    """Nobody preempts for its rank (for its priority it does) before it waited so many times what that costs."""
+
+    @property
+    def is_strict(self) -> bool:
+        """The first that does not fit stops the queue."""
+        return self.order == "fifo"
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """This job gives its seats up for that one."""
+
+    victim: Ask
+    winner: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a pass decided. `wake_s`: pass again then, though nothing else happens."""
+
+    starts: Sequence[Ask] = ()
+    stops: Sequence[Preemption] = ()
+    wake_s: float | None = None
+    reserved: Ask | None = None
+    reserved_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Gangs of one shape and queue that wait, by expected length."""
+
+    shape: Shape
+    learners: int
+    lines: dict[int, list[tuple[Key, int, Ask]]] = field(default_factory=dict)
+    """Level of the expected length -> heap of (key, stamp, ask)."""
+    head: Ask | None = None
+    key: Key | None = None
+    is_shut: bool = False
+    """Its head was tried, and nothing that could help happened since."""
+
+    def push(self, key: Key, ask: Ask) -> bool:
+        """Put a job in line; True if it is the head now."""
+        line = 0 if ask.estimate_s is None else level(ask.estimate_s)
+        heapq.heappush(self.lines.setdefault(line, []), (key, ask.stamp, ask))
+        if self.key is None or key < self.key:
+            self.key, self.head = key, ask
+            return True
+        return False
+
+    def heads(self) -> list[tuple[Key, Ask]]:
+        """The first of each line, first in order first."""
+        found: list[tuple[Key, Ask]] = []
+        for line in self.lines.values():
+            while line and line[0][1] != line[0][2].stamp:
+                heapq.heappop(line)
+            if line:
+                found.append((line[0][0], line[0][2]))
+        found.sort()
+        return found
+
+    def refresh(self) -> None:
+        """Find the head anew, after the old one went."""
+        self.key, self.head = None, None
+        for line in self.lines.values():
+            while line and line[0][1] != line[0][2].stamp:
+                heapq.heappop(line)
+            if line and (self.key is None or line[0][0] < self.key):
+                self.key, self.head = line[0][0], line[0][2]
+
+
+LATE: Final = 4
+LIFT: Final = 0
+VICTIM: Final = 1
+RANK: Final = 2
+READY: Final = 3
+
+
+class Scheduler:
+    """The state of a pool: what is free, who runs, who waits. Mutable, but pure: no clock, no chance."""
+
+    def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
+        self.frees = frees
+        self.policy = policy
+        self.order: Order = ORDERS[policy.order]() if order is None else order
+        self.running: dict[int, Ask] = {}
+        self.waiting = 0
+        self._by_turn = isinstance(self.order, Slices)
+        self._groups: dict[tuple[Shape, int, str], _Group] = {}
+        self._timers: list[tuple[float, int, int, int, Ask]] = []
+        self._ends: list[tuple[float, int]] = []
+        self._end_of: dict[int, float] = {}
+        self._victims: dict[tuple[int, int], dict[int, Ask]] = {}
+        self._weights: dict[tuple[int, int], int] = {}
+        self._promised: dict[int, float] = {}
+        self._held: tuple[Key, Ask, int] | None = None
+        """Who holds the reservation, in short, and with which stamp."""
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def enter(self, ask: Ask, now_s: float) -> None:
+        """The job waits from now on."""
+        self.waiting += 1
+        ask.queued_s = now_s
+        ask.rank = self.order.rank(ask, now_s)
+        if not ask.is_lifted and self.order.age_factor:
+            lift_s = ask.submitted_s + ask.executed_s + self._bound_s(ask)
+            if lift_s <= now_s:
+                ask.is_lifted = True
+            else:
+                heapq.heappush(self._timers, (lift_s, ask.number, LIFT, ask.stamp, ask))
+        self._line_up(ask)
+
+    def _bound_s(self, ask: Ask) -> float:
+        """How long it may wait in all before it is lifted."""
+        known = [guess_s for guess_s in (ask.estimate_s, ask.usual_s) if guess_s is not None]
+        return max(self.policy.age_s, self.order.age_factor * min(known, default=0.0))
+
+    def _line_up(self, ask: Ask) -> None:
+        named = (ask.shape, ask.learners, ask.queue)
+        group = self._groups.get(named)
+        if group is None:
+            group = self._groups[named] = _Group(ask.shape, ask.learners)
+        if group.push(self._key(ask), ask):
+            group.is_shut = False
+
+    def _key(self, ask: Ask) -> Key:
+        if ask.is_lifted:
+            return (-ask.priority, min(ask.rank, self.order.lifted), -1, ask.submitted_s, ask.number)
+        return (-ask.priority, ask.rank, 0, ask.queued_s if self._by_turn else ask.submitted_s, ask.number)
+
+    def seat(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
+        """The job runs on these seats, which are taken already."""
+        ask.seats, ask.began_s = seats, now_s
+        ask.since_s = now_s + ask.restart_s if ask.starts else now_s
+        ask.starts += 1
+        ask.stamp += 1
+        self.running[ask.number] = ask
+        self._note_running(ask, now_s)
+
+    def _note_running(self, ask: Ask, now_s: float) -> None:
+        end_s = ask.end_s(now_s)
+        if end_s is not None:
+            self._end_of[ask.number] = end_s
+            insort(self._ends, (end_s, ask.number))
+        if self.order.gap:
+            ask.rank = self._rank(ask, now_s)
+            changes_s = self.order.changes_s(ask, now_s)
+            if changes_s is not None:
+                heapq.heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
+        if ask.may_stop:
+            safe_s = ask.began_s + self.policy.ran_factor * ask.restart_s
+            if safe_s <= now_s:
+                self._add_victim(ask)
+            else:
+                heapq.heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
+
+    def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
+        """The job runs already, on seats that are not free."""
+        ask.seats, ask.since_s, ask.began_s = seats, now_s, now_s - ask.executed_s
+        ask.starts = 1
+        self.running[ask.number] = ask
+        self._note_running(ask, now_s)
+
+    def line(self) -> list[Ask]:
+        """All that wait, first in line first."""
+        entries = [
+            (key, ask)
+            for group in self._groups.values()
+            for line in group.lines.values()
+            for key, stamp, ask in line
+            if stamp == ask.stamp
+        ]
+        entries.sort(key=lambda entry: entry[0])
+        return [ask for _, ask in entries]
+
+    def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
+        """The job ended, or was withdrawn."""
+        if ask.since_s is None:
+            self.waiting -= 1
+            ask.stamp += 1
+            group = self._groups[ask.shape, ask.learners, ask.queue]
+            if group.head is ask:
+                group.refresh()
+                group.is_shut = False
+        else:
+            self._unseat(ask, now_s)
+            if has_ended:
+                self.order.learn(ask.executed_s * ask.weight)
+        self._promised.pop(ask.number, None)
+
+    def _rank(self, ask: Ask, now_s: float) -> int:
+        """The rank of a running job: one that was lifted makes room for late ones only, a late one for none."""
+        if ask.is_lifted:
+            return -2 if self._is_late(ask, now_s) else -1
+        return self.order.rank(ask, now_s)
+
+    def _unseat(self, ask: Ask, now_s: float) -> None:
+        ask.executed_s = ask.executed(now_s)
+        ask.since_s = None
+        ask.stamp += 1
+        self._drop_victim(ask)
+        del self.running[ask.number]
+        end_s = self._end_of.pop(ask.number, None)
+        if end_s is not None:
+            del self._ends[bisect_left(self._ends, (end_s, ask.number))]
+        self.frees.give(ask.shape, ask.seats)
+        ask.seats = ()
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Something became possible: every head is tried again."""
+        for group in self._groups.values():
+            group.is_shut = False
+
+    def _add_victim(self, ask: Ask) -> None:
+        named = (ask.priority, ask.rank)
+        self._victims.setdefault(named, {})[ask.number] = ask
+        self._weights[named] = self._weights.get(named, 0) + ask.weight
+        ask.is_victim = True
+
+    def _drop_victim(self, ask: Ask) -> None:
+        if ask.is_victim:
+            named = (ask.priority, ask.rank)
+            del self._victims[named][ask.number]
+            self._weights[named] -= ask.weight
+            ask.is_victim = False
+
+    # -- time passes --------------------------------------------------------------------------------------------------
+
+    def _tick(self, now_s: float) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= now_s:
+            _, _, kind, stamp, ask = heapq.heappop(timers)
+            if stamp != ask.stamp:
+                continue
+            if kind == LIFT:
+                self._lift(ask)
+            elif kind == READY:
+                self.reopen()
+            elif kind == VICTIM:
+                self._add_victim(ask)
+                self.reopen()
+            else:
+                self._rerank(ask, now_s)
+
+    def _lift(self, ask: Ask) -> None:
+        group = self._groups[ask.shape, ask.learners, ask.queue]
+        ask.is_lifted = True
+        ask.stamp += 1
+        group.is_shut = False
+        if group.head is ask:
+            group.refresh()
+        self._line_up(ask)
+
+    def _rerank(self, ask: Ask, now_s: float) -> None:
+        was_victim = ask.is_victim
+        self._drop_victim(ask)
+        ask.rank, before = self._rank(ask, now_s), ask.rank
+        if was_victim:
+            self._add_victim(ask)
+            if ask.rank > before:
+                self.reopen()
+        changes_s = self.order.changes_s(ask, now_s)
+        if changes_s is not None:
+            heapq.heappush(self._timers, (max(changes_s, now_s + 1.0), ask.number, RANK, ask.stamp, ask))
+
+    def _wake_s(self) -> float | None:
+        if not self.waiting:
+            return None
+        timers = self._timers
+        while timers and timers[0][3] != timers[0][4].stamp:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    # -- one pass -----------------------------------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> Choice:
+        """Start what fits and what others must make room for, first in order first."""
+        self._tick(now_s)
+        starts: list[Ask] = []
+        stops: list[Preemption] = []
+        reservation: Reservation | None = None
+        while (group := self._next()) is not None:
+            ask = group.head
+            assert ask is not None
+            assert group.key is not None
+            if reservation is None and self._is_held(group.key):
+                assert self._held is not None
+                reservation = self._reserve(self._held[1], now_s)
+            if reservation is not None:
+                passing = self._passing(group, reservation, now_s)
+                if passing is None:
+                    seats = self._make_room(ask, now_s, stops)
+                    if seats is None:
+                        group.is_shut = True
+                        continue
+                    ask.seats, passing = seats, ask
+                self._start(passing, group, now_s, starts)
+                continue
+            seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
+            if seats is None:
+                seats = self._make_room(ask, now_s, stops)
+            if seats is not None:
+                ask.seats = seats
+                self._start(ask, group, now_s, starts)
+                continue
+            group.is_shut = True
+            if self.policy.is_strict:
+                break
+            if self._is_reserved_for(ask, now_s) and self.frees.devices:
+                reservation = self._reserve(ask, now_s)
+                self._held = (group.key, ask, ask.stamp)
+        return Choice(
+            starts,
+            stops,
+            self._wake_s(),
+            reservation.ask if reservation else None,
+            reservation.at_s if reservation else None,
+        )
+
+    def _room(self, ask: Ask) -> int:
+        return self.frees.devices if ask.shape.gpus else ask.weight
+
+    def _next(self) -> _Group | None:
+        """The group whose head is to be tried now."""
+        found: _Group | None = None
+        best: Key | None = None
+        is_strict = self.policy.is_strict
+        for group in self._groups.values():
+            key = group.key
+            if key is not None and (best is None or key < best) and (is_strict or not group.is_shut):
+                found, best = group, key
+        return None if is_strict and found is not None and found.is_shut else found
+
+    @property
+    def head(self) -> Ask | None:
+        """The first in line."""
+        heads = [(group.key, group.head) for group in self._groups.values() if group.key is not None]
+        return min(heads, key=lambda entry: entry[0])[1] if heads else None
+
+    def _start(self, ask: Ask, group: _Group, now_s: float, starts: list[Ask]) -> None:
+        self.waiting -= 1
+        self.seat(ask, ask.seats, now_s)
+        group.refresh()
+        starts.append(ask)
+
+    # -- reservations -------------------------------------------------------------------------------------------------
+
+    def _is_reserved_for(self, ask: Ask, now_s: float) -> bool:
+        """The head of `fifo-skip`; in the other orders one that is late."""
+        return self.policy.order == "fifo-skip" or self._is_late(ask, now_s)
+
+    def _is_late(self, ask: Ask, now_s: float) -> bool:
+        """It waited four times its bound: going first did not help."""
+        return ask.is_lifted and now_s - ask.submitted_s - ask.executed_s >= LATE * self._bound_s(ask)
+
+    def _is_held(self, key: Key) -> bool:
+        """Whether somebody who is ahead of this key waits and was promised not to be delayed."""
+        if self._held is None:
+            return False
+        held_key, ask, stamp = self._held
+        if ask.stamp != stamp or ask.since_s is not None:
+            self._held = None
+            return False
+        return held_key < key
+
+    def _reserve(self, ask: Ask, now_s: float) -> Reservation:
+        found = reserve(ask, self.frees, self._releases(now_s), now_s)
+        promised_s = self._promised.setdefault(ask.number, found.at_s)
+        found.is_late = ask.is_lifted and now_s > promised_s
+        return found
+
+    def _releases(self, now_s: float) -> Iterator[tuple[float, Ask]]:
+        """Running jobs by expected end; those that overran are expected to run as long again."""
+        while self._ends and self._ends[0][0] <= now_s:
+            _, number = self._ends.pop(0)
+            end_s = self.running[number].end_s(now_s)
+            assert end_s is not None
+            self._end_of[number] = end_s = max(end_s, now_s + 1e-3)
+            insort(self._ends, (end_s, number))
+        for end_s, number in self._ends:
+            yield end_s, self.running[number]
+        for ask in self.running.values():
+            if ask.number not in self._end_of:
+                yield float("inf"), ask
+
+    def _passing(self, group: _Group, reservation: Reservation, now_s: float) -> Ask | None:
+        """The first of a group that fits now and does not delay the reservation; its seats are taken."""
+        for _, ask in group.heads():
+            if ask.weight > self._room(ask):
+                return None
+            seats = place(self.frees, ask.shape, ask.learners)
+            if seats is None:
+                return None
+            if reservation.admits(ask, seats, self.frees, now_s):
+                ask.seats = seats
+                return ask
+            self.frees.give(ask.shape, seats)
+        return None
+
+    # -- preemption ---------------------------------------------------------------------------------------------------
+
+    def _candidates(self, ask: Ask, now_s: float) -> list[tuple[int, int]]:
+        """(priority, rank) of those that may be preempted for this job now."""
+        gap = self.order.gap if self._is_patient_no_more(ask, now_s) else 0
+        rank = -1 if self._is_late(ask, now_s) else ask.rank + gap
+        return [
+            named
+            for named, weight in self._weights.items()
+            if weight and (named[0] < ask.priority or (gap and named[0] == ask.priority and named[1] >= rank))
+        ]
+
+    def _is_patient_no_more(self, ask: Ask, now_s: float) -> bool:
+        """Whether it waited long enough that somebody will be stopped for its rank: often somebody just ends."""
+        if not self.order.gap:
+            return False
+        ready_s = ask.queued_s + self.policy.patience_factor * ask.restart_s
+        if ready_s <= now_s or self._by_turn:
+            return True
+        if ask.patience_s != ready_s:
+            ask.patience_s = ready_s
+            heapq.heappush(self._timers, (ready_s, ask.number, READY, ask.stamp, ask))
+        return False
+
+    def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
+        """Seats that become free when others are preempted; only as many as needed are."""
+        named = self._candidates(ask, now_s)
+        if not named or sum(self._weights[one] for one in named) + self._room(ask) < ask.weight:
+            return None
+        victims = [victim for one in named for victim in self._victims[one].values()]
+        victims.sort(key=lambda v: (v.priority, -v.rank, -v.began_s, -v.number))
+        freed: list[tuple[Ask, tuple[Seat, ...]]] = []
+        seats = None
+        for victim in victims:
+            self.frees.give(victim.shape, victim.seats)
+            freed.append((victim, victim.seats))
+            if self._room(ask) >= ask.weight:
+                seats = place(self.frees, ask.shape, ask.learners)
+                if seats is not None:
+                    break
+        for victim, held in reversed(freed):
+            if self.frees.has(victim.shape, held):
+                self.frees.claim(victim.shape, held)
+            else:
+                self._preempt(victim, now_s)
+                stops.append(Preemption(victim, ask))
+        return seats
+
+    def _preempt(self, victim: Ask, now_s: float) -> None:
+        """Back to the queue, with its place; its seats were given back."""
+        victim.seats = ()
+        self._unseat(victim, now_s)
+        self.enter(victim, now_s)
