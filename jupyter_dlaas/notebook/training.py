@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from jupyter_dlaas.notebook.effects import FITS, Call, is_step, reach, words
+from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
 
 __all__ = ["Watcher", "looks_like_training"]
@@ -22,8 +22,13 @@ GRADIENTS = words("grad value_and_grad gradient jacrev")
 ABOUT = words("partial jit pmap vmap compile wraps getsource getsourcelines signature help print display")
 RUNS = words("epochs batches")
 LOOPS = ast.For | ast.AsyncFor | ast.While
+LIBRARY = re.compile(r"(fit|train|finetune|fine_tune|pretrain)(_\w+)?|run_training")  # functions that are imported
+THINGS = re.compile(
+    r"train_.*(splits?|data\w*|load\w*|sets?|transforms?|x|y|test)$|.*(step|fn|mode|args|state)$|fit_.*(transform|predict)"
+)
+OPTIONS = words("epochs max_epochs n_epochs num_epochs batch_size steps_per_epoch validation_data eval_set callbacks")
 PREPARES = re.compile(
-    r"scal(er|ar)|encod|imput|vectori[sz]|binari[sz]|normali[sz]|tokeni[sz]|pca|tsne|umap|datagen|generator|select"
+    r"scal(er|ar)|(?<!auto)encod(?!er_?dec)|imput|vectori[sz]|binari[sz]|normali[sz]|tokeni[sz]|pca|tsne|umap|datagen|generator|select"
     r"|discreti[sz]|transformer$|preproc|^(sc|le|ohe|tfidf|cv|vec)\d*$",
     re.IGNORECASE,
 )
@@ -44,6 +49,8 @@ class Watcher:
         self.places: dict[str, str] = {}  # own function -> "cell [3]"
         self.gradients: set[str] = set()  # functions that give gradients
         self.loops: set[str] = set()  # own functions with a loop in them
+        self.imported: set[str] = set()  # names that come from a library
+        self.ready: set[str] = set()  # objects that were compiled or given data: their `train()` is no mode
 
     def why(self, steps: Sequence[Step]) -> str:
         """What makes a cell a training, as words for people; "" for a cell that trains nothing.
@@ -61,13 +68,21 @@ class Watcher:
             for call in step.calls:
                 if found := self._why_call(call, is_alone=not (has_loop or has_step)):
                     return found
+                if call.receiver and (call.verb.startswith("append_") or (call.verb == "compile" and call.handed)):
+                    self.ready.add(call.receiver)
+            if receiver := _chained(node):
+                return f"calls `{receiver}.train`"
             if found := self._why_gradients(step, has_loop=has_loop):
                 return found
         return ""
 
     def _remember(self, step: Step) -> None:
         node = step.statement.node
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        self.imported -= step.flow.binds
+        self.ready -= step.flow.kills
+        if isinstance(node, ast.ImportFrom):
+            self.imported |= step.flow.binds
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             self.kinds.pop(name, None)
             if isinstance(node.value, ast.Call):
@@ -94,7 +109,8 @@ class Watcher:
             if name in tracer.behaviours and self._trains(name):
                 return f"hands on `{name}`, which trains{self._in(name)}"
         if call.receiver is None:
-            return f"calls `{call.function}`" if call.function in TRAIN_CALLS else ""
+            is_said = call.function in TRAIN_CALLS or (call.function in self.imported and _says_training(call.verb))
+            return f"calls `{call.function}`" if is_said else ""
         if call.verb in RUNS and call.receiver == "run":
             return f"uses `run.{call.verb}`"
         method = tracer.methods.get(call.verb)
@@ -106,9 +122,14 @@ class Watcher:
         kind = self.kinds.get(receiver, receiver)
         if call.verb == "train":  # `model.train()` sets a mode
             options = {key for key, _ in call.handed if isinstance(key, str)} - {"mode"}
-            return bool("train" in f"{receiver} {kind}".lower() or options or call.args)
-        if call.verb not in FITS or receiver in self.tracer.modules:
+            is_ready = receiver in self.ready and call.is_dropped
+            return bool("train" in f"{receiver} {kind}".lower() or options or call.args or is_ready)
+        if receiver in self.tracer.modules:
+            return _says_training(call.verb) and bool(call.handed)
+        if call.verb not in FITS:
             return False
+        if any(key in OPTIONS for key, _ in call.handed):
+            return True
         return not (PREPARES.search(kind) or PREPARES.search(receiver))
 
     def _trains(self, name: str) -> bool:
@@ -142,6 +163,24 @@ class Watcher:
 
     def _in(self, name: str) -> str:
         return f" ({self.places[name]})" if name in self.places else ""
+
+
+def _says_training(name: str) -> bool:
+    """`fit_to_data`, `train_and_evaluate`; not `train_test_split`, `fit_transform`."""
+    return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
+
+
+def _chained(node: ast.AST) -> str:
+    """The root of `inference.append(x).train()`: not a mode, which is set on a model, its maker or its `to(device)`."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Call(
+                func=ast.Attribute(
+                    attr="train", value=ast.Call(func=ast.Attribute(value=ast.Name(id=root), attr=verb), args=[_, *_])
+                )
+            ) if verb not in VIEWS and not verb[:1].isupper():
+                return root
+    return ""
 
 
 def _computes_gradients(node: ast.AST) -> bool:
