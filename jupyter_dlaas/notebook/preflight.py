@@ -224,11 +224,18 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
             hint = f"Did you mean --push {close[0]}?" if close else "Run the cell that makes it first."
             yield Problem("push_unknown", f"--push {name}: the kernel has no `{name}`. {hint}", label, line, (name,))
         elif fact.cannot_travel:
-            text = (
-                f"--push {name}: `{name}` is {fact.cannot_travel} and cannot leave this process. "
-                "Make it in the training cell, or push what it was made from."
-            )
+            instead = "Make it in the training cell, or push what it was made from."
+            if fact.type_name == "module":
+                instead = "Import it in a cell."
+            text = f"--push {name}: `{name}` is {fact.cannot_travel} and cannot leave this process. {instead}"
             yield Problem("cannot_travel", text, label, line, (name,))
+        elif fact.module == "__main__" and name in fact.main_names:
+            what = "function" if fact.type_name == "function" else "class"
+            text = (
+                f"--push {name}: `{name}` is a {what} of this notebook, which goes along by itself where it is used. "
+                "Leave it out."
+            )
+            yield Problem("push_definition", text, label, line, (name,))
         else:
             total += fact.size_bytes or 0
     if total > PUSH_BYTES_MAX:

@@ -110,15 +110,53 @@ def test_pushing_an_open_file(shell: InteractiveShell) -> None:
 
 
 def test_pushing_what_only_shows_when_it_is_written(shell: InteractiveShell) -> None:
-    run(shell, "class Model:\n    hook = None\nmodel = Model()\nmodel.hook = lambda x: x")
-
-    said = refusal(shell, "%%train --push model\nprint(model)")
-
-    assert said.startswith(
-        "Not submitted: 1 thing to fix first.\n"
-        "- cell [3], line 1: --push model: `model` (Model) cannot leave this process: "
+    run(
+        shell,
+        "import threading\nclass Model:\n    pass\nmodel = Model()\nmodel.parts = [1, {'guard': threading.Lock()}]",
     )
-    assert said.endswith("Make it in the training cell, or push what it was made from.")
+
+    assert refusal(shell, "%%train --push model\nprint(model)") == one_thing(
+        "cell [3], line 1: --push model: `model.parts[1]['guard']` is a lock and cannot leave this process. "
+        "Make it in the training cell, or push what it was made from."
+    )
+
+
+def test_pushing_an_object_of_a_class_that_was_defined_again(shell: InteractiveShell) -> None:
+    run(shell, "class Net:\n    pass\nmodels = [Net()]")
+    run(shell, "class Net:\n    more = 1")
+
+    assert refusal(shell, "%%train --push models\nprint(models)") == one_thing(
+        "cell [4], line 1: --push models: `models[0]` is a `Net` of before the cell that defines `Net` ran again. "
+        "Type: models[0].__class__ = Net, or run the cell that makes it again."
+    )
+
+
+def test_pushing_an_object_of_a_class_inside_a_function(shell: InteractiveShell) -> None:
+    run(shell, "def make():\n    class Net:\n        pass\n    return Net()\nmodel = make()")
+
+    assert refusal(shell, "%%train --push model\nprint(model)") == one_thing(
+        "cell [3], line 1: --push model: `model` is a `Net`, a class inside of `make`. Define it outside."
+    )
+
+
+def test_pushing_a_definition(shell: InteractiveShell) -> None:
+    run(shell, "class Net:\n    pass\ndef train():\n    pass")
+
+    assert refusal(shell, "%%train --push Net\nprint(Net())") == one_thing(
+        "--push Net: `Net` is a class of this notebook, which goes along by itself where it is used. Leave it out."
+    )
+    assert refusal(shell, "%%train --push train\ntrain()") == one_thing(
+        "--push train: `train` is a function of this notebook, which goes along by itself where it is used. "
+        "Leave it out."
+    )
+
+
+def test_pushing_a_module(shell: InteractiveShell) -> None:
+    run(shell, "import math")
+
+    assert refusal(shell, "%%train --push math\nprint(math.pi)") == one_thing(
+        "--push math: `math` is a module and cannot leave this process. Import it in a cell."
+    )
 
 
 def test_pushing_an_object_apart_from_one_that_holds_it(shell: InteractiveShell) -> None:
