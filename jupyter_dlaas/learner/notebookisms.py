@@ -1,105 +1,184 @@
-"""What notebooks take for granted and a job does not have: input(), display(), plt.show(), get_ipython()."""
+"""What notebooks take for granted and a job does not have: input(), display(), plt.show(), get_ipython() …"""
 
 from __future__ import annotations
 
 import builtins
-import importlib.abc
-import importlib.machinery
+import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["NoKeyboard", "install", "save_figures"]
+from jupyter_dlaas.learner import imports
+from jupyter_dlaas.learner.pictures import Pictures
 
-_FORMS: Final = (("_repr_png_", "png"), ("_repr_svg_", "svg"))
+__all__ = ["NoKeyboard", "Redrawing", "install"]
+
+_SHOWERS: Final = ("IPython.display", "IPython.core.display_functions", "IPython.core.display")
+_GUI: Final = re.compile(r"module://|tk|qt|gtk|wx|macosx|nbagg|notebook|inline|ipympl|widget|webagg", re.IGNORECASE)
 
 
 class NoKeyboard(EOFError):
     """Training code asked for input."""
 
 
-def install(output: Callable[[], Path]) -> None:
-    """Put the stand-ins where notebook code looks for them. `output()` gives the folder of the job's artifacts."""
+def install(output: Callable[[], Path], *, keeps: bool = True) -> Callable[[], dict[str, Any]]:
+    """Put the stand-ins where notebook code looks for them; returns what is to be done at the program's end.
 
-    def no_input(prompt: object = "") -> str:
+    `output()` gives the folder of the job's artifacts; with `keeps` False pictures are dropped (they are rank 0's).
+    """
+    pictures = Pictures(output, keeps=keeps)
+    showing = _Showing(pictures)
+    builtins.input = _refusing("input")
+    vars(builtins)["display"] = showing.display
+    vars(builtins)["get_ipython"] = lambda: None
+    sys.breakpointhook = _no_debugger
+    # Not imported here: loading them for those who do not use them would cost half a second.
+    imports.after("getpass", _patch_getpass)
+    imports.after("matplotlib", _patch_backend)
+    imports.after("matplotlib.figure", pictures.patch_figure)
+    imports.after("matplotlib.pyplot", pictures.patch_pyplot)
+    for name in _SHOWERS:
+        imports.after(name, showing.patch)
+    pid = os.getpid()
+
+    def end() -> dict[str, Any]:
+        if os.getpid() == pid:
+            pictures.show_rest()
+            showing.end()
+        return {}
+
+    return end
+
+
+def _refusing(name: str) -> Callable[..., str]:
+    def refuse(prompt: object = "", *_: object, **__: object) -> str:
         raise NoKeyboard(
-            f"input({str(prompt)!r}) asks a person, but a job runs without one. Bind the value in a cell before the "
+            f"{name}({str(prompt)!r}) asks a person, but a job runs without one. Bind the value in a cell before the "
             "training cell: small values travel with the job."
         )
 
-    def display(*objects: object, **_: Any) -> None:
-        for one in objects:
-            print(_text_of(one))
-            _keep_pictures(one, output)
+    return refuse
 
-    builtins.input = no_input
-    vars(builtins)["display"] = display
-    vars(builtins)["get_ipython"] = lambda: None
-    if "matplotlib.pyplot" in sys.modules:
-        _patch_pyplot(sys.modules["matplotlib.pyplot"], output)
-    else:
-        sys.meta_path.insert(0, _Pyplot(output))
+
+def _patch_getpass(module: Any) -> None:
+    module.getpass = _refusing("getpass")
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    print("[breakpoint() was passed over: a job has no keyboard]", file=sys.stderr)
+
+
+def _patch_backend(matplotlib: Any) -> None:
+    """A job has no screen: to ask for a window or for the notebook is no reason to fail."""
+    use = matplotlib.use
+
+    def with_files_only(backend: str, *, force: bool = True) -> None:
+        if not _GUI.search(str(backend)):
+            use(backend, force=force)
+
+    matplotlib.use = with_files_only
+
+
+class Redrawing:
+    """A stream whose last line can be drawn anew: its newline is held back until something follows."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._is_held = False
+
+    def write(self, text: str) -> int:
+        if text:
+            if self._is_held:
+                self._stream.write("\n")
+            self._is_held = text.endswith("\n")
+            self._stream.write(text[:-1] if self._is_held else text)
+        return len(text)
+
+    def redraw(self) -> None:
+        """What is written next takes the place of the last line."""
+        if self._is_held:
+            self._is_held = False
+            self._stream.write("\r")
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._stream.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Showing:
+    """display() and clear_output(), IPython's own, for a log."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
+        self._redrawing: Redrawing | None = None
+
+    def display(self, *objects: object, display_id: object = None, clear: bool = False, **_: Any) -> _Handle | None:
+        """Print each object as text; what has a picture is kept as a file, too."""
+        if clear:
+            self.clear_output()
+        elif display_id is not None:
+            self._stream()
+        for one in objects:
+            text = _text_of(one)
+            if text:
+                print(text)
+            self._pictures.keep(one)
+        return None if display_id is None else _Handle(self)
+
+    def update(self, one: object, **_: Any) -> None:
+        self.clear_output()
+        self.display(one)
+
+    def clear_output(self, wait: bool = False) -> None:
+        """What comes next takes the place of the last line, and of the last pictures."""
+        self._stream().redraw()
+        self._pictures.redraw()
+
+    def _stream(self) -> Redrawing:
+        """From now on the last line may be drawn anew."""
+        if self._redrawing is None:
+            self._redrawing = Redrawing(sys.stdout)
+            sys.stdout = self._redrawing
+        return self._redrawing
+
+    def patch(self, module: Any) -> None:
+        stand_ins = {"display": self.display, "clear_output": self.clear_output, "update_display": self.update}
+        for name, stand_in in stand_ins.items():
+            if hasattr(module, name):
+                setattr(module, name, stand_in)
+
+    def end(self) -> None:
+        if self._redrawing is not None:
+            self._redrawing.release()
+
+
+class _Handle:
+    """What display(…, display_id=…) returns: draws anew in the same place."""
+
+    def __init__(self, showing: _Showing) -> None:
+        self._showing = showing
+
+    def update(self, one: object, **_: Any) -> None:
+        self._showing.update(one)
+
+    def display(self, one: object, **_: Any) -> None:
+        self._showing.display(one)
 
 
 def _text_of(one: object) -> str:
-    return one if isinstance(one, str) else repr(one)
-
-
-def _keep_pictures(one: object, output: Callable[[], Path]) -> None:
-    for method, ending in _FORMS:
-        form = getattr(one, method, None)
-        data = form() if callable(form) and not isinstance(one, type) else None
-        if isinstance(data, tuple):  # (data, metadata)
-            data = data[0]
-        if isinstance(data, str | bytes):
-            path = _free(output(), "display", ending)
-            path.write_bytes(data.encode() if isinstance(data, str) else data)
-            print(f"[kept as {path.name}]")
-            return
-
-
-def _free(folder: Path, stem: str, ending: str) -> Path:
-    number = 1
-    while (path := folder / f"{stem}-{number:03}.{ending}").exists():
-        number += 1
-    return path
-
-
-def save_figures(pyplot: Any, output: Callable[[], Path]) -> None:
-    """What plt.show() does in a job: every open figure becomes a PNG among the artifacts."""
-    for number in pyplot.get_fignums():
-        path = _free(output(), "figure", "png")
-        pyplot.figure(number).savefig(path)
-        print(f"[figure kept as {path.name}]")
-    pyplot.close("all")
-
-
-def _patch_pyplot(pyplot: Any, output: Callable[[], Path]) -> None:
-    pyplot.show = lambda *_, **__: save_figures(pyplot, output)
-
-
-class _Pyplot(importlib.abc.MetaPathFinder):
-    """Waits for matplotlib.pyplot: loading it for those who never draw would cost half a second."""
-
-    def __init__(self, output: Callable[[], Path]) -> None:
-        self._output = output
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "matplotlib.pyplot":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            run, output = loader.exec_module, self._output
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                _patch_pyplot(module, output)
-
-            loader.exec_module = exec_module
-        return spec
+    """As a notebook would show it, without what only a browser can draw."""
+    if isinstance(one, str):
+        return one
+    kind = type(one)
+    if kind.__module__.startswith("IPython."):
+        data = getattr(one, "data", None)
+        if not isinstance(data, str):
+            return ""
+        return re.sub(r"<[^>]*>", "", data).strip() if kind.__name__ in ("HTML", "SVG") else data
+    return repr(one)

@@ -104,7 +104,7 @@ def _prepare(context: Context) -> None:
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
-        notebookisms.install(lambda: context.output_dir)
+        context.at_end.append(notebookisms.install(lambda: context.output_dir, keeps=context.rank == 0))
     watching.watch(context)
 
 

@@ -19,6 +19,8 @@ __all__ = ["CellMap", "failure_of", "in_cells"]
 _OURS: Final = str(Path(__file__).parent.parent)
 _LONGEST: Final = 20_000
 _AROUND: Final = 3
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +124,25 @@ def failure_of(error: BaseException, cells: CellMap, own_folder: Path) -> Failur
         if users or frames:
             where = cells.where(*(users or frames)[-1])
     names = [kind.__name__ for kind in type(error).__mro__]
-    return from_exception(names, str(error), where=where, traceback=in_cells(error, cells))
+    told = _told_by_worker(error)
+    for path, line, function in _FRAME.findall(told):
+        if path == cells.script or path.startswith(str(own_folder)):
+            where = cells.where(path, int(line), function)
+    return from_exception(names, _message(error), where=where, traceback=in_cells(error, cells))
+
+
+def _told_by_worker(error: BaseException) -> str:
+    """The traceback of another process as text, where the error came from one: a DataLoader's, or a pool's."""
+    cause = error.__cause__
+    if cause is not None and type(cause).__name__ in ("RemoteTraceback", "_RemoteTraceback"):
+        return str(cause)
+    return str(error) if _IN_WORKER.match(str(error)) else ""
+
+
+def _message(error: BaseException) -> str:
+    """What it says, without the text of another process' traceback around it."""
+    found = _IN_WORKER.match(str(error))
+    if found is None:
+        return str(error)
+    last = str(error).rstrip().rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
+    return f"{last} (in {found[1]})"

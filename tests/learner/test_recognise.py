@@ -252,13 +252,8 @@ def test_each_number_that_counts_is_found_and_no_other(expected: Line) -> None:
     text, values, position = expected
     found = Recogniser().read(text) or Found()
 
-    assert (
-        found.values,
-        {k: v for k in ("epoch", "epochs", "step", "steps") if (v := getattr(found, k)) is not None},
-    ) == (
-        pytest.approx(values, nan_ok=True),
-        position,
-    )
+    assert found.values == pytest.approx(values, nan_ok=True)
+    assert at(found.epoch, found.epochs, found.step, found.steps) == position
     assert list(found.values) == list(values)
 
 

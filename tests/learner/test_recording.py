@@ -121,7 +121,7 @@ def test_a_second_training_goes_on_behind_the_first(run: Seen) -> None:
 def test_names_are_bounded_but_for_those_that_were_asked_for(run: Seen) -> None:
     recorder = Recorder(run)
     for number in range(NAMES_MOST + 10):
-        say(recorder, Source.LOG, **{f"loss_{number}": 1.0})
+        recorder.metrics({f"loss_{number}": 1.0}, Source.LOG, None, None)
     say(recorder, Source.ASKED, mine=1.0)
 
     assert len(run.records) == NAMES_MOST + 1

@@ -1,0 +1,239 @@
+"""Code that was written for a notebook, in real jobs: pictures, display, redrawing, questions, workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner.results import load
+from tests.runtime.jobs import Job
+
+Build = Callable[..., Job]
+PNG = b"\x89PNG\r\n\x1a\n"
+CELLS = {"1-200": "cell [1]:1"}
+
+
+def ran(job: Build, source: str, learners: int = 1, deadline_s: float = 60.0, **options: Any) -> Job:
+    one = job(dedent(source), **{"cells": CELLS, **options})
+    one.run(learners)
+    assert one.closed(deadline_s=deadline_s) == "completed", one.report()
+    return one
+
+
+def files(job: Job) -> list[str]:
+    folder = job.dir / "output"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def raw_log(job: Job) -> str:
+    """With carriage returns as they are."""
+    return (job.dir / "learner-0" / "stdout.log").read_bytes().decode()
+
+
+def test_figures_that_are_shown_or_left_open_are_kept_as_pictures(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        import matplotlib
+        matplotlib.use("TkAgg")
+        import matplotlib.pyplot as plt
+        plt.ion()
+        plt.plot([1, 2, 3]); plt.show()
+        figure, axes = plt.subplots(); axes.plot([1]); figure.show()
+        display(figure)
+        plt.close(figure)
+        plt.figure(); plt.hist([1, 2, 2])
+        """,
+    )
+
+    assert files(one) == ["figure-001.png", "figure-002.png", "figure-003.png", "figure-004.png"]
+    assert all(one.output(name).read_bytes().startswith(PNG) for name in files(one))
+    assert one.log().count("[figure kept as ") == 4
+
+
+def test_only_the_first_learner_keeps_pictures(job: Build) -> None:
+    one = ran(job, "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show()\n", learners=2)
+
+    assert files(one) == ["figure-001.png"]
+
+
+def test_what_ipython_display_offers_works_in_a_log(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        from IPython.display import display, HTML, Markdown, Image, SVG
+        import IPython.display as ipd
+        import base64
+        import pandas as pd
+        from PIL import Image as Pictures
+        display(pd.DataFrame({"name": ["a", "b"], "score": [1, 2]}))
+        display(HTML("<b>bold</b> text"), Markdown("# Title"))
+        picture = Pictures.new("RGB", (4, 4))
+        picture.save("small.png")
+        ipd.display(picture)
+        display(Image("small.png"))
+        display(SVG("<svg xmlns='http://www.w3.org/2000/svg'></svg>"))
+        handle = display("first", display_id=True)
+        handle.update("second")
+        shell = get_ipython()
+        import IPython
+        print("shell", shell, IPython.get_ipython())
+        """,
+    )
+
+    log = raw_log(one)
+    assert "name  score\n0    a      1\n1    b      2\nbold text\n# Title\n" in log
+    assert "shell None None" in log
+    assert "first\rsecond\n" in log
+    assert files(one) == ["display-001.png", "display-001.svg", "display-002.png"]
+    assert all(one.output(name).read_bytes().startswith(PNG) for name in files(one) if name.endswith("png"))
+
+
+def test_clear_output_redraws_the_last_line_and_the_last_picture(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        from IPython.display import clear_output
+        import matplotlib.pyplot as plt
+        print("before")
+        for epoch in range(5):
+            clear_output(wait=True)
+            plt.plot([epoch]); plt.show()
+            print(f"epoch {epoch} loss: 0.{epoch}")
+        print("after")
+        """,
+    )
+
+    shown = [line.rpartition("\r")[2] for line in raw_log(one).split("\n")]
+    assert shown == ["before", "[figure kept as figure-001.png]", "epoch 4 loss: 0.4", "after", ""]
+    assert files(one) == ["figure-001.png"]
+    records = [json.loads(line) for line in (one.dir / "metrics.jsonl").read_text().splitlines()]
+    assert [one["values"]["loss"] for one in records] == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    "ask", ["input('name? ')", "__import__('getpass').getpass('name? ')"], ids=["input", "getpass"]
+)
+def test_a_question_ends_the_job_with_what_to_do(job: Build, ask: str) -> None:
+    one = job(f"x = 1\nanswer = {ask}\n", cells={"1-2": "cell [3]:1"})
+    one.run()
+    failure = one.wait(FactKind.LOST).failure
+
+    assert failure is not None
+    assert failure.where is not None
+    assert "asks a person, but a job runs without one" in failure.what
+    assert (failure.where.label, failure.where.line) == ("cell [3]", 2)
+
+
+def test_a_breakpoint_is_passed_over(job: Build) -> None:
+    assert "[breakpoint() was passed over" in ran(job, "breakpoint()\n").log()
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+import matplotlib.pyplot as plt
+SCALE = 2
+
+class Squares(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        return torch.tensor(float(i * i * SCALE))
+
+def total(batch):
+    return torch.stack(batch).sum()
+
+if __name__ == "__main__":
+    sums = []
+    loader = DataLoader(Squares(), batch_size=4, num_workers=2, collate_fn=total, multiprocessing_context="{method}")
+    for batch in loader:
+        sums.append(batch.item())
+        print("step", len(sums), "loss:", batch.item())
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_dataloader_workers_use_a_dataset_of_a_cell(job: Build, method: str) -> None:
+    one = ran(job, WORKERS.replace("{method}", method), outputs=("sums",), deadline_s=120.0)
+
+    sums = load((one.dir / "results" / "sums.bin").read_bytes())
+    assert sums == [sum(2.0 * i * i for i in range(first, first + 4)) for first in (0, 4, 8)]
+    records = [json.loads(line) for line in (one.dir / "metrics.jsonl").read_text().splitlines()]
+    assert [one["values"]["loss"] for one in records] == sums
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_and_processes_use_functions_of_a_cell(job: Build, method: str) -> None:
+    one = ran(
+        job,
+        f"""
+        import multiprocessing as mp
+        from concurrent.futures import ProcessPoolExecutor
+        BASE = 10
+
+        def add(x):
+            return BASE + x
+
+        def put(queue, x):
+            queue.put(add(x))
+
+        if __name__ == "__main__":
+            context = mp.get_context("{method}")
+            with context.Pool(2) as pool:
+                pooled = pool.map(add, range(4))
+            queue = context.Queue()
+            process = context.Process(target=put, args=(queue, 5))
+            process.start()
+            alone = queue.get()
+            process.join()
+            with ProcessPoolExecutor(2, mp_context=context) as executor:
+                done = list(executor.map(add, range(3)))
+        """,
+        outputs=("pooled", "alone", "done"),
+        deadline_s=120.0,
+    )
+
+    found = {name: load((one.dir / "results" / f"{name}.bin").read_bytes()) for name in ("pooled", "alone", "done")}
+    assert found == {"pooled": [10, 11, 12, 13], "alone": 15, "done": [10, 11, 12]}
+
+
+DATASET = WORKERS.replace("{method}", "fork").replace(
+    "return torch.tensor", "if i == 5: raise KeyError('bad sample')\n        return torch.tensor"
+)
+POOL = """
+import multiprocessing as mp
+def work(x):
+    if x == 2: raise KeyError('bad sample')
+    return x
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "where"), [(DATASET, "__getitem__", " (in DataLoader worker process 1)"), (POOL, "work", "")]
+)
+def test_an_error_in_a_worker_names_the_cell_and_its_line(job: Build, source: str, function: str, where: str) -> None:
+    one = job(source, cells={"1-100": "cell [4]:1"})
+    one.run()
+    failure = one.wait(FactKind.LOST, deadline_s=120.0).failure
+    line = next(n for n, text in enumerate(dedent(source).split("\n"), 1) if "raise KeyError" in text)
+
+    assert failure is not None
+    assert failure.where is not None
+    assert failure.what == f"KeyError: 'bad sample'{where}"
+    assert (failure.where.label, failure.where.line, failure.where.function) == ("cell [4]", line, function)
+    assert f"cell [4], line {line}" in one.log()
+
+
+def test_code_after_a_notebooks_display_still_has_its_own_input(job: Build) -> None:
+    one = ran(job, "def input(text):\n    return text.upper()\n\nanswer = input('yes')\n", outputs=("answer",))
+
+    assert load((one.dir / "results" / "answer.bin").read_bytes()) == "YES"
