@@ -63,6 +63,29 @@ describe('the throughput', () => {
   });
 });
 
+describe('a curve', () => {
+  it.each([
+    ['log', 'Loss, 0.250, from the log'],
+    ['tensorboard', 'Loss, 0.250, from TensorBoard'],
+    ['run', 'Loss, 0.250'],
+    ['callback', 'Loss, 0.250']
+  ])('that comes from "%s" is called %s', (source, said) => {
+    const curves = new Map([
+      [
+        'loss',
+        [
+          [1, 100, 0.5],
+          [2, 101, 0.25]
+        ] as Point[]
+      ]
+    ]);
+    const card = show(state_of(golden.job('processing'), { curves, sources: new Map([['loss', source]]) }));
+
+    expect(within(card).getByRole('img', { name: said })).toBeTruthy();
+    expect(within(card).queryAllByText(/^from the log$/)).toHaveLength(source === 'log' ? 1 : 0);
+  });
+});
+
 describe('the card', () => {
   it.each([
     ['queued', 'Queued', ['Halt', 'Cancel']],

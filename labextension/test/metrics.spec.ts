@@ -14,6 +14,19 @@ const at = (step: number, loss: number): IMetricRecord => ({
 });
 
 describe('the curves', () => {
+  it('know where they came from', () => {
+    const metrics = new Metrics();
+    metrics.take(frame(0, 10, [{ ...at(1, 3), source: 'log' }]));
+    const first = metrics.sources;
+    metrics.take(frame(10, 20, [{ t: 2, step: 2, values: { acc: 0.5 }, source: 'run' }]));
+
+    expect([...first]).toEqual([['loss', 'log']]);
+    expect([...metrics.sources]).toEqual([
+      ['loss', 'log'],
+      ['acc', 'run']
+    ]);
+  });
+
   it('take back what was logged after the step of a rewind', () => {
     const metrics = new Metrics();
     metrics.take(frame(0, 10, [at(1, 3), at(2, 2), at(3, 1)]));

@@ -21,6 +21,8 @@ export interface IJobState {
   view: IJobView;
   progress: IProgress | null;
   curves: ReadonlyMap<string, readonly Point[]>;
+  /** Where a curve came from, where that is known: run, callback, tensorboard, log. */
+  sources: ReadonlyMap<string, string>;
   log: ILogState;
   wish: IWishState;
   connection: IConnection;
@@ -85,6 +87,7 @@ export class JobModel {
         view: this.current,
         progress: this.progress ?? this.current.progress,
         curves: use_copy && this.copy ? copied_curves(this.copy) : this.metrics.curves,
+        sources: this.metrics.sources,
         log: log_copy && this.copy ? copied_log(this.copy) : this.log_state(),
         wish: this.wish.state,
         connection: this.door.connection,
@@ -262,6 +265,7 @@ export function state_of_copy(bundle: IBundle, connection: IConnection): IJobSta
     view: bundle.job,
     progress: bundle.job.progress,
     curves: copied_curves(bundle),
+    sources: new Map(),
     log: copied_log(bundle),
     wish: { learners: null, unconfirmed: false, refusal: '' },
     connection,

@@ -1,4 +1,4 @@
-import type { IMetricsMessage, Point } from '../protocol';
+import type { IMetricRecord, IMetricsMessage, Point } from '../protocol';
 import type { Taken } from './log';
 
 /** Halve a curve, keeping of each four points the lowest and the highest, so that spikes stay. */
@@ -50,6 +50,11 @@ export class Metrics {
     return this.shown;
   }
 
+  /** Where each curve came from last: run, callback, tensorboard, log; a new map after each change. */
+  get sources(): ReadonlyMap<string, string> {
+    return this.from;
+  }
+
   take(frame: IMetricsMessage): Taken {
     if (frame.to <= this.offset) {
       return 'old';
@@ -63,6 +68,7 @@ export class Metrics {
         this.rewind(record.rewind);
       } else {
         this.add(record.t, record.step ?? 0, record.values ?? {});
+        this.note(record);
       }
     }
     this.shown = null;
@@ -80,6 +86,14 @@ export class Metrics {
     }
   }
 
+  private note(record: IMetricRecord): void {
+    const { source } = record;
+    const names = Object.keys(record.values ?? {}).filter(name => this.from.get(name) !== source);
+    if (source && names.length) {
+      this.from = new Map([...this.from, ...names.map((name): [string, string] => [name, source])]);
+    }
+  }
+
   private rewind(step: number): void {
     for (const [name, points] of this.points) {
       this.points.set(
@@ -89,6 +103,7 @@ export class Metrics {
     }
   }
 
+  private from: ReadonlyMap<string, string> = new Map();
   private points = new Map<string, Point[]>();
   private shown: ReadonlyMap<string, readonly Point[]> | null = null;
 }

@@ -17,6 +17,8 @@ export interface ITrack {
   label: string;
   value: string;
   unit: string;
+  /** Said below the label where the program did not log it itself: "from the log". */
+  origin: string;
   line: ILine;
   /** The raw values behind a smoothed line. */
   faint: ILine['y'] | null;
@@ -90,7 +92,12 @@ function smooth(y: ILine['y']): ILine['y'] {
   });
 }
 
-function metric_track(name: string, points: readonly Point[], zero: number): ITrack {
+const ORIGINS = new Map([
+  ['log', 'from the log'],
+  ['tensorboard', 'from TensorBoard']
+]);
+
+function metric_track(name: string, points: readonly Point[], zero: number, source: string): ITrack {
   const values = points.map(p => p[2]);
   const kind = format.metric_kind(name, values);
   const show = (value: number): string => format.metric_value(kind, value);
@@ -117,6 +124,7 @@ function metric_track(name: string, points: readonly Point[], zero: number): ITr
     label: format.metric_label(name),
     value: show(values[values.length - 1]),
     unit: '',
+    origin: ORIGINS.get(source) ?? '',
     line: smoothed ? { x: raw.x, y: smooth(raw.y) } : raw,
     faint: smoothed ? raw.y : null,
     low,
@@ -163,6 +171,7 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
     label: 'Throughput',
     value: format.significant(now),
     unit,
+    origin: '',
     line: { x, y: y.map(v => (v === null ? null : v * each)) },
     faint: null,
     low: 0,
@@ -193,6 +202,7 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
     label: format.units(size_unit(view).replace(/^learner/, 'Learner'), 2),
     value: String(view.size.held > 0 ? shown_size(view, view.size.held) : last),
     unit: differs ? `→ ${shown_size(view, view.size.wish)}` : '',
+    origin: '',
     line: { x, y },
     faint: null,
     low: 0,
@@ -254,7 +264,9 @@ export function chart(state: IJobState): IChart | null {
     last_s = Math.max(last_s, points[points.length - 1][1]);
   }
   const end = Math.max(0.1, last_s - zero);
-  const tracks = [...curves].slice(0, TRACKS_MOST).map(([name, points]) => metric_track(name, points, zero));
+  const tracks = [...curves]
+    .slice(0, TRACKS_MOST)
+    .map(([name, points]) => metric_track(name, points, zero, state.sources.get(name) ?? ''));
   const rate = rate_track(state, zero);
   if (rate) {
     tracks.push(rate);

@@ -148,7 +148,9 @@ function Plot(props: IPlotProps): React.JSX.Element {
       ref={box}
       className="jp-dlaas-plot"
       role="img"
-      aria-label={`${track.label}, ${track.value} ${track.unit}`.trim()}
+      aria-label={[track.label, `${track.value} ${track.unit}`.trim(), track.origin]
+        .filter(Boolean)
+        .join(', ')}
     />
   );
 }
@@ -166,6 +168,7 @@ function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX
           </span>
           {track.unit && <small> {track.unit}</small>}
         </b>
+        {track.origin && <small className="jp-dlaas-dim">{track.origin}</small>}
       </div>
       <Plot
         {...props}
