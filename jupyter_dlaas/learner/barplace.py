@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jupyter_dlaas.learner.place import Place, Spot
-from jupyter_dlaas.learner.recognise import Recogniser
-from jupyter_dlaas.learner.wording import PHASES, words_of
+from jupyter_dlaas.learner.wording import PHASES, may_matter, words_of
 
 __all__ = ["Bar", "Bars"]
 
@@ -106,6 +105,9 @@ class Bars:
         return not any(times >= mine for total, times in self.opened.items() if total > bar.total)
 
     def _read_label(self, bar: Bar) -> None:
-        found = Recogniser().read(bar.label) if bar.label else None
-        if found is not None and found.epoch is not None:
-            self.place.take(found)
+        if may_matter(bar.label):
+            from jupyter_dlaas.learner.recognise import Recogniser  # its patterns take milliseconds to compile
+
+            found = Recogniser().read(bar.label)
+            if found is not None and found.epoch is not None:
+                self.place.take(found)

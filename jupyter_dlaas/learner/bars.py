@@ -12,9 +12,8 @@ from typing import Any, Final
 from jupyter_dlaas.learner import imports
 from jupyter_dlaas.learner.barplace import Bar, Bars
 from jupyter_dlaas.learner.place import Place
-from jupyter_dlaas.learner.recognise import Recogniser
 from jupyter_dlaas.learner.recording import Source, record_metrics, record_progress, recorder
-from jupyter_dlaas.learner.wording import COUNTERS, EPOCHS, NEVER, words_of
+from jupyter_dlaas.learner.wording import COUNTERS, EPOCHS, NEVER, may_matter, words_of
 
 __all__ = ["install"]
 
@@ -49,7 +48,6 @@ class _Reader:
 
     def __init__(self, place: Place) -> None:
         self._bars = Bars(place)
-        self._recogniser = Recogniser()
         self._told_s = 0.0
 
     def opened(self, bar: Any) -> Bar | None:
@@ -93,7 +91,11 @@ class _Reader:
 
     def said(self, text: str) -> None:
         """A description or a postfix as text: "loss: 0.5"."""
-        found = self._recogniser.read(text) if text else None
+        if not may_matter(text):
+            return
+        from jupyter_dlaas.learner.recognise import Recogniser  # its patterns take milliseconds to compile
+
+        found = Recogniser().read(text)
         if found is not None and found.values:
             self._record(found.values)
 

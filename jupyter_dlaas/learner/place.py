@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jupyter_dlaas.learner.recognise import Found
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.recognise import Found
 
 __all__ = ["Place", "Spot"]
 

@@ -71,6 +71,7 @@ _LEADING: Final = (
 _TOTAL: Final = re.compile(r"\s*(?:/|of|out of)\s*(\d+)(?![\w.]*[A-Za-z])", re.IGNORECASE)
 _BEHIND: Final = re.compile(r"\s*\]?\s*[\[(]\s*(\d+)\s*/\s*(\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?\s*[\])]")
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
+_SHARE: Final = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]")
 _PERCENT: Final = re.compile(r"\s*%")
 _UNIT: Final = re.compile(
     r"\s*(?:s|secs?|seconds?|ms|us|µs|ns|m|mins?|minutes?|h|hrs?|hours?|days?|[KMGT]i?B|bytes?|B|it/s|x|px|fps|GFLOPs?"
@@ -326,7 +327,7 @@ def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
     ratio = _RATIO.match(text, match.end())
     if ratio and raw.isdigit() and int(ratio[1]) >= value and int(ratio[1]):
         end = ratio.end()
-        share = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]").match(text, end)
+        share = _SHARE.match(text, end)
         return value / int(ratio[1]), share.end() if share else end
     percent = _PERCENT.match(text, match.end())
     if percent and math.isfinite(value):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jupyter_dlaas.learner import bars, writers
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.place import Place
 from jupyter_dlaas.learner.printed import find, listen
-from jupyter_dlaas.learner.recognise import Recogniser
 from jupyter_dlaas.learner.recording import Source, record_metrics, record_progress
+from jupyter_dlaas.learner.wording import may_matter
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.recognise import Recogniser
 
 __all__ = ["Budget", "Reader", "watch"]
 
@@ -47,7 +50,8 @@ class Reader:
     ) -> None:
         """`patterns` are the user's own (`--metric`). Raises re.error for a bad one."""
         self._patterns = [re.compile(pattern) for pattern in patterns]
-        self._recogniser = Recogniser() if recognises else None
+        self._recognises = recognises
+        self._recogniser: Recogniser | None = None
         self._place = place
         self._budget = budget or Budget()
         self._skipped: str | None = None
@@ -56,7 +60,7 @@ class Reader:
         asked = find(self._patterns, text) if self._patterns else {}
         if asked:
             record_metrics(asked, source=Source.ASKED)
-        if self._recogniser is None:
+        if not self._recognises:
             return
         begun = self._budget.begin()
         if begun is None:
@@ -68,11 +72,16 @@ class Reader:
 
     def end(self) -> None:
         """The last line counts, also where there was no time for it before."""
-        if self._skipped is not None and self._recogniser is not None:
+        if self._skipped is not None:
             self._recognise(self._skipped)
 
     def _recognise(self, text: str) -> None:
-        assert self._recogniser is not None
+        if self._recogniser is None:
+            if not may_matter(text):
+                return
+            from jupyter_dlaas.learner.recognise import Recogniser  # its patterns take milliseconds to compile
+
+            self._recogniser = Recogniser()
         found = self._recogniser.read(text)
         if found is None:
             return

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.recognise import Found, Recogniser
 
@@ -320,6 +322,43 @@ def test_the_rows_of_a_table_are_read_by_its_header(lines: list[str], rows: list
     for one, (epoch, step, values) in zip(found, rows, strict=True):
         assert (one.epoch, one.step) == (epoch, step)
         assert one.values == pytest.approx(values, nan_ok=True)
+
+
+PIECES = st.sampled_from(
+    [
+        "loss",
+        "acc",
+        "Epoch",
+        "step",
+        ":",
+        "=",
+        "0.5",
+        "3/10",
+        "(",
+        ")",
+        "[",
+        "]",
+        "%",
+        "nan",
+        "1e-3",
+        ",",
+        " ",
+        "\t",
+        "'",
+        "|",
+        "第",
+        "/",
+    ]
+)
+
+
+@given(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=30).map("".join))
+def test_no_line_is_too_odd(text: str) -> None:
+    reader = Recogniser()
+    reader.read("epoch  loss")
+    found = reader.read(text)
+
+    assert found is None or all(isinstance(value, float) for value in found.values.values())
 
 
 def test_the_lines_of_this_file_are_many() -> None:

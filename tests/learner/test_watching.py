@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_dlaas.learner.place import Place
+from jupyter_dlaas.learner.watching import Budget, Reader
 from tests.runtime.jobs import Job
 
 Build = Callable[..., Job]
@@ -252,3 +254,28 @@ def test_only_the_first_learner_of_a_gang_is_read(job: Build) -> None:
 
     assert one.closed() == "completed"
     assert curve(one, "loss") == [(1, 0.05)]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001  # each look takes a millisecond
+        return self.now
+
+
+def test_reading_takes_a_bounded_share_of_the_time_and_the_last_line_counts() -> None:
+    clock, read = Clock(), list[str]()
+
+    class Listed(Reader):
+        def _recognise(self, text: str) -> None:
+            read.append(text)
+
+    reader = Listed([], Place(), recognises=True, budget=Budget(clock))
+    for number in range(10_000):
+        reader.line(f"loss: {number}")
+    reader.end()
+
+    assert 200 <= len(read) <= 400
+    assert read[-1] == "loss: 9999"
