@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     one = verb("check", _check, "What would notebooks' training cells take along, and what is missing? Runs nothing")
     one.add_argument("paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder of them")
     one.add_argument("--cell", type=int, metavar="N", help="only the N-th code cell, whether it trains or not")
+    one.add_argument("--suggest", action="store_true", help="which lines would let it grow and shrink, as a diff")
     verb("report", _report, "A job's spec, failure and last lines, to be sent to somebody; secrets masked", of_job=True)
     one = verb("serve", _serve, "Run the pool's engine here, in the foreground")
     one.add_argument("--idle-s", type=float, default=0.0, help="end after so many idle seconds (default: never)")
@@ -338,7 +339,7 @@ def _report(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from jupyter_dlaas.notebook.checking import run  # only this verb reads notebooks
 
-    return run(options.paths, options.cell, as_json=options.json)
+    return run(options.paths, options.cell, as_json=options.json, suggests=options.suggest)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -1,97 +1,93 @@
-"""What four lines would add to a plain training loop, told with the names of the loop itself. Pure."""
+"""What `suggest` found, as a card, a cell's output and a terminal tell it. Pure."""
 
 from __future__ import annotations
 
 import ast
+import html
+import textwrap
 from collections.abc import Iterator
+from typing import Final
 
 from jupyter_dlaas.notebook.cells import clean_cell
+from jupyter_dlaas.notebook.edits import Rewritten
+from jupyter_dlaas.notebook.suggest import Suggestion
+from jupyter_dlaas.protocol import Note
 
-__all__ = ["four_lines", "trains_alone"]
+__all__ = ["is_for_page", "notes_of", "suggestion_html", "suggestion_text", "trains_alone"]
 
-_GANG: frozenset[str] = frozenset(
+_GANG: Final = frozenset(
     {"dlaas", "distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "lightning"}
 )
-_BUILTIN: frozenset[str] = frozenset({"range", "len", "print", "enumerate", "zip", "tqdm", "float", "int", "list"})
+_NOTE_MAX: Final = 4000
+_WHOLE: Final = 10**6
+_NEW: Final = "background-color: rgba(46, 160, 67, 0.25); text-decoration: none"
+_OLD: Final = "background-color: rgba(248, 81, 73, 0.25); text-decoration: none"
 
 
-def four_lines(source: str) -> str:
-    """A sentence and four lines for a plain PyTorch loop; "" where there is none, or it uses `dlaas.run()`."""
-    tree = _parsed(source)
-    if tree is None or _uses_run(tree):
-        return ""
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For) and _steps(node)]
-    if not loops:
-        return ""
-    outer = loops[0]
-    inner = next((node for node in ast.walk(outer) if isinstance(node, ast.For) and node is not outer), None)
-    optimizer = _steps(outer)[0]
-    model = next(_called(outer), "model")
-    lines = ["run = dlaas.run()", f"{model}, {optimizer} = run.prepare({model}, {optimizer})"]
-    epochs = _count(outer.iter)
-    lines.append(f"for {_target(outer)} in run.epochs({epochs or '…'}):")
-    if inner is not None:
-        lines.append(f"    for {_target(inner)} in run.batches({ast.unparse(inner.iter)}):")
-    text = "\n".join(f"    {line}" for line in lines)
-    return f"a plain loop: these lines would let it grow, shrink and resume at the step:\n{text}"
+def notes_of(suggestion: Suggestion) -> Iterator[Note]:
+    """For the card: the lines that are new, what they do not do, and each cell's diff to be shown on demand.
+
+    `suggest` holds a whole cell, from which the page makes the new cell; `suggest_part` only what changes.
+    """
+    if not suggestion.cells:
+        return
+    lines = [textwrap.indent(textwrap.dedent("\n".join(cell.added)), "    ") for cell in suggestion.cells]
+    said = "a plain loop: these lines would let it grow, shrink and resume at the step:"
+    yield Note(code="elastic_hint", text="\n".join([said, *lines])[:_NOTE_MAX])
+    for hint in suggestion.hints:
+        yield Note(code="suggest_hint", text=hint[:_NOTE_MAX])
+    for cell in suggestion.cells:
+        whole, part = cell.diff(_WHOLE), cell.diff(2)
+        if len(whole) <= _NOTE_MAX:
+            yield Note(code="suggest", text=whole)
+        elif len(part) <= _NOTE_MAX:
+            yield Note(code="suggest_part", text=part)
+
+
+def is_for_page(note: Note) -> bool:
+    """Too long for a terminal's few lines: what was left out, and diffs."""
+    return note.code.startswith("left_out_") or note.code in ("suggest", "suggest_part")
+
+
+def suggestion_text(suggestion: Suggestion) -> str:
+    """For people: what would change, or why nothing can."""
+    if not suggestion.cells:
+        return f"Nothing to suggest: {suggestion.why}"
+    return "\n".join([_head(suggestion), suggestion.diff(), *suggestion.hints])
+
+
+def suggestion_html(suggestion: Suggestion) -> str:
+    """The same in colour; the user's text is only ever text."""
+    if not suggestion.cells:
+        return f"<p>{html.escape(suggestion_text(suggestion))}</p>"
+    parts = [f"<p>{html.escape(_head(suggestion))}</p>", *(_cell_html(cell) for cell in suggestion.cells)]
+    return "".join([*parts, *(f"<p>{html.escape(hint)}</p>" for hint in suggestion.hints)])
+
+
+def _head(suggestion: Suggestion) -> str:
+    labels = " and ".join(cell.label for cell in suggestion.cells)
+    return f"With these lines in {labels}, the job can grow, shrink and resume at the step:"
+
+
+def _cell_html(cell: Rewritten) -> str:
+    rows = []
+    for row in cell.diff(2).split("\n"):
+        text = html.escape(row)
+        if row.startswith("+") and not row.startswith("+++"):
+            text = f'<ins style="{_NEW}">{text}</ins>'
+        elif row.startswith("-") and not row.startswith("---"):
+            text = f'<del style="{_OLD}">{text}</del>'
+        rows.append(text)
+    return "<pre>" + "\n".join(rows) + "</pre>"
 
 
 def trains_alone(source: str) -> bool:
     """True for a program that knows nothing of other learners."""
-    tree = _parsed(source)
-    if tree is None:
+    try:
+        tree = ast.parse(clean_cell(source).source)
+    except (SyntaxError, ValueError):
         return False
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     return not names & _GANG
-
-
-def _parsed(source: str) -> ast.Module | None:
-    try:
-        return ast.parse(clean_cell(source).source)
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _uses_run(tree: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and (node.value.id, node.attr) == ("dlaas", "run")
-        for node in ast.walk(tree)
-    )
-
-
-def _target(loop: ast.For) -> str:
-    """As people write it: without brackets around a pair."""
-    if isinstance(loop.target, ast.Tuple):
-        return ", ".join(ast.unparse(one) for one in loop.target.elts)
-    return ast.unparse(loop.target)
-
-
-def _steps(loop: ast.For) -> list[str]:
-    """Names whose `.step()` is called below a loop that also goes backward."""
-    calls = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
-    methods = [func for func in calls if isinstance(func, ast.Attribute)]
-    if not any(func.attr == "backward" for func in methods):
-        return []
-    steppers = [func.value for func in methods if func.attr == "step"]
-    return [one.id for one in steppers if isinstance(one, ast.Name) and "sched" not in one.id]
-
-
-def _called(loop: ast.For) -> Iterator[str]:
-    """Names that are called like a model below a loop."""
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            name = node.func.id
-            if name not in _BUILTIN and not any(word in name.lower() for word in ("loss", "criterion", "accuracy")):
-                yield name
-
-
-def _count(iterable: ast.expr) -> str:
-    """What stands in `range(…)`, also inside of tqdm."""
-    for node in ast.walk(iterable):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("range", "trange"):
-            return ast.unparse(node.args[-1] if len(node.args) < 3 else node.args[1])
-    return ""

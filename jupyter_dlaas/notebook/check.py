@@ -17,6 +17,7 @@ from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, is_magic_word, s
 from jupyter_dlaas.notebook.preflight import check_asking, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
+from jupyter_dlaas.notebook.suggest import Suggestion, suggest
 from jupyter_dlaas.notebook.tracing import Step, Trace, Tracer, trace
 from jupyter_dlaas.notebook.training import Watcher, looks_like_training
 from jupyter_dlaas.words import job_name
@@ -73,6 +74,7 @@ class CellReport:
     errors: tuple[Said, ...] = ()
     warnings: tuple[Said, ...] = ()
     type: str = ""  # the line to put on top of the cell
+    suggestion: Suggestion | None = None  # what would make it elastic, where that was asked
 
     @property
     def is_fine(self) -> bool:
@@ -95,17 +97,37 @@ class Report:
         return self.error is None and all(cell.is_fine for cell in self.cells)
 
 
-def check(content: bytes, path: str, cell: int | None = None) -> Report:
-    """Look at a notebook file's bytes. `cell`: only this code cell, whether it looks like training or not."""
+def check(content: bytes, path: str, cell: int | None = None, *, suggests: bool = False) -> Report:
+    """Look at a notebook file's bytes. `cell`: only this code cell, whether it looks like training or not.
+
+    `suggests`: say of each cell found what would make it elastic.
+    """
     sources, error, notes = _sources(content)
     if error:
         return Report(path=path, error=error)
     if cell is not None and not 1 <= cell <= len(sources):
         return Report(path=path, error=f"there is no code cell {cell}: it has {len(sources)}, counted from 1")
     try:
-        return _Checker(sources, path, cell, notes).report()
+        found = _Checker(sources, path, cell, notes).report()
     except RecursionError:
         return Report(path=path, error="a cell is nested too deeply to be read; write the expression in several lines")
+    if not suggests:
+        return found
+    return replace(found, cells=tuple(replace(one, suggestion=_suggestion(sources, one.cell)) for one in found.cells))
+
+
+def _suggestion(sources: Sequence[str], number: int) -> Suggestion:
+    before = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources[: number - 1], 1)]
+    source, first_line = sources[number - 1], 1
+    if clean_cell(source).kind == "job":
+        source, first_line = _below_magic(source)
+    return suggest(before, TrainingCell(count=number, source=source, first_line=first_line))
+
+
+def _below_magic(source: str) -> tuple[str, int]:
+    """What stands below the line of %%train, and the line at which that begins."""
+    blank = len(source) - len(source.lstrip())
+    return source[blank:].partition("\n")[2], source[:blank].count("\n") + 2
 
 
 def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
@@ -210,10 +232,9 @@ class _Checker:
 
     def _job_cell(self, number: int, label: str, source: str) -> CellReport:
         """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""
-        blank = len(source) - len(source.lstrip())
-        above = source[:blank].count("\n") + 1
-        head, _, body = source[blank:].partition("\n")
-        training = TrainingCell(count=number, source=body, first_line=above + 1, learners_max=LEARNERS_MAX)
+        body, first_line = _below_magic(source)
+        head = source.lstrip().partition("\n")[0]
+        training = TrainingCell(count=number, source=body, first_line=first_line, learners_max=LEARNERS_MAX)
         statements, clean = training_statements(training, label)
         why = f"%%{JOB_MAGIC}"
         if clean.kind != "python" or not statements:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jupyter_dlaas.notebook.advice import suggestion_text
 from jupyter_dlaas.notebook.check import CellReport, Report, check
 from jupyter_dlaas.wire import Invalid
 
@@ -26,7 +27,7 @@ LEFT_WORDS = {
 }
 
 
-def run(paths: Sequence[str], cell: int | None, *, as_json: bool) -> int:
+def run(paths: Sequence[str], cell: int | None, *, as_json: bool, suggests: bool = False) -> int:
     """Check notebooks and folders; the exit code: 0 all fine, 1 something is not. Raises Invalid for wrong usage."""
     if cell is not None and cell < 1:
         raise Invalid("--cell counts code cells from 1")
@@ -35,7 +36,7 @@ def run(paths: Sequence[str], cell: int | None, *, as_json: bool) -> int:
         raise Invalid(f"--cell goes with one notebook, not with {len(files)}")
     reports = []
     for path in files:
-        one = _checked(path, cell)
+        one = _checked(path, cell, suggests=suggests)
         reports.append(one)
         if not as_json:
             print(report_text(one), flush=True)
@@ -58,9 +59,9 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             raise Invalid(f"there is no {path}")
 
 
-def _checked(path: str, cell: int | None) -> Report:
+def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
     try:
-        return check(Path(path).read_bytes(), path, cell)
+        return check(Path(path).read_bytes(), path, cell, suggests=suggests)
     except OSError as error:
         return Report(path=path, error=f"cannot be read: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001  # one odd notebook must not end the check of all others: it is told
@@ -96,6 +97,8 @@ def _cell_lines(cell: CellReport) -> Iterator[str]:
         yield f"    know         {one.text}"
     if cell.is_fine and cell.type:
         yield f"    type         {cell.type}"
+    if cell.suggestion is not None:
+        yield from (f"    {line}" for line in suggestion_text(cell.suggestion).split("\n"))
 
 
 def _sum_text(reports: Sequence[Report]) -> str:

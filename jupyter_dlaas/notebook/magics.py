@@ -19,8 +19,9 @@ from jupyter_dlaas import api, cli, show
 from jupyter_dlaas.api import Job, JobFailed
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.notebook import submitting
+from jupyter_dlaas.notebook.advice import suggestion_html, suggestion_text
 from jupyter_dlaas.notebook.kernel import Recorder
-from jupyter_dlaas.notebook.options import NotDone, NotSubmitted, parse, train_options
+from jupyter_dlaas.notebook.options import NotDone, parse, train_options
 from jupyter_dlaas.notebook.submitting import Cell
 from jupyter_dlaas.notebook.waiting import Waiter, newest_cell
 from jupyter_dlaas.notebook.warming import warm_soon
@@ -96,15 +97,19 @@ class DlaasMagics(Magics):
         """
         here = self._cell(cell)
         asked = parse(_parser(self.train), line, where=submitting.where_of(here))
-        made = submitting.capture_cell(self._kernel, self.recorder.cells(), here, asked, self.waiter.results())
-        if made.errors:
-            raise NotSubmitted([problem.message for problem in made.errors])
-        with submitting.prepared_options(self._kernel, here, asked, made) as (source, options):
+        cells = self.recorder.cells()
+        suggestion = submitting.suggestion_of(cells, here, asked)
+        if asked.is_suggestion:
+            forms = {"text/plain": suggestion_text(suggestion), "text/html": suggestion_html(suggestion)}
+            self._kernel.display_pub.publish(data=forms)
+            return None
+        results = self.waiter.results()
+        with submitting.prepared(self._kernel, cells, here, asked, results, suggestion) as ready:
             if asked.is_dry_run:
-                prepared = api.prepare(source, **options)
-                print(submitting.dry_run_text(made, prepared, here, asked, Client()))
+                prepared = api.prepare(ready.made.text, **ready.options)
+                print(submitting.dry_run_text(ready.made, prepared, Client()))
                 return None
-            job = api.submit(source, **options)
+            job = api.submit(ready.made.text, **ready.options)
         self._show_now(job)
         if asked.outputs:
             self.waiter.bring(job, asked.outputs)

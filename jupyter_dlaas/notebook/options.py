@@ -52,6 +52,7 @@ class TrainLine:
     with_cells: tuple[int, ...] = ()
     learners_max: int = 1
     is_dry_run: bool = False
+    is_suggestion: bool = False
     is_waited_for: bool = False
 
 
@@ -87,6 +88,7 @@ _TOLD: Final = (
 )
 _HOW: Final = (
     argument("--dry-run", action="store_true", help="show the program, what would go with it, the estimate; and stop"),
+    argument("--suggest", action="store_true", help="show the lines that would let it grow and shrink; and stop"),
     argument("--wait", action="store_true", help="show states and log here; an interrupt detaches, the job goes on"),
 )
 _LATER: Final[Mapping[str, tuple[str, str]]] = {
@@ -150,7 +152,7 @@ def _read(given: dict[str, Any]) -> TrainLine:
         for number in re.split(r"[ ,]+", ",".join(given.pop("with_cell") or ()))
         if number
     )
-    is_dry_run, is_waited_for = given.pop("dry_run"), given.pop("wait")
+    is_dry_run, is_suggestion, is_waited_for = given.pop("dry_run"), given.pop("suggest"), given.pop("wait")
     options = {name: value for name, value in given.items() if value is not None}
     if "cpus" in options:
         options["cpus"] = _number(options["cpus"])
@@ -162,6 +164,7 @@ def _read(given: dict[str, Any]) -> TrainLine:
         with_cells=with_cells,
         learners_max=size.learners_max,
         is_dry_run=is_dry_run,
+        is_suggestion=is_suggestion,
         is_waited_for=is_waited_for,
     )
 

@@ -228,9 +228,10 @@ def _rows(bundle: Bundle, width: int) -> list[tuple[str, str]]:
         rows.append((f"{view.unit}s", " → ".join(str(n * each) for n in sizes[-12:])))
     if view.results:
         rows.append(("Results", _escaped(", ".join(view.results), width)))
-    notes = "<br>".join(_escaped(note.text, width) for note in view.notes[:3])
+    said = [note for note in view.notes if note.code not in ("suggest", "suggest_part")]
+    notes = "<br>".join(_escaped(note.text, width) for note in said[:3])
     if notes:
-        more = f"<br>and {len(view.notes) - 3} more: %%train --dry-run" if len(view.notes) > 3 else ""
+        more = f"<br>and {len(said) - 3} more: %%train --dry-run" if len(said) > 3 else ""
         rows.append(("Notes", notes + more))
     return rows
 

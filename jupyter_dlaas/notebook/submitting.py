@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
-from collections.abc import Iterator, Sequence
+import symtable
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas import api, doors, sources, words
 from jupyter_dlaas.client import Client
-from jupyter_dlaas.notebook.advice import four_lines, trains_alone
+from jupyter_dlaas.notebook import advice
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.kernel import facts_of
 from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
-from jupyter_dlaas.notebook.push import write_pushed
+from jupyter_dlaas.notebook.push import Pushed, write_pushed
 from jupyter_dlaas.notebook.records import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
+from jupyter_dlaas.notebook.suggest import Suggestion, suggest
 from jupyter_dlaas.protocol import File, Note, Origin
 from jupyter_dlaas.wire import DlaasError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Cell", "capture_cell", "dry_run_text", "notes_of", "prepared_options", "where_of"]
+__all__ = ["Cell", "Ready", "capture_cell", "dry_run_text", "notes_of", "prepared", "suggestion_of", "where_of"]
 
 _NOTES_MAX: Final = 60
 _NOTE_MAX: Final = 1000
@@ -53,10 +56,30 @@ def capture_cell(
     cells: Sequence[ExecutedCell],
     cell: Cell,
     line: TrainLine,
-    results: dict[str, ResultRef],
+    results: Mapping[str, ResultRef],
+    needs: Collection[str] = (),
 ) -> Capture:
-    """The training cell with what it needs of the cells that ran, as one program; or what stands against it."""
-    training = TrainingCell(
+    """The training cell with what it needs of the cells that ran, as one program; or what stands against it.
+
+    `needs`: what loading the pushed objects takes of the notebook, beside what a look at them tells.
+    """
+    training = _training(cell, line)
+    facts = facts_of(shell, cells, results=results, sent=line.push)
+    if needs:
+        first = line.push[0]
+        names = dict(facts.names)
+        names[first] = replace(names[first], main_names=tuple(sorted({*names[first].main_names, *needs})))
+        facts = replace(facts, names=names)
+    return capture(cells, training, facts)
+
+
+def suggestion_of(cells: Sequence[ExecutedCell], cell: Cell, line: TrainLine) -> Suggestion:
+    """What a few lines would add to the training cell."""
+    return suggest(cells, _training(cell, line))
+
+
+def _training(cell: Cell, line: TrainLine) -> TrainingCell:
+    return TrainingCell(
         count=cell.count,
         source=cell.source,
         first_line=cell.first_line,
@@ -65,34 +88,71 @@ def capture_cell(
         with_cells=line.with_cells,
         learners_max=line.learners_max,
     )
-    return capture(cells, training, facts_of(shell, cells, results=results))
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A captured cell with what goes along: the arguments of `dlaas.submit`."""
+
+    made: Capture
+    options: dict[str, Any]
 
 
 @contextmanager
-def prepared_options(
-    shell: InteractiveShell, cell: Cell, line: TrainLine, made: Capture
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The arguments of `dlaas.submit` for a captured cell; files that it names exist inside the `with`.
-
-    Raises NotSubmitted, with one sentence.
-    """
+def prepared(
+    shell: InteractiveShell,
+    cells: Sequence[ExecutedCell],
+    cell: Cell,
+    line: TrainLine,
+    results: Mapping[str, ResultRef],
+    suggestion: Suggestion,
+) -> Iterator[Ready]:
+    """Capture a cell and write what it pushes; the files exist inside the `with`. Raises NotSubmitted, in sentences."""
+    made = _ready(capture_cell(shell, cells, cell, line, results))
     with TemporaryDirectory(prefix="dlaas-push-") as folder:
         try:
-            yield made.text, _options(shell, cell, line, made, Path(folder))
+            pushed = None
+            if made.pushed:
+                objects = {name: shell.user_ns[name] for name in made.pushed}
+                pushed = write_pushed(Path(folder) / "pushed.bin", objects)
+                if not _binds(made.text) >= set(pushed.main_names):  # what only the writing told
+                    made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
+            yield Ready(made, _options(cell, line, made, pushed, suggestion))
         except DlaasError as error:
+            if isinstance(error, NotSubmitted):
+                raise
             raise NotSubmitted([f"{where_of(cell)}: {error}"]) from None
 
 
-def _options(shell: InteractiveShell, cell: Cell, line: TrainLine, made: Capture, folder: Path) -> dict[str, Any]:
+def _ready(made: Capture) -> Capture:
+    if made.errors:
+        raise NotSubmitted([problem.message for problem in made.errors])
+    return made
+
+
+def _binds(text: str) -> set[str]:
+    """The names that a program binds at its top."""
+    symbols = symtable.symtable(text, "train.py", "exec").get_symbols()
+    return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
+
+
+def _options(
+    cell: Cell, line: TrainLine, made: Capture, pushed: Pushed | None, suggestion: Suggestion
+) -> dict[str, Any]:
     own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
     parcel = sources.pack(own)
     files, uploads = list(parcel.files), dict(parcel.uploads or {})
-    if made.pushed:
-        pushed = write_pushed(folder / "pushed.bin", {name: shell.user_ns[name] for name in made.pushed})
+    if made.chance:
+        files.append(File(path="inputs/chance.json", text=json.dumps(made.chance)))
+    notes = notes_of(made, suggestion, line)
+    if pushed is not None:
         with pushed.path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         files.append(File(path="inputs/pushed.bin", sha256=sha256))
         uploads[sha256] = pushed.path
+        text = f"sent by value: {', '.join(pushed.names)} ({size_text(pushed.size_bytes)})"
+        warned = len(made.warnings)
+        notes = (*notes[:warned], Note(code="pushed", text=_cut(text)), *notes[warned:])[:_NOTES_MAX]
     notebook = doors.notebook_path()
     return {
         "name": words.job_name(notebook) if notebook else "train",
@@ -103,7 +163,7 @@ def _options(shell: InteractiveShell, cell: Cell, line: TrainLine, made: Capture
         "origin": Origin(
             notebook=notebook, cell_id=cell.cell_id, execution_count=cell.count, host=socket.gethostname()
         ),
-        "notes": notes_of(made, cell.source, line),
+        "notes": notes,
         "cells": line_map(made.lines),
     }
 
@@ -118,18 +178,16 @@ def _modules(made: Capture) -> dict[str, Path]:
     return found
 
 
-def notes_of(made: Capture, source: str, line: TrainLine) -> tuple[Note, ...]:
-    """For the card: warnings first, then what four lines would add, then what was left out and why."""
+def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[Note, ...]:
+    """For the card: warnings first, then what a few lines would add, then what was left out and why."""
     notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
-    if line.learners_max > 1 and trains_alone(made.text):
+    if line.learners_max > 1 and advice.trains_alone(made.text):
         text = (
             f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
             "trains alone, on all of the data. --gpus 1 takes one."
         )
         notes.append(Note(code="trains_alone", text=text))
-    hint = four_lines(source)
-    if hint:
-        notes.append(Note(code="elastic_hint", text=_cut(hint)))
+    notes += advice.notes_of(suggestion)
     notes += [
         Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))
         for kind, reason, places in _left_out(made)
@@ -157,7 +215,7 @@ def _cut(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- dry run
 
 
-def dry_run_text(made: Capture, prepared: api.Prepared, cell: Cell, line: TrainLine, client: Client) -> str:
+def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
     """All that would be sent, what was left out and why, and what the pool says; nothing is started."""
     spec = prepared.submit.spec
     size = (
@@ -170,7 +228,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, cell: Cell, line: TrainL
     parts = [
         _ruled("train.py", made.text.rstrip("\n")),
         _listed("Left out", [_left_line(one) for one in made.left_out]),
-        _listed("To know", [f"  {note.text}" for note in notes_of(made, cell.source, line) if not _is_left(note)]),
+        _listed("To know", [f"  {note.text}" for note in prepared.submit.spec.notes if not advice.is_for_page(note)]),
         _listed("Goes along", [f"  {text}" for text in _cargo(made, prepared)]),
         "\n".join(
             (
@@ -186,10 +244,6 @@ def dry_run_text(made: Capture, prepared: api.Prepared, cell: Cell, line: TrainL
         "Nothing was submitted (--dry-run).",
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _is_left(note: Note) -> bool:
-    return note.code.startswith("left_out_")
 
 
 def _left_line(one: Any) -> str:

@@ -24,6 +24,7 @@ from jupyter_dlaas.api import Job
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor
 from jupyter_dlaas.notebook import output, widgets
+from jupyter_dlaas.notebook.advice import is_for_page
 from jupyter_dlaas.notebook.records import ResultRef
 from jupyter_dlaas.protocol import Cursor, JobView, NotFound, State
 from jupyter_dlaas.stream import Follower
@@ -116,7 +117,7 @@ class Waiter:
     def _print_notes(self, view: JobView) -> None:
         """What a card would tell beside its job. What was left out, only --dry-run tells in a terminal."""
         for note in view.notes if not view.state.is_final else ():
-            if not note.code.startswith("left_out_"):
+            if not is_for_page(note):
                 print(f"  {note.text}")
 
     def _show_widget(self, job: Job) -> None:
@@ -336,7 +337,13 @@ def newest_cell(shell: InteractiveShell) -> int:
 
 
 def _load(raw: bytes) -> object:
-    value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw)
+    """The value; the kernel's random streams stay where they are, though some classes draw numbers when they load."""
+    streams = importlib.import_module("jupyter_dlaas.learner.streams")
+    found = streams.snapshot()
+    try:
+        value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw)
+    finally:
+        streams.put_back(found)
     return value
 
 

@@ -181,3 +181,19 @@ def test_what_only_sounds_like_training_is_none(last: str, tmp_path: Path, capsy
 
     assert "cell [2] calls `fit_all`, which trains (cell [1])" in out
     assert "cell [3]" not in out
+
+
+def test_asked_for_a_suggestion_it_shows_the_cell_s_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = "%%train\nfor epoch in range(9):\n    for x in loader:\n        net(x).backward()\n        opt.step()\n"
+    made = "import torch\nloader = data()\nnet = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(net.parameters())"
+    path = write(tmp_path / "a.ipynb", [made, loop])
+
+    _, out, _ = run(capsys, path, "--cell", "2", "--suggest")
+    _, plain, _ = run(capsys, path, "--cell", "2")
+    _, coded, _ = run(capsys, path, "--cell", "2", "--suggest", "--json")
+
+    assert "\n    @@ -2,4 +2,6 @@\n    -for epoch in range(9):\n" in out
+    assert "\n    +for epoch in run.epochs(9):\n    +    for x in run.batches(loader):\n" in out
+    assert "run.epochs" not in plain
+    (cell,) = json.loads(coded)["notebooks"][0]["cells"]
+    assert cell["suggestion"]["cells"][0]["after"].startswith("run = dlaas.run()\nnet, opt = run.prepare(net, opt)\n")

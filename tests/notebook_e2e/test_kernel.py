@@ -256,28 +256,56 @@ def test_a_dry_run_shows_everything_and_starts_nothing(kernel: Kernel, pool: Poo
     assert len(pool.client.jobs()) == jobs
 
 
-def test_a_plain_loop_is_told_what_four_lines_would_add(kernel: Kernel, pool: Pool) -> None:
-    kernel.run("import torch\nnet2 = torch.nn.Linear(2, 1)\nsgd2 = torch.optim.SGD(net2.parameters(), lr=0.1)\n"
-               "loader = [(torch.ones(4, 2), torch.ones(4, 1))]")  # fmt: skip
-    sent = kernel.run(
-        "%%train plain --wait --gpus 1:2\n"
-        "for epoch in range(2):\n"
-        "    for a, b in loader:\n"
-        "        sgd2.zero_grad()\n"
-        "        loss = ((net2(a) - b) ** 2).mean()\n"
-        "        loss.backward()\n"
-        "        sgd2.step()\n"
-    )
+LOOP = """\
+for epoch in range(2):
+    for a, b in loader:
+        sgd2.zero_grad()
+        loss = ((net2(a) - b) ** 2).mean()
+        loss.backward()
+        sgd2.step()
+"""
+LOADER = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+net2 = torch.nn.Linear(2, 1)
+sgd2 = torch.optim.SGD(net2.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.ones(4, 2), torch.ones(4, 1)), batch_size=2)
+"""
+
+
+def test_a_plain_loop_is_told_what_a_few_lines_would_add(kernel: Kernel, pool: Pool) -> None:
+    kernel.run(LOADER)
+    sent = kernel.run(f"%%train plain --wait --gpus 1:2\n{LOOP}")
 
     codes = [note["code"] for note in sent.job["notes"]]
-    assert codes.index("trains_alone") < codes.index("elastic_hint")
+    assert codes.index("trains_alone") < codes.index("elastic_hint") < codes.index("suggest")
     hint = next(note["text"] for note in sent.job["notes"] if note["code"] == "elastic_hint")
     assert hint.splitlines()[1:] == [
         "    run = dlaas.run()",
         "    net2, sgd2 = run.prepare(net2, sgd2)",
         "    for epoch in run.epochs(2):",
         "        for a, b in run.batches(loader):",
+        "        run.log(loss=loss)",
     ]
+
+
+def test_asked_for_a_suggestion_it_shows_the_cell_s_diff_and_submits_nothing(kernel: Kernel, pool: Pool) -> None:
+    kernel.run(LOADER)
+    jobs = len(pool.client.jobs())
+    asked = kernel.run(f"%%train --suggest\n{LOOP}")
+
+    (shown,) = asked.displays
+    assert "\n-for epoch in range(2):\n" in shown["data"]["text/plain"]
+    assert "\n+for epoch in run.epochs(2):\n" in shown["data"]["text/plain"]
+    assert ">+    for a, b in run.batches(loader):</ins>" in shown["data"]["text/html"]
+    assert len(pool.client.jobs()) == jobs
+
+
+def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
+    (shown,) = kernel.run("%%train --suggest\nwhile True:\n    loss.backward()\n    sgd2.step()").displays
+
+    assert shown["data"]["text/plain"].startswith("Nothing to suggest: cell [")
+    assert "a `while` loop does not say how long it goes on" in shown["data"]["text/html"]
 
 
 def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> None:
