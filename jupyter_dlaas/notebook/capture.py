@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from jupyter_dlaas.notebook.cells import files_run, labels, statements_of, training_statements
+from jupyter_dlaas.notebook.cells import files_run, files_written, labels, statements_of, training_statements
+from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
@@ -49,8 +50,9 @@ def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kernel
     """
     names = labels(cells)
     files = facts.files if facts is not None else {}
-    history = [s for cell in cells for s in statements_of(cell, names[cell.count], files)]
     label = f"cell [{training.count}]"
+    ran = zip(cells, files_written(cells, files), strict=True)
+    history = with_directories(cells, [statements_of(c, names[c.count], f) for c, f in ran], facts, label)
     goal_statements, goal_text = training_statements(training, label)
     source_errors = check_source(goal_text, training, label)
     if source_errors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
 import keyword
 import re
 import shlex
@@ -36,6 +37,9 @@ from pylab import *
 from numpy import *
 """  # as IPython runs it
 RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
+WRITTEN = re.compile(r"^\s*%%(?:writefile|file)[ \t]+(?P<args>\S.*)$")
+ARGUMENTS = re.compile(r"argv|argparse|parse_args|absl|click|fire|optparse|typer")
+NESTED_RUNS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Statement:
     label: str  # "cell [7]"
     lines: tuple[Line, ...]
     node: ast.stmt | None
-    kind: str = "python"  # "python", "magic", "job"
+    kind: str = "python"  # "python", "magic", "job", "moved" (to where the kernel was)
     ran: str = "yes"  # "yes", "partly" (it raised), "unknown" (its cell raised), "no"
     foreign: str = ""  # why it cannot run again: "a magic's result"
     is_last: bool = False  # of its cell: IPython shows its value
@@ -95,6 +99,32 @@ def files_run(cells: Iterable[ExecutedCell]) -> tuple[str, ...]:
             if (found := RUN.match(line)) and (name := _run_target(found["args"])):
                 names.append(name)
     return tuple(dict.fromkeys(names))
+
+
+def files_written(cells: Sequence[ExecutedCell], on_disk: Mapping[str, str]) -> list[Mapping[str, str]]:
+    """For each cell the text of the files that it may run: as on the disk, unless a cell has written it anew since."""
+    writes = [_written_by(cell.source) for cell in cells]
+    last = {name: at for at, name in enumerate(writes) if name is not None}
+    found: list[Mapping[str, str]] = []
+    now, texts = on_disk, dict[str, str]()
+    for at, (cell, name) in enumerate(zip(cells, writes, strict=True)):
+        if name is not None:
+            texts[name] = cell.source.lstrip().partition("\n")[2]
+        if texts:
+            now = {**on_disk, **{n: text for n, text in texts.items() if n not in on_disk or last[n] > at}}
+        found.append(now)
+    return found
+
+
+def _written_by(source: str) -> str | None:
+    """The file that a `%%writefile` cell makes anew."""
+    if not source.lstrip().startswith("%%") or (found := WRITTEN.match(source.lstrip().partition("\n")[0])) is None:
+        return None
+    try:
+        words = shlex.split(found["args"])
+    except ValueError:
+        return None
+    return words[0] if len(words) == 1 else None
 
 
 def lines_of(text: str) -> list[str]:
@@ -328,14 +358,21 @@ def _has_magic(node: ast.AST) -> bool:
     return any(_magic_call(n) is not None for n in ast.walk(node))
 
 
-def _run_target(args: str) -> str | None:
-    """The file of `%run -i train.py --epochs 3`; None for notebooks and modules, which are not a file's text."""
+def _run_words(args: str) -> list[str]:
     try:
         words = shlex.split(args)
     except ValueError:
+        return []
+    at = next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))
+    return [] if {"-m", "-t", "-p", "-d"} & set(words[:at]) else words[at:]
+
+
+def _run_target(args: str) -> str | None:
+    """The file of `%run -i train.py --epochs 3`; None for modules, which are not a file's text."""
+    words = _run_words(args)
+    if not words:
         return None
-    files = [word for word in words if not word.startswith("-")]
-    return files[0] if files and files[0].endswith(".py") and "-m" not in words else None
+    return words[0] if words[0].endswith((".py", ".ipynb")) else f"{words[0]}.py"
 
 
 def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement]:
@@ -344,11 +381,35 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
         return _split(clean, statement.cell, statement.label)
     found = RUN.match(statement.source) if statement.kind == "magic" else None
     name = _run_target(found["args"]) if found else None
-    if name is None or name not in files or not _parses(files[name]):
+    if found is None or name is None or name not in files or statement.label.count(", run by ") >= NESTED_RUNS_MAX:
         return [statement]
+    if name.endswith(".ipynb"):
+        return _run_notebook(statement, name, files)
     text = files[name]
+    if not _parses(text):
+        return [statement]
     clean = Cleaned(text, tuple(range(1, len(lines_of(text)) + 1)))
-    return _split(clean, statement.cell, f"{name}, run by {statement.label}")
+    given = []
+    if ARGUMENTS.search(text):
+        given += ["import sys", f"sys.argv = {[name, *_run_words(found['args'])[1:]]!r}"]
+    if "__file__" in text:
+        given.append(f"__file__ = {name!r}")
+    head = [replace(statement, lines=(Line(t, statement.line),), node=parse(t).body[0], kind="python") for t in given]
+    return head + _split(clean, statement.cell, f"{name}, run by {statement.label}")
+
+
+def _run_notebook(statement: Statement, name: str, files: Mapping[str, str]) -> list[Statement]:
+    """The statements of the code cells of a notebook that was run inside this one."""
+    try:
+        cells = json.loads(files[name])["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):
+        return [statement]
+    found = []
+    for number, source in enumerate(sources, 1):
+        label = f"{name} [{number}], run by {statement.label}"
+        found += statements_of(ExecutedCell(count=statement.cell, source=source), label, files)
+    return found
 
 
 def _in_raised_cell(statement: Statement, raised_line: int | None) -> Statement:

@@ -8,6 +8,7 @@ notebook's own functions are looked into. A wrong guess keeps a statement too ma
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
@@ -57,11 +58,24 @@ SEEDS = words(
     set_num_interop_threads set_float32_matmul_precision set_sharing_strategy set_start_method enable_op_determinism
     set_global_policy set_floatx set_image_data_format set_visible_devices set_memory_growth set_grad_enabled
     set_detect_anomaly set_per_process_memory_fraction filterwarnings simplefilter setrecursionlimit
+    set_session set_jit enable_eager_execution disable_eager_execution disable_v2_behavior enable_v2_behavior
     """
 )
+SETS = re.compile(
+    r"(set|enable|disable|use|init|start|register|install|allow|patch)(_|$)|autolog|login|setup|configure"
+)
+"""Verbs of a module whose value nobody needs: they set something up in it."""
+QUIET_MODULES = words(
+    """os shutil gc time sys subprocess pathlib glob matplotlib seaborn plotly altair bokeh IPython pprint tqdm
+    inspect pdb traceback"""
+)  # what their calls do is there already, or is a picture
+KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weights set_weights compile")
 SETUP_STARTS = (
     "sys.path.",
     "sys.path[",
+    "sys.argv",
+    "os.chdir(",
+    "__import__(",
     "os.environ",
     "os.putenv(",
     "torch.backends.",
@@ -70,6 +84,13 @@ SETUP_STARTS = (
     "logging.basicConfig(",
 )
 PICTURES = words("plt mpl matplotlib sns pd pandas rcParams alt px pio")
+HANDS_ON = words(
+    """
+    partial jit pmap vmap compile script trace wraps cache lru_cache on attach append register hook grad
+    value_and_grad checkpoint signature getsource help print display type callable
+    """
+)  # calls that are given a function and do not run it
+RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
 STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
     training_step""")
@@ -87,7 +108,7 @@ HOLDING = words(
     """
 )
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.If, ast.Try, ast.TryStar, ast.Match)
+BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.If | ast.Try | ast.TryStar | ast.Match
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +122,7 @@ class Call:
         tuple[int | str, frozenset[str]], ...
     ]  # position or keyword -> variables whose objects are handed over
     is_dropped: bool  # nobody takes its value
-    has_args: bool
+    is_called: bool  # its value is called at once: `register("net")(Net)`, also as a decorator
     line: int
 
     @property
@@ -121,12 +142,33 @@ class Call:
         root = self.function or self.receiver
         if self.saves:
             return True
+        if self.has_option("inplace"):
+            return False
         return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
 
     @property
     def is_in_place(self) -> bool:
         """Changes its receiver even where its value is used: `x = items.pop()`, `y = t.add_(1)`."""
-        return self.verb in CHANGING_VERBS or (self.verb.endswith("_") and not self.verb.startswith("_"))
+        if self.verb in CHANGING_VERBS or self.has_option("inplace"):
+            return True
+        return self.verb.endswith("_") and not self.verb.startswith("_")
+
+    @property
+    def written(self) -> frozenset[str]:
+        """What it writes into, whatever else it does: `out=x`, `next(numbers)`."""
+        found = [names for key, names in self.handed if key == "out" or (key == 0 and self.function == "next")]
+        return frozenset().union(*found)
+
+    @property
+    def stores(self) -> bool:
+        """Its receiver may hold its arguments from now on: `parts.append(part)`."""
+        if self.receiver is None or self.only_shows or self.verb in FITS or not self.args:
+            return False
+        return self.is_dropped or self.is_in_place
+
+    def has_option(self, name: str) -> bool:
+        """It is given this keyword."""
+        return any(key == name for key, _ in self.handed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +186,9 @@ class Effects:
     touches: frozenset[str]  # `x[0] = 1`, `x.a = 1`, `del x[0]`
     calls: tuple[Call, ...]
     holds: tuple[Hold, ...]
+    entered: frozenset[str]  # names in the head of a `with`
+    passed: frozenset[str]  # names that a loop or comprehension goes over
+    values: frozenset[str]  # names that stand for their object, not only for what a call of them returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +201,11 @@ class Behaviour:
     trains: bool = False
     asks: bool = False  # input()
     seeds: bool = False
+    keeps: bool = False  # it is another one after each call: it counts in a closure or in a default argument
+    yields: bool = False  # its value is used up by whoever goes over it
+    calls: frozenset[str] = frozenset()  # functions and, with a dot, methods that it calls
+    mentions: frozenset[str] = frozenset()  # names from outside that it may hand on
+    made: Behaviour | None = None  # of the functions that it defines inside, one of which it may return
     line: int = 0
 
     def touched_args(self, call: Call) -> frozenset[str]:
@@ -169,14 +219,15 @@ class Behaviour:
         return frozenset(found)
 
     def also(self, other: Behaviour) -> Behaviour:
-        return Behaviour(
-            self.touches | other.touches,
-            self.params,
-            self.touched_params | other.touched_params,
-            self.trains or other.trains,
-            self.asks or other.asks,
-            self.seeds or other.seeds,
-            self.line,
+        return replace(
+            self,
+            touches=self.touches | other.touches,
+            touched_params=self.touched_params | other.touched_params,
+            trains=self.trains or other.trains,
+            asks=self.asks or other.asks,
+            seeds=self.seeds or other.seeds,
+            calls=self.calls | other.calls,
+            keeps=self.keeps or other.keeps,
         )
 
 
@@ -202,17 +253,37 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
     touches: set[str] = set()
     calls: list[Call] = []
     holds: list[Hold] = []
+    entered: set[str] = set()
+    passed: set[str] = set()
+    values: set[str] = set()
+    functions: set[int] = set()
     dropped: set[int] = set()
+    called: set[int] = set()
     for node in walk_now(nodes):
         match node:
             case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
                 dropped.add(id(call))
+            case ast.Expr(value=ast.BoolOp(values=[*_, last])):
+                dropped.add(id(last))  # `ready and start()`
+            case ast.Expr(value=ast.IfExp(body=body, orelse=orelse)):
+                dropped |= {id(body), id(orelse)}
+            case ast.Expr(value=ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right)):
+                touches |= _objects(left) | _objects(right)  # `first >> second`, which links them
+            case ast.Name(id=name, ctx=ast.Load()) if id(node) not in functions:
+                values.add(name)
             case ast.Call():
-                calls.append(_call(node, is_dropped=id(node) in dropped))
+                functions.add(id(node.func))
+                if isinstance(node.func, ast.Call):
+                    called.add(id(node.func))
+                call = _call(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
+                calls.append(call)
+                if call.stores:
+                    holds.append(Hold(frozenset({call.receiver or ""}), call.args, frozenset(), False))
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     touches |= _changed_parts(target)
                 holds.append(_hold(targets, value, is_sure=id(node) in top))
+                holds += _same(targets)
                 if all(isinstance(t, ast.Name) and t.id.startswith("_") for t in targets):
                     dropped.add(id(value))  # `_ = model.apply(init)`
                 touches_into = [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript)]
@@ -231,12 +302,26 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
                 touches |= _changed_parts(target)
                 objects = frozenset(n.id for n in ast.walk(source) if isinstance(n, ast.Name))
+                passed |= _objects(source)
                 holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
-            case ast.withitem(context_expr=value, optional_vars=target) if target is not None:
-                holds.append(_hold([target], value, is_sure=False))
+            case ast.comprehension(iter=source):
+                passed |= _objects(source)
+            case ast.withitem(context_expr=value, optional_vars=target):
+                if target is not None:
+                    holds.append(_hold([target], value, is_sure=False))
+                entered |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if id(node) in top:
+                for decorator in node.decorator_list:
+                    if isinstance(decorator, ast.Call):
+                        dropped.add(id(decorator))
+                        called.add(id(decorator))
+                    else:
+                        calls.append(_decoration(decorator, node.name))
             case _:
                 continue
-    return Effects(frozenset(touches), tuple(calls), tuple(holds))
+    return Effects(
+        frozenset(touches), tuple(calls), tuple(holds), frozenset(entered), frozenset(passed), frozenset(values)
+    )
 
 
 def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
@@ -275,26 +360,48 @@ def behaviour_of(function: Function) -> Behaviour:
     for call in effects.calls:
         # flags and gradients that each user sets again; the step of the optimiser is what changes things
         mode_only = call.verb in {"eval", "train", "zero_grad", "backward"}
+        touched |= call.written
         if call.only_shows or mode_only or not (call.is_dropped or call.is_in_place):
             continue
         touched |= {call.receiver} if call.receiver else set()
-        if call.is_dropped:
+        if call.is_dropped and call.verb not in KEEPS_ARGUMENTS:
             touched |= call.args
     reached = reach(touched, held)
     args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     args += [a for a in (function.args.vararg, function.args.kwarg) if a is not None]
     params = {a.arg for a in args}
-    declared = {name for n in ast.walk(function) if isinstance(n, ast.Global) for name in n.names}
-    stored = {name for part in body for name in bound_names(part)} - declared
+    inside = list(walk_now(body))
+    declared = {name for n in inside if isinstance(n, ast.Global) for name in n.names}
+    outer = {name for n in inside if isinstance(n, ast.Nonlocal) for name in n.names}
+    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
+    own = params | stored
+    made: Behaviour | None = None
+    for one in [behaviour_of(n) for n in inside if isinstance(n, NESTED)]:
+        keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
+        one = replace(one, touches=one.touches - own, keeps=keeps)
+        made = one if made is None else made.also(one)
     return Behaviour(
-        touches=reached - params - stored,
+        touches=reached - own,
         params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
         touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
-        asks=any(call.function == "input" for call in effects.calls) and "input" not in stored | params,
+        asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
         seeds=any(call.verb in SEEDS for call in effects.calls),
+        keeps=bool(outer) or not reached.isdisjoint(_remembering(function)),
+        yields=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inside),
+        calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
+        mentions=effects.values - own,
+        made=made,
         line=getattr(function, "lineno", 0),
     )
+
+
+def _remembering(function: Function) -> set[str]:
+    """Parameters whose default is an object that lives as long as the function: `def note(x, log=[])`."""
+    args = [*function.args.posonlyargs, *function.args.args]
+    pairs = list(zip(args[::-1], function.args.defaults[::-1], strict=False))
+    pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None]
+    return {a.arg for a, d in pairs if isinstance(d, ast.List | ast.Dict | ast.Set | ast.Call)}
 
 
 def is_step(call: Call) -> bool:
@@ -306,9 +413,9 @@ def is_step(call: Call) -> bool:
 
 def is_setup(node: ast.stmt) -> bool:
     """Seeds, search paths, environment, defaults: libraries depend on them and nothing names them."""
-    if isinstance(node, ast.If):
-        return all(is_setup(part) or isinstance(part, ast.Pass) for part in [*node.body, *node.orelse])
-    if isinstance(node, BLOCKS) or not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
+    if isinstance(node, BLOCKS):
+        return _sets_up_only(node)
+    if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
         return False
     value = node.value
     if isinstance(value, ast.Call) and _verb(value.func) in SEEDS:
@@ -316,6 +423,22 @@ def is_setup(node: ast.stmt) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
     texts = [ast.unparse(t) for t in targets] or [ast.unparse(value)]
     return any(text.startswith(SETUP_STARTS) or text == "sys.path" for text in texts)
+
+
+def _sets_up_only(block: ast.stmt) -> bool:
+    """`for gpu in gpus: set_memory_growth(gpu, True)`: set-up, and nothing else but prints and plain variables."""
+    found = False
+    for node in walk_now([block]):
+        if not isinstance(node, ast.stmt) or isinstance(node, BLOCKS | ast.Pass):
+            continue
+        if is_setup(node):
+            found = True
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if not _call(node.value, is_dropped=True, is_called=False).only_shows:
+                return False
+        elif not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):
+            return False
+    return found
 
 
 def module_attribute(node: ast.stmt) -> str | None:
@@ -350,13 +473,48 @@ def _own_calls(method: Function) -> set[str]:
     return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}
 
 
+def loaded_modules(node: ast.stmt) -> frozenset[str]:
+    """The submodules that an import loads beside what it binds, as "package.module"."""
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module else []
+    else:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return frozenset(".".join(name.split(".")[:2]) for name in names if "." in name)
+
+
+def dotted_names(node: ast.AST) -> frozenset[str]:
+    """The first two parts of `a.b.c`, wherever it stands, bodies of functions included."""
+    pairs = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
+
+
 def _verb(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _call(node: ast.Call, *, is_dropped: bool) -> Call:
+def _same(targets: list[ast.expr]) -> list[Hold]:
+    """`a = b = []`: each is the other."""
+    names = [t.id for t in targets if isinstance(t, ast.Name)]
+    return [Hold(frozenset({name}), frozenset({names[0]}), frozenset(), False) for name in names[1:]]
+
+
+def _decoration(decorator: ast.expr, name: str) -> Call:
+    """`@register` calls `register` with the function; `@app.route` changes `app`."""
+    function = decorator.id if isinstance(decorator, ast.Name) else None
+    return Call(
+        function=function,
+        receiver=None if function else root_name(decorator),
+        verb=_verb(decorator),
+        handed=((0, frozenset({name})),) if function else (),
+        is_dropped=function is None,
+        is_called=False,
+        line=decorator.lineno,
+    )
+
+
+def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
     handed: list[tuple[int | str, frozenset[str]]] = []
     for position, arg in enumerate(node.args):
@@ -369,7 +527,7 @@ def _call(node: ast.Call, *, is_dropped: bool) -> Call:
         verb=_verb(node.func),
         handed=tuple(handed),
         is_dropped=is_dropped,
-        has_args=bool(node.args or node.keywords),
+        is_called=is_called,
         line=node.lineno,
     )
 

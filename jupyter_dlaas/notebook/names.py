@@ -57,6 +57,8 @@ def root_name(node: ast.AST) -> str | None:
     """The variable at the root of `a.b[0].c(1).d`, here `a`; None if there is none."""
     while True:
         match node:
+            case ast.Call(func=ast.Name(id="vars" | "getattr" | "iter" | "next" | "super"), args=[first, *_]):
+                node = first
             case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
                 node = inner
             case ast.Await(value=inner) | ast.Call(func=inner):
@@ -155,8 +157,11 @@ class _Walk:
                 self._class(node)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 for alias in names:
-                    if alias.name != "*":
-                        self.bind(alias.asname or alias.name.partition(".")[0])
+                    if isinstance(node, ast.Import) and alias.asname is None and "." in alias.name:
+                        self.binds.add(alias.name.partition(".")[0])  # adds to what an earlier import of it bound
+                        self.deletes.discard(alias.name.partition(".")[0])
+                    elif alias.name != "*":
+                        self.bind(alias.asname or alias.name)
             case ast.Assign(targets=targets, value=value):
                 self.expression(value)
                 for target in targets:

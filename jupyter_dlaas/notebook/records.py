@@ -37,6 +37,7 @@ class ExecutedCell:
     raised_line: int | None = None  # in `source`, from 1; None: not known
     duration_s: float | None = None  # None: ran before anybody looked at the clock
     cell_id: str | None = None  # the notebook's id of the cell, where the front end sends one
+    directory: str | None = None  # the kernel's when the cell began; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,8 @@ class KernelFacts:
     names: Mapping[str, NameFact] = field(default_factory=dict)
     own_modules: tuple[OwnModule, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
+    directory: str | None = None  # the kernel's current one, where the job begins; None: not known
+    started_in: str | None = None  # the kernel's first one
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,8 @@ from jupyter_dlaas.notebook.slicing import BUILTINS, Blocked, Given, Need, Plan,
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
 DLAAS = "dlaas"
-OUTPUT_NAMES = ("_", "__", "___", "Out", "In")
+OUTPUTS = re.compile(r"_{1,3}|_\d+|Out|_oh|In|_ih|_i{1,3}|_i\d+|_dh")
+"""What IPython keeps of a notebook's outputs and inputs."""
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class _Solver:
         if stars and not self.plan.stars:
             in_kernel = self.facts.names if self.facts is not None else {}
             missing = {b.name for b in found.blocked if b.index is None} - {DLAAS}
-            missing = {n for n in missing if self.facts is None or n in in_kernel}
+            missing = {n for n in missing if self.facts is None or n in in_kernel or _is_pylab(stars)}
             if missing | {name for name in found.builtins if name in in_kernel}:
                 return replace(self.plan, stars=True)
         for blocked in found.blocked:
@@ -138,6 +140,8 @@ class _Solver:
             return None
         if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
             return None
+        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_behind(blocked):
+            return None  # who only may read it did not: it was not there yet
         last = self._last_binding(name)
         # the kernel's value is the newest one: what an earlier statement read may have been another
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
@@ -145,12 +149,21 @@ class _Solver:
             return self._with_literal(blocked, fact.literal)
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
         can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
-        known_bad = blocked.index is not None or fact is not None
+        is_output = OUTPUTS.fullmatch(name) is not None
+        known_bad = blocked.index is not None or fact is not None or is_output
         if known_bad and can_poison and len(can_poison) == len(blocked.readers):
             reason = blocked.reason or f"`{name}` is bound by no cell that is known"
+            if is_output:
+                first = self.steps[can_poison[0]].statement
+                reason = f"{first.label}, line {first.line} got it from `{name}`, an output of the notebook"
             return replace(self.plan, poison={**self.plan.poison, **dict.fromkeys(can_poison, reason)})
         self._say(blocked, fact, solved)
         return None
+
+    def _is_bound_behind(self, blocked: Blocked) -> bool:
+        """Some step binds the name after all those that may read it have run."""
+        first = min(blocked.readers)
+        return any(blocked.name in s.flow.binds | s.globals_bound for s in self.steps[first:])
 
     def _with_literal(self, blocked: Blocked, literal: str) -> Plan:
         index = blocked.index if blocked.index is not None else 0
@@ -169,7 +182,7 @@ class _Solver:
         if self.facts is None:
             return True
         if fact is None:
-            return False
+            return _is_pylab(stars)
         modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]
         roots = {module.partition(".")[0] for module in modules}
         return fact.module is None or fact.module.partition(".")[0] in roots | {"builtins"}
@@ -192,9 +205,15 @@ class _Solver:
         kind = _kind(fact)
         reason = blocked.reason or "it is in the kernel, but no cell that is known bound it"
         ways = f"--push {name} sends the value that it has now"
+        if fact is not None and fact.cannot_travel is not None:
+            ways = f"it is {fact.cannot_travel} and cannot be sent: make it in the training cell"
+        elif fact is not None and fact.type_name.startswith("ipywidgets."):
+            ways = f"{name}_value = {name}.value in a cell of its own, and use that"
         if blocked.index is not None and self._is_trained(blocked.index):
             ways += f", --with-cell {self.steps[blocked.index].statement.cell} runs that cell again in the job"
-        text = f"{where} needs `{name}`{kind}, which the job cannot make again: {reason}. Type: {ways}."
+        type_this = "" if fact is not None and fact.cannot_travel is not None else "Type: "
+        ways = ways if type_this else ways[0].upper() + ways[1:]
+        text = f"{where} needs `{name}`{kind}, which the job cannot make again: {reason}. {type_this}{ways}."
         solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
 
     def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
@@ -205,14 +224,31 @@ class _Solver:
             hint = hint or " Name it as the cell does."
             text = f"-o {name}: nothing binds `{name}` in the training cell or before it.{hint}"
             return Problem("output_unbound", text, cell, line, (name,))
-        if name in OUTPUT_NAMES or (name.startswith("_") and name[1:].isdigit()):
-            text = f"{where} reads `{name}`; outputs do not exist in a job. Give the value a name in its cell."
+        if OUTPUTS.fullmatch(name):
+            what = "inputs" if "i" in name.lower() else "outputs"
+            text = f"{where} reads `{name}`; {what} do not exist in a job. Give the value a name in its cell."
+            return Problem("undefined_name", text, cell, line, (name,))
+        failed = self._failed_before(name)
+        if failed is not None:
+            text = (
+                f"{where} reads `{name}`, which {failed} did not come to: it raised an error before. "
+                "Correct that cell and run it again."
+            )
             return Problem("undefined_name", text, cell, line, (name,))
         because = f" ({blocked.reason})" if blocked.reason else ""
         close = difflib.get_close_matches(name, sorted(self._bound_names() - {name}), n=1)
         hint = f"Did you mean `{close[0]}`?" if close else f"Run the cell that defines `{name}`, or define it here."
         text = f"{where} reads `{name}`, which no cell that ran has defined{because}. {hint}"
         return Problem("undefined_name", text, cell, line, (name,))
+
+    def _failed_before(self, name: str) -> str | None:
+        """The newest cell that would have bound a name, had it not raised an error before."""
+        failed = (
+            s.statement
+            for s in reversed(self.steps[: self.goal])
+            if s.statement.ran in {"no", "partly"} and name in s.flow.binds
+        )
+        return next((f"{one.label}, line {one.line}," for one in failed), None)
 
     def _bound_names(self) -> set[str]:
         return {name for step in self.steps for name in step.flow.binds} | (BUILTINS - {"__name__"}) & {"range", "len"}
@@ -231,6 +267,11 @@ class _Solver:
         statement = self.steps[inside[0]].statement
         line = _line_of(self.steps[inside[0]], blocked.name)
         return f"{statement.label}, line {line},", statement.label, line
+
+
+def _is_pylab(stars: Sequence[Step]) -> bool:
+    """`%pylab` hides the names that it binds from those who list the kernel's variables."""
+    return any(isinstance(s.statement.node, ast.ImportFrom) and s.statement.node.module == "pylab" for s in stars)
 
 
 def _line_of(step: Step, name: str) -> int:

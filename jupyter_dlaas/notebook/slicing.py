@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 
 from jupyter_dlaas.notebook.tracing import Step
 
@@ -105,6 +106,7 @@ class _Pass:
         self.steps, self.plan = steps, plan
         self.wanted: dict[str, Want] = {}
         self.slice = Slice()
+        self.dotted: set[str] = set()  # submodules that kept steps name
         self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
 
     def run(self) -> Slice:
@@ -125,6 +127,7 @@ class _Pass:
             elif not want.may_be_bound:
                 self.block(name, None, want.reason)
         self.drop_repeats()
+        self.drop_detours()
         return self.slice
 
     def drop_repeats(self) -> None:
@@ -135,7 +138,7 @@ class _Pass:
             step = self.steps[index]
             source, names = step.statement.source, step.flow.binds
             again = [in_force.get(name, ("", -1)) for name in names]
-            if index < self.plan.goal and step.is_definition and names and not step.is_future:
+            if index < self.plan.goal and step.is_definition and names and not step.is_future and not step.changes:
                 first = again[0][1]
                 is_same = all(text == source and at == first for text, at in again)
                 if is_same and all(rebound.get(name, -1) < first for name in step.flow.reads):
@@ -147,6 +150,17 @@ class _Pass:
                 for name in in_force.keys() & (names | step.changes):
                     del in_force[name]
             rebound.update(dict.fromkeys(names | step.changes, index))
+
+    def drop_detours(self) -> None:
+        """Where the program would only pass through a directory, it does not go there."""
+        for index, follower in pairwise(sorted(self.slice.kept)):
+            if self._only_goes(index) and self._only_goes(follower):
+                del self.slice.kept[index]
+                self.leave(index, "unneeded", "nothing that is needed ran there")
+
+    def _only_goes(self, index: int) -> bool:
+        statement = self.steps[index].statement
+        return statement.kind == "moved" and "chdir" in statement.source
 
     # names
     def want(self, name: str, reader: int, need: Need) -> None:
@@ -209,7 +223,9 @@ class _Pass:
         wanted = frozenset(self.wanted) - settled
         binds = (step.flow.binds | step.globals_bound) & wanted
         changes = self._changes(step, wanted, settled)
-        if not binds | changes:
+        if not binds | changes and not step.loads.isdisjoint(self.dotted):
+            self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
+        elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
         elif self._trains(step) and not self._gives_result(step, binds):
             self._leave_training(index, binds, changes)
@@ -231,6 +247,7 @@ class _Pass:
     def keep(self, index: int, reason: str) -> None:
         step = self.steps[index]
         self.slice.kept[index] = reason
+        self.dotted |= step.dotted
         settled = self.settled(index)
         for name in step.flow.kills:
             if name not in settled:

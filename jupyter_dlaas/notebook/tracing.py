@@ -15,21 +15,28 @@ from jupyter_dlaas.notebook.cells import Statement
 from jupyter_dlaas.notebook.effects import (
     BLOCKS,
     FITS,
+    HANDS_ON,
+    KEEPS_ARGUMENTS,
+    QUIET_MODULES,
+    RUNS,
     SEEDS,
+    SETS,
     Behaviour,
     Call,
     Effects,
     behaviour_of,
+    dotted_names,
     effects_of,
     is_setup,
     is_step,
     joined,
+    loaded_modules,
     module_attribute,
     own_methods,
     reach,
     walk_now,
 )
-from jupyter_dlaas.notebook.names import Flow, flow_of
+from jupyter_dlaas.notebook.names import Flow, flow_of, root_name
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -54,6 +61,8 @@ class Step:
     touches: tuple[Touch, ...]  # objects that are different afterwards
     globals_bound: frozenset[str]  # by functions that it calls
     uses: frozenset[str]  # the notebook's own functions that it may call
+    loads: frozenset[str]  # "package.module" that an import loads beside what it binds
+    dotted: frozenset[str]  # "package.module" that the statement may need loaded
     is_setup: bool
     saves: bool  # writes a file
     is_star: bool
@@ -116,6 +125,10 @@ class Tracer:
         self.behaviours: dict[str, Behaviour] = {}
         self.methods: dict[str, Behaviour] = {}
         self.globals_of: dict[str, frozenset[str]] = {}
+        self.starts: dict[str, Behaviour] = {}  # class -> what making an object of it does
+        self.handed: dict[str, frozenset[str]] = {}  # object -> own functions that it was given: `Thread(target=work)`
+        self.iterators: set[str] = set()  # used up by whoever goes over them
+        self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
 
     def trace(self, steps: Sequence[Step]) -> Trace:
         """What is known now. Shares what grows: to be used before the next step."""
@@ -133,19 +146,22 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
-        # a lambda that only gets a name runs later; any other may run here: `sorted(xs, key=lambda x: x + b)`
-        runs_here = frozenset() if _only_defines(node) else flow.late
-        reads_late = self._closure(reads | runs_here) - flow.reads
-        uses = frozenset(n for n in reads | reads_late if n in self.behaviours) if effects.calls else frozenset()
+        if isinstance(node, DEFINITIONS):  # what it reads is not called, but for decorators and the like
+            ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
+        else:
+            # a lambda that only gets a name runs later; any other may run here: `sorted(xs, key=lambda x: x + b)`
+            ran = reads if _only_defines(node) else reads | flow.late
+        reads_late = self._closure(ran) - flow.reads
+        uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
         behaviour = Behaviour()
         for name in sorted(uses):
             behaviour = behaviour.also(self.behaviours[name])
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
-        touches = self._touches(effects, behaviour if uses else Behaviour(), uses, statement)
+        touches = self._touches(effects, behaviour, uses, statement)
         fits, trained, trains = self._training(effects, uses)
         asks = self._asks(node, uses)  # before the statement's own bindings: it may bind a function anew that it calls
-        self._remember(node, flow, reads)
+        self._remember(node, flow, self._carried(node, effects, reads))
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
             later = joined([flow.late, self._late_of(reads)])
@@ -164,6 +180,8 @@ class Tracer:
             touches=touches,
             globals_bound=globals_bound,
             uses=uses,
+            loads=loaded_modules(node),
+            dotted=self._dotted(node),
             is_setup=is_setup(node) or own_seed or (root is not None and root in self.modules),
             saves=any(call.saves for call in effects.calls),
             is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
@@ -176,6 +194,10 @@ class Tracer:
             changes=changes,
         )
 
+    def _dotted(self, node: ast.stmt) -> frozenset[str]:
+        pairs = [name.split(".") for name in dotted_names(node)]
+        return frozenset(f"{self.module_roots[root]}.{part}" for root, part in pairs if root in self.module_roots)
+
     # what is read later
     def _late_of(self, names: Iterable[str]) -> frozenset[str]:
         return joined([self.late[name] for name in names if name in self.late])
@@ -183,31 +205,59 @@ class Tracer:
     def _closure(self, names: Iterable[str]) -> frozenset[str]:
         return reach(names, self.late)
 
+    def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
+        """The names read whose code may live on in what is bound: `x = f(1)` is a number, unless `f` makes objects."""
+        if isinstance(node, DEFINITIONS):
+            return reads
+        only_called = {call.function for call in effects.calls if call.function in self.behaviours} - effects.values
+        return reads - {name for name in only_called if name is not None and not self._hands_on_code(name)}
+
+    def _hands_on_code(self, function: str) -> bool:
+        """What it returns may have code of the notebook's in it."""
+        for name in {function} | self._closure([function]):
+            own = self.behaviours.get(name)
+            if name in self.classes or (own is not None and own.made is not None):
+                return True
+            if own is not None and any(n in self.behaviours or n in self.classes for n in own.mentions):
+                return True
+        return False
+
     def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
         """What the names bound here read when they are used, and what kind of thing they are."""
         late = joined([flow.late, self._late_of(reads)])
         is_plain = _binds_plain(node)
         wrapped = self._wrapped(node)
+        is_used_up = self._is_used_up(node.value if isinstance(node, ast.Assign) else None)
         for name in flow.binds:
             self.seen.add(name)
             self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
-            for group in (self.plain, self.modules, self.asking, self.classes):
+            self.starts.pop(name, None)
+            for group in (self.plain, self.modules, self.asking, self.classes, self.iterators):
                 group.discard(name)
+            if is_used_up:
+                self.iterators.add(name)
             if is_plain:
                 self.plain.add(name)
                 _link(self.objects, self.holders, name, frozenset())
                 _link(self.makers, self.made, name, frozenset())
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                self.behaviours[name] = behaviour_of(node)
+                self.behaviours[name] = self._decorated(node)
                 self.globals_of[name] = flow.globals_bound
             case ast.ClassDef(name=name):
                 self.classes.add(name)
                 self.globals_of[name] = flow.globals_bound
-                for method, behaviour in own_methods(node).items():
+                own = own_methods(node)
+                for method, behaviour in own.items():
                     self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
+                start = Behaviour()
+                for base in [self.starts[n] for n in sorted(flow.reads & self.starts.keys())]:
+                    start = start.also(base)
+                for method in {"__new__", "__init__", "__post_init__"} & own.keys():
+                    start = start.also(own[method])
+                self.starts[name] = start
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
                 self.behaviours[name] = behaviour_of(function)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
@@ -216,11 +266,13 @@ class Tracer:
                 for alias in names:
                     bound = alias.asname or alias.name.partition(".")[0]
                     self.modules.add(bound)
+                    self.module_roots[bound] = alias.name.partition(".")[0]
                     if alias.name.partition(".")[0] in ASKING_MODULES:
                         self.asking.add(bound)
             case ast.ImportFrom(module=str(module), names=names):
                 for alias in names:
                     bound = alias.asname or alias.name
+                    self.module_roots[bound] = module.partition(".")[0]
                     self.modules.add(bound) if bound.islower() else None
                     if module in ASKING_MODULES or f"{module}.{alias.name}" in ASKING_MODULES:
                         self.asking.add(bound)
@@ -228,22 +280,53 @@ class Tracer:
                 return
 
     def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
-        """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`."""
+        """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`, `up = counter()`."""
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+            maker = self.behaviours.get(node.value.func.id)
+            if maker is not None and maker.made is not None:
+                return maker.made, frozenset()
         args = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
         for arg in args:
             if isinstance(arg, ast.Name) and arg.id in self.behaviours:
                 return self.behaviours[arg.id], self.globals_of.get(arg.id, frozenset())
         return None
 
+    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Behaviour:
+        """What a call of a function does, its own decorators' functions around it included."""
+        found = behaviour_of(node)
+        for decorator in node.decorator_list:
+            name = root_name(decorator)
+            own = self.behaviours.get(name or "")
+            if own is not None and own.made is not None:
+                found = found.also(own.made)
+        return found
+
+    def _is_used_up(self, value: ast.expr | None) -> bool:
+        """A generator, or what an own function with `yield` returns."""
+        match value:
+            case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
+                return True
+            case ast.Call(func=ast.Name(id=name)) if name in self.behaviours:
+                return self.behaviours[name].yields
+            case _:
+                return False
+
     # what is changed
     def _hold(self, effects: Effects, flow: Flow) -> None:
         for hold in effects.holds:
             objects = frozenset(n for n in hold.objects if self._is_object(n))
-            for target in hold.targets:
+            given = frozenset(n for n in hold.objects if n in self.behaviours)
+            given = given.union(*(self.handed[n] for n in sorted(objects & self.handed.keys())))
+            for target in hold.targets - self.modules:
                 is_new = hold.is_sure and target in flow.kills and target not in hold.objects
                 before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
                 _link(self.objects, self.holders, target, objects if is_new else before | objects)
                 _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
+                kept = frozenset() if is_new else self.handed.get(target, frozenset())
+                if given | kept:
+                    self.handed[target] = given | kept
+                else:
+                    self.handed.pop(target, None)
 
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
@@ -253,28 +336,66 @@ class Tracer:
     ) -> tuple[Touch, ...]:
         touched = set(effects.touches)
         shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
+        also = set(behaviour.touches)
         for call in effects.calls:
             touched |= self._touched_by(call, uses, shows_value=shows_value)
-        touched |= {n for n in behaviour.touches if self._is_object(n)}
+            also |= self._touched_elsewhere(call)
+        if effects.entered & (self.classes | self.seen):
+            for method in {"__enter__", "__exit__", "__aenter__", "__aexit__"} & self.methods.keys():
+                also |= self.methods[method].touches
+        for source in effects.passed & self.iterators:
+            touched.add(source)
+        touched |= {
+            n for n in also if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes)
+        }
         return tuple(self._touch(name) for name in sorted(touched))
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
+        """The variables of the statement that a call changes."""
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
-        own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
+        found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
         if call.verb in {"reload", "setattr", "delattr"}:
             return set(call.args)
+        own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
         if call.function is not None and own is not None:
-            return {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
+            found |= {call.function} if own.keeps else set()
+            return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
         if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
-            return set()
+            return found
         if own is not None and not call.is_dropped:
-            return (receiver | args) if own.touched_params else set()
-        if call.is_dropped and not (shows_value and call.receiver in self.modules and not call.is_in_place):
-            return {n for n in receiver if n not in self.modules} | args
+            return found | ((receiver | args) if own.touched_params else set())
+        if call.receiver in self.modules:
+            return found | self._touched_by_module(call, args, shows_value=shows_value)
+        if call.is_dropped:
+            if call.function is not None and call.function in self.seen and self._is_object(call.function):
+                receiver = {call.function}  # `add = items.append`, then `add(3)`
+            elif own is None and call.verb in KEEPS_ARGUMENTS | FITS:
+                return found | receiver
+            return found | receiver | args
+        return found | receiver if call.is_in_place else found
+
+    def _touched_by_module(self, call: Call, args: set[str], *, shows_value: bool) -> set[str]:
+        """`random.shuffle(items)` changes the items; `wandb.init()` the module itself."""
+        module = call.receiver or ""
+        sets_up = SETS.match(call.verb) is not None
         if call.is_in_place:
-            return {n for n in receiver if n not in self.modules} | (args if call.receiver in self.modules else set())
-        return set()
+            return args
+        if not call.is_dropped or (shows_value and not sets_up) or self.module_roots.get(module) in QUIET_MODULES:
+            return args if call.is_dropped and not shows_value else set()
+        return args | {module}
+
+    def _touched_elsewhere(self, call: Call) -> frozenset[str]:
+        """Objects that the statement does not name, and that a method, a class or the function's maker changes."""
+        handed = self.handed.get(call.receiver or call.function or "", frozenset())
+        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(handed) if n in self.behaviours))
+        if call.receiver is not None:
+            method = self.methods.get(call.verb) if call.receiver not in self.modules else None
+            return found | (method.touches if method is not None else frozenset())
+        if call.function in self.starts:
+            return self.starts[call.function].touches
+        own = self.behaviours.get(call.function or "")
+        return own.made.touches if call.is_called and own is not None and own.made is not None else found
 
     def _changed_args(self, call: Call, own: Behaviour, uses: frozenset[str]) -> frozenset[str]:
         """What a call of an own function changes; what its helpers change may be any of its arguments."""
@@ -293,17 +414,16 @@ class Tracer:
     def _training(self, effects: Effects, uses: frozenset[str]) -> tuple[frozenset[str], frozenset[str], bool]:
         fits: set[str] = set()
         trained: set[str] = set()
-        trains = any(self.behaviours[name].trains for name in uses)
+        trains = False
         for call in effects.calls:
-            method = self.methods.get(call.verb) if call.receiver else None
-            if is_step(call) or (method is not None and method.trains):
+            if self._call_trains(call):
                 trains = True
-                if call.receiver and call.verb != "backward":
+                if call.receiver and call.receiver not in self.modules and call.verb != "backward":
                     trained |= reach([call.receiver], self.objects)
-            elif call.function is not None and call.function in uses and trains:
-                own = self.behaviours[call.function]
-                given = self._changed_args(call, own, uses) or call.args
-                trained |= reach([a for a in given if self._is_object(a)], self.objects)
+                elif call.function in self.behaviours:
+                    own = self.behaviours[call.function]
+                    given = self._changed_args(call, own, uses) or call.args
+                    trained |= reach([a for a in given if self._is_object(a)], self.objects)
             elif call.receiver and call.receiver not in self.modules and call.verb in FITS:
                 if call.verb == "train" and "train" not in call.receiver.lower():
                     continue  # `model.train()` sets a mode
@@ -312,6 +432,42 @@ class Tracer:
                     first = [names for key, names in call.handed if key in {0, "model"}]
                     fits |= reach(frozenset().union(*first), self.objects)
         return frozenset(fits), frozenset(trained), trains
+
+    def _call_trains(self, call: Call) -> bool:
+        """It takes training steps: here, in an own function or method, or in one that it is given to run."""
+        if is_step(call):
+            return True
+        if call.function is not None and call.function in self.behaviours:
+            if self._trains(call.function):
+                return True
+        elif call.receiver is not None and call.receiver not in self.modules:
+            if call.verb in self.methods and self._trains(f".{call.verb}"):
+                return True
+            given = self.handed.get(call.receiver, frozenset())
+            if RUNS.match(call.verb) and any(self._trains(name) for name in given):
+                return True
+        if (
+            call.verb in HANDS_ON
+            or call.verb[:1].isupper()
+            or call.verb.startswith(("add_", "register", "set_", "on_"))
+        ):
+            return False
+        return any(name in self.behaviours and self._trains(name) for name in call.args)
+
+    def _trains(self, function: str) -> bool:
+        """An own function, or with a dot a method, takes training steps, or one that it calls does."""
+        seen, waiting = {function}, [function]
+        while waiting:
+            name = waiting.pop()
+            own = self.methods.get(name[1:]) if name.startswith(".") else self.behaviours.get(name)
+            if own is None:
+                continue
+            if own.trains:
+                return True
+            new = (own.calls | own.mentions) - seen
+            seen |= new
+            waiting += new
+        return False
 
     # what cannot run again
     def _asks(self, node: ast.stmt, uses: frozenset[str]) -> str:
@@ -348,6 +504,8 @@ def _nothing(statement: Statement) -> Step:
         touches=(),
         globals_bound=none,
         uses=none,
+        loads=none,
+        dotted=none,
         is_setup=False,
         saves=False,
         is_star=False,
@@ -359,6 +517,11 @@ def _nothing(statement: Statement) -> Step:
         calls=(),
         changes=none,
     )
+
+
+def _named(call: Call) -> frozenset[str]:
+    """The variables that a call runs or hands over."""
+    return call.args | {name for name in (call.function, call.receiver) if name is not None}
 
 
 def _only_defines(node: ast.stmt) -> bool:
