@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas import api, doors, sources, words
 from jupyter_dlaas.client import Client
-from jupyter_dlaas.notebook import advice
+from jupyter_dlaas.notebook import advice, howto
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.kernel import facts_of
 from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
@@ -188,11 +188,17 @@ def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[No
         )
         notes.append(Note(code="trains_alone", text=text))
     notes += advice.notes_of(suggestion)
+    notes += [Note(code=howto.CODE, text=_cut(text)) for text in (howto.how_to_log(made.text),) if text]
     notes += [
         Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))
         for kind, reason, places in _left_out(made)
     ]
     return tuple(notes[:_NOTES_MAX])
+
+
+def _is_told_before(note: Note) -> bool:
+    """What a dry run tells; the rest is for the card."""
+    return not advice.is_for_page(note) and note.code != howto.CODE
 
 
 def _left_out(made: Capture) -> list[tuple[str, str, str]]:
@@ -228,7 +234,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
     parts = [
         _ruled("train.py", made.text.rstrip("\n")),
         _listed("Left out", [_left_line(one) for one in made.left_out]),
-        _listed("To know", [f"  {note.text}" for note in prepared.submit.spec.notes if not advice.is_for_page(note)]),
+        _listed("To know", [f"  {note.text}" for note in prepared.submit.spec.notes if _is_told_before(note)]),
         _listed("Goes along", [f"  {text}" for text in _cargo(made, prepared)]),
         "\n".join(
             (

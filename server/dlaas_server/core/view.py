@@ -18,13 +18,17 @@ from jupyter_dlaas.protocol import (
     JobView,
     LearnerView,
     NodeView,
+    Note,
     PoolView,
     Progress,
     Size,
     State,
 )
 
-__all__ = ["job_view", "pool_view"]
+__all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
+
+HOW_TO_LOG: Final = "how_to_log"
+"""The code of the note that ends with the first metric."""
 
 _TONES: Final[dict[State, str]] = {
     State.QUEUED: "idle",
@@ -45,8 +49,20 @@ _LEARNER_WORDS: Final[dict[MemberState, str]] = {
 }
 
 
-def job_view(job: Job, *, row: int, directory: str, wait: Wait | None, progress: Progress | None) -> JobView:
-    """The view of one job. `wait` is the plan's word on it, if any; `progress` the newest report of its learners."""
+def job_view(
+    job: Job,
+    *,
+    row: int,
+    directory: str,
+    wait: Wait | None,
+    progress: Progress | None,
+    has_metrics: bool = False,
+) -> JobView:
+    """The view of one job.
+
+    `wait` is the plan's word on it, if any; `progress` the newest report of its learners; `has_metrics`: a curve can be
+    drawn.
+    """
     transition = _transition(job)
     return JobView(
         row=row,
@@ -79,11 +95,18 @@ def job_view(job: Job, *, row: int, directory: str, wait: Wait | None, progress:
         outputs=job.spec.outputs,
         results=job.results,
         origin=job.spec.origin,
-        notes=job.spec.notes,
+        notes=_notes(job, has_metrics=has_metrics),
         directory=directory,
         generation=job.generation,
         restarts=job.restarts_total,
     )
+
+
+def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
+    """How to log is told only where it is needed: while a job trains and shows no curve."""
+    if job.state is State.PROCESSING and not has_metrics:
+        return job.spec.notes
+    return tuple(note for note in job.spec.notes if note.code != HOW_TO_LOG)
 
 
 def _transition(job: Job) -> str | None:

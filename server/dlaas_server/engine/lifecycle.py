@@ -21,10 +21,10 @@ from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.reconcile import Act, Known, reconcile
 from dlaas_server.core.states import Event
-from dlaas_server.core.view import job_view, pool_view
+from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import with_time_left
-from dlaas_server.pools.base import JOURNAL, PROGRESS, Pool, PoolError
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
@@ -86,6 +86,8 @@ class Lifecycle:
         self._active: dict[str, Job] = {}
         self._known: dict[str, Known] = {}
         self._prepared: set[str] = set()
+        self._measured: set[str] = set()  # jobs that are told how to log until a metric has come, and it has
+        self._measuring: dict[str, asyncio.Task[None]] = {}
         self._inbox: list[_Item] = []
         self._due: dict[str, None] = {}  # jobs whose journal may have news, in order
         self._wake = asyncio.Event()
@@ -107,6 +109,7 @@ class Lifecycle:
         for job in self._active:
             self._due[job] = None
             self._stream_changed(job, PROGRESS)
+            self._stream_changed(job, METRICS)
         self._wake.set()
 
     async def run(self) -> None:
@@ -149,7 +152,7 @@ class Lifecycle:
 
     async def acted(self) -> None:
         """Wait until nothing is under way beside the loop."""
-        while tasks := [*self._acting.values(), *self._reading.values()]:
+        while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
 
     def view(self, job: Job) -> JobView:
@@ -161,6 +164,7 @@ class Lifecycle:
             directory=self.pool.directory(job.id),
             wait=self.waits.get(job.id),
             progress=with_time_left(progress) if progress else None,
+            has_metrics=job.id in self._measured,
         )
 
     def pool_view(self) -> PoolView:
@@ -267,6 +271,7 @@ class Lifecycle:
             for table in (self.jobs, self.rows, self.progress, self._active, self._known):
                 table.pop(job_id, None)
             self._prepared.discard(job_id)
+            self._measured.discard(job_id)
         for job in draft.changed.values():
             if _is_active(job):
                 self._active[job.id] = job
@@ -361,9 +366,27 @@ class Lifecycle:
         elif stream == PROGRESS and job not in self._reading:
             self._reading[job] = asyncio.create_task(self._read_progress(job), name=f"progress {job}")
             self._reading[job].add_done_callback(lambda _: self._reading.pop(job))
+        elif stream == METRICS and self._is_told_how_to_log(job) and job not in self._measuring:
+            self._measuring[job] = asyncio.create_task(self._read_metrics(job), name=f"metrics {job}")
+            self._measuring[job].add_done_callback(lambda _: self._measuring.pop(job))
         for listener in self.listeners:
             if stream not in (JOURNAL, PROGRESS):
                 listener.stream_changed(job, stream)
+
+    def _is_told_how_to_log(self, job_id: str) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job_id not in self._measured and any(n.code == HOW_TO_LOG for n in job.spec.notes)
+
+    async def _read_metrics(self, job: str) -> None:
+        """See whether a first metric is there: then nobody needs to be told how to log any more."""
+        try:
+            chunk = await self.pool.read(job, METRICS, 0, 1)
+        except (NotFound, PoolError):
+            return
+        if chunk.data:
+            self._measured.add(job)
+            for listener in self.listeners:
+                listener.job_changed(job)
 
     async def _read_progress(self, job: str) -> None:
         try:

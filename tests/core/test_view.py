@@ -1,0 +1,38 @@
+"""What a view leaves to be seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlaas_server.core.view import HOW_TO_LOG, job_view
+from jupyter_dlaas.notebook.howto import CODE
+from jupyter_dlaas.protocol import Note, State
+from tests.core.builders import job
+
+NOTES = (Note(code="warning", text="w"), Note(code=HOW_TO_LOG, text="h"))
+
+
+def codes(state: State, *, has_metrics: bool) -> list[str]:
+    one = job()
+    one = replace(one, state=state, spec=replace(one.spec, notes=NOTES))
+    view = job_view(one, row=1, directory="", wait=None, progress=None, has_metrics=has_metrics)
+    return [note.code for note in view.notes]
+
+
+def test_how_to_log_is_told_while_a_job_trains_and_shows_no_curve() -> None:
+    assert codes(State.PROCESSING, has_metrics=False) == ["warning", HOW_TO_LOG]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.PROCESSING])
+def test_how_to_log_is_not_told_to_a_job_that_does_not_train(state: State) -> None:
+    assert codes(state, has_metrics=False) == ["warning"]
+
+
+def test_how_to_log_is_told_until_the_first_metric() -> None:
+    assert codes(State.PROCESSING, has_metrics=True) == ["warning"]
+
+
+def test_both_sides_call_the_note_the_same() -> None:
+    assert CODE == HOW_TO_LOG

@@ -1,0 +1,55 @@
+"""The note that says how to log goes with the first metric, in the view that pages have as in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.view import HOW_TO_LOG
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import SimulatedPool
+from jupyter_dlaas.protocol import Note
+from tests.engine.driving import Engine, engine_on, submit
+
+
+class Heard:
+    """Who listens to an engine, and what it was told of."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.codes: list[list[str]] = []
+
+    def job_changed(self, job: str) -> None:
+        view = self.engine.lifecycle.view(self.engine.lifecycle.jobs[job])
+        if view.state == "PROCESSING":
+            self.codes.append([note.code for note in view.notes])
+
+    def stream_changed(self, job: str, stream: str) -> None: ...
+
+    def pool_changed(self) -> None: ...
+
+
+def test_it_is_told_until_the_first_metric_and_not_again_by_the_next_engine(tmp_path: Path) -> None:
+    async def whole() -> None:
+        clock = VirtualClock(1000.0)
+        pool = SimulatedPool([Node(name="n1", devices=(Device(id="d", index=0, kind="GPU"),))], clock)
+        engine = await engine_on(tmp_path, pool, clock)
+        heard = Heard(engine)
+        engine.lifecycle.listeners.append(heard)
+        request = submit()
+        job = await engine.submit(
+            replace(request, spec=replace(request.spec, notes=(Note(code=HOW_TO_LOG, text="so"),)))
+        )
+        await engine.until(lambda: pool.step(job) >= 20)
+        assert heard.codes[0] == [HOW_TO_LOG]
+        assert heard.codes[-1] == []
+        await engine.close()
+
+        again = await engine_on(tmp_path, pool, clock)
+        await again.settle()
+        assert again.lifecycle.view(again.lifecycle.jobs[job]).notes == ()
+        await again.close()
+
+    asyncio.run(whole())
