@@ -6,7 +6,9 @@ import io
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from jupyter_dlaas.learner.values import is_plain
@@ -63,10 +65,20 @@ def _to_cpu(value: Any, torch: Any) -> Any:
 def load(data: bytes) -> Any:
     """The value in a result file. Unpickles: only for files of one's own jobs, in one's own kernel."""
     kind, body = data[:1], io.BytesIO(data[1:])
-    if kind == _TORCH:
-        import torch
+    with _own_classes():
+        if kind == _TORCH:
+            import torch
 
-        return torch.load(body, map_location="cpu", weights_only=False)
-    if kind == _PICKLE:
-        return pickle.load(body)  # noqa: S301 - the user's own job, see above
+            return torch.load(body, map_location="cpu", weights_only=False)
+        if kind == _PICKLE:
+            return pickle.load(body)  # noqa: S301 - the user's own job, see above
     raise ValueError("this is no result file of a job")
+
+
+def _own_classes() -> AbstractContextManager[Any]:
+    """Keras looks the classes of a model up by name alone: those of the notebook are shown to it."""
+    keras = sys.modules.get("keras")
+    if keras is None or not hasattr(keras, "saving"):
+        return nullcontext()
+    own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
+    return keras.saving.custom_object_scope(own)  # type: ignore[no-any-return]

@@ -37,6 +37,7 @@ class ExecutedCell:
     raised_line: int | None = None  # in `source`, from 1; None: not known
     duration_s: float | None = None  # None: ran before anybody looked at the clock
     cell_id: str | None = None  # the notebook's id of the cell, where the front end sends one
+    chance: str | None = None  # where the random streams were when the cell began; None: not known
     directory: str | None = None  # the kernel's when the cell began; None: not known
 
 
@@ -47,6 +48,7 @@ class TrainingCell:
     count: int
     source: str  # without the %%train line
     first_line: int = 2  # the line of the page's cell where `source` begins
+    above: str = ""  # the page's lines above it, where they are known
     outputs: tuple[str, ...] = ()  # -o
     push: tuple[str, ...] = ()  # --push
     with_cells: tuple[int, ...] = ()  # --with-cell
@@ -94,6 +96,7 @@ class KernelFacts:
     names: Mapping[str, NameFact] = field(default_factory=dict)
     own_modules: tuple[OwnModule, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
+    chance: str | None = None  # where the random streams are now
     directory: str | None = None  # the kernel's current one, where the job begins; None: not known
     started_in: str | None = None  # the kernel's first one
 
@@ -160,6 +163,7 @@ class Capture:
     unbound: tuple[str, ...]  # needed, and bound by nothing
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
+    chance: Mapping[int, str] = field(default_factory=dict)  # cell -> where the random streams were when it began
 
     @property
     def is_ready(self) -> bool:
