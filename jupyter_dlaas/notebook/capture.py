@@ -10,6 +10,7 @@ import ast
 from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.cells import files_run, files_written, labels, statements_of, training_statements
+from jupyter_dlaas.notebook.chance import restores
 from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.preflight import (
@@ -36,6 +37,7 @@ from jupyter_dlaas.notebook.records import (
 )
 from jupyter_dlaas.notebook.render import render
 from jupyter_dlaas.notebook.resolve import Solved, solve
+from jupyter_dlaas.notebook.slicing import Given
 from jupyter_dlaas.notebook.tracing import Step, Trace, trace
 
 __all__ = ["capture", "files_run"]
@@ -64,13 +66,16 @@ def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kernel
     modules = _own_modules(traced, solved, facts)
     prelude = [i for i in sorted(solved.slice.kept) if i < goal]
     lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
+    now = facts.chance if facts is not None else None
+    random = restores(cells, traced.steps, solved.slice.kept, goal, training.count, now)
+    placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random)]
     text, refs = render(
         [traced.steps[i] for i in prelude],
-        [(sum(1 for i in prelude if i < line.index), line) for line in lines],
+        [(sum(1 for i in prelude if i < line.index), line) for line in placed],
         goal_text,
         traced.steps[goal:],
         label,
-        needs_dlaas=solved.needs_dlaas,
+        needs_dlaas=solved.needs_dlaas or bool(random),
     )
     problems = (
         *check_request(cells, training, facts),
@@ -97,6 +102,7 @@ def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kernel
         unbound=tuple(solved.unbound),
         errors=tuple(p for p in problems if p.code not in WARNINGS),
         warnings=tuple(p for p in problems if p.code in WARNINGS),
+        chance={one.cell: one.state for one in random},
     )
 
 
@@ -120,6 +126,13 @@ def _refused(errors: tuple[Problem, ...]) -> Capture:
         errors=errors,
         warnings=(),
     )
+
+
+def _restoring(traced: Trace, index: int, cell: int) -> Given:
+    """The line that puts the random streams where they were before a cell."""
+    statement = traced.steps[index].statement
+    text = f"dlaas.random_as_before({cell})  # what is left out above drew random numbers"
+    return Given(index, (), text, "chance", cell=statement.label, line=statement.line)
 
 
 def _kept(step: Step, reason: str) -> Kept:
