@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dlaas_server.core.model import Job, Node, Seat
 from jupyter_dlaas.protocol import Placement
 
-__all__ = ["Free", "Frees", "Shape", "free_of", "place", "room", "shape_of"]
+__all__ = ["Free", "Frees", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Free:
         return count if count > 0 else 0
 
     def _devices_for(self, shape: Shape) -> list[str]:
-        return [d for kind, d in self.devices if shape.gpu_kind is None or _is_kind(kind, shape.gpu_kind)]
+        return [d for kind, d in self.devices if shape.gpu_kind is None or is_kind(kind, shape.gpu_kind)]
 
     def _take(self, shape: Shape) -> Seat:
         gpus = shape.gpus
@@ -99,7 +99,8 @@ class Free:
         self.learners -= 1
 
 
-def _is_kind(kind: str, asked: str) -> bool:
+def is_kind(kind: str, asked: str) -> bool:
+    """Whether a device of this kind is what was asked for: "a100" takes "NVIDIA A100-SXM4-40GB"."""
     return asked.casefold() in kind.casefold()
 
 

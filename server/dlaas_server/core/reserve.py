@@ -1,4 +1,4 @@
-"""Reservations: when a gang that waits will fit, and who may pass it without delaying that.
+"""What would be free: when running jobs end as expected (reservations), or when some of them are preempted.
 
 Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), with places instead of counts.
 """
@@ -10,9 +10,39 @@ from dataclasses import dataclass, field
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Seat
-from dlaas_server.core.place import Free, Frees
+from dlaas_server.core.place import Free, Frees, Shape, is_kind
 
-__all__ = ["Reservation", "reserve"]
+__all__ = ["Reservation", "reserve", "victims_for"]
+
+Room = list[float]
+"""What is free on a node: devices of the kind that is asked for, CPUs, bytes of memory."""
+
+
+def _room_of(node: Free, shape: Shape) -> Room:
+    devices = len(node.devices)
+    if shape.gpu_kind is not None:
+        devices = sum(is_kind(kind, shape.gpu_kind) for kind, _ in node.devices)
+    return [devices, node.cpus, node.memory_bytes]
+
+
+def _fits(room: Room, shape: Shape) -> int:
+    count = room[0] // shape.gpus if shape.gpus else 1e9
+    if shape.cpus:
+        count = min(count, (room[1] + 1e-9) // shape.cpus)
+    if shape.memory_bytes:
+        count = min(count, room[2] // shape.memory_bytes)
+    return int(count) if count > 0 else 0
+
+
+def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: int) -> None:
+    devices = len(seat.devices)
+    if shape.gpu_kind is not None:
+        devices = sum(d in node.order and is_kind(node.order[d][1], shape.gpu_kind) for d in seat.devices)
+    room[0] += sign * devices
+    if held.cpus:
+        room[1] += sign * held.cpus
+    if held.memory_bytes:
+        room[2] += sign * held.memory_bytes
 
 
 @dataclass(slots=True)
@@ -22,71 +52,90 @@ class Reservation:
     ask: Ask
     at_s: float
     spare: int
-    then: dict[str, Free] = field(default_factory=dict)
-    """The nodes on which more will be free then than now."""
+    then: dict[str, Room] = field(default_factory=dict)
+    """What will be free then on the nodes on which that is more than now."""
     is_late: bool = False
     """The promise was broken already: only what takes nothing from it may pass."""
 
     def admits(self, ask: Ask, seats: Sequence[Seat], frees: Frees, now_s: float) -> bool:
         """Whether a job may start on these seats, which it has taken: it ends before, or leaves enough."""
         end_s = ask.end_s(now_s)
-        if end_s is not None and end_s <= self.at_s and not self.is_late:
+        ends_before = end_s is not None and end_s <= self.at_s and not self.is_late
+        shape, loss = self.ask.shape, 0
+        touched: dict[str, Room] = {}
+        for seat in seats:
+            name = seat.node
+            node = frees.named(name)
+            assert node is not None
+            if name not in touched:
+                room = self.then.get(name)
+                if room is None:  # as it was before these seats were taken, and as it will be if the job ends before
+                    room = self.then[name] = _room_of(node, shape)
+                    for other in seats:
+                        if other.node == name:
+                            _add(room, node, shape, other, ask.shape, 1)
+                if ends_before:
+                    touched[name] = room
+                    continue
+                touched[name] = list(room)
+                loss += _fits(room, shape)
+            if not ends_before:
+                _add(touched[name], node, shape, seat, ask.shape, -1)
+        if ends_before:
             return True
-        shape, most = self.ask.shape, self.ask.learners
-        before = after = 0
-        touched: dict[str, Free] = {}
-        for name in {seat.node for seat in seats}:
-            mine = [seat for seat in seats if seat.node == name]
-            node = self.then.get(name) or _as_before(frees, name, ask, mine)
-            if node is None:
-                continue
-            before += node.fits(shape, most + self.spare + 1)
-            touched[name] = node = node.copy()
-            taken = {device for seat in mine for device in seat.devices}
-            node.devices = [device for device in node.devices if device[1] not in taken]
-            node.cpus -= ask.shape.cpus * len(mine)
-            node.memory_bytes -= ask.shape.memory_bytes * len(mine)
-            after += node.fits(shape, most + self.spare + 1)
-        if before - after > self.spare:
+        loss -= sum(_fits(room, shape) for room in touched.values())
+        if loss > self.spare:
             return False
-        self.spare -= before - after
+        self.spare -= loss
         self.then.update(touched)
         return True
-
-
-def _as_before(frees: Frees, name: str, ask: Ask, mine: Sequence[Seat]) -> Free | None:
-    """The node as it was before these seats were taken."""
-    node = frees.named(name)
-    if node is None:
-        return None
-    node = node.copy()
-    node.devices += [(node.order[device][1], device) for seat in mine for device in seat.devices]
-    node.cpus += ask.shape.cpus * len(mine)
-    node.memory_bytes += ask.shape.memory_bytes * len(mine)
-    return node
 
 
 def reserve(ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float) -> Reservation:
     """When this gang will fit, if nobody else starts and running jobs end as expected."""
     shape = ask.shape
-    most = 1 << 30
     fits = frees.room(shape, ask.learners)
-    then: dict[str, Free] = {}
+    then: dict[str, Room] = {}
     at_s = now_s
     for end_s, running in releases:
         if fits >= ask.learners and end_s > at_s:
             break
         at_s = end_s
         for seat in running.seats:
-            node = then.get(seat.node)
+            node = frees.named(seat.node)
             if node is None:
-                now = frees.named(seat.node)
-                if now is None:
-                    continue
-                node = then[seat.node] = now.copy()
-            before = node.fits(shape, most) if shape.gpus or shape.cpus or shape.memory_bytes else 0
-            node.devices += [(node.order[d][1], d) for d in seat.devices if d in node.order]
-            node.cpus += running.shape.cpus
-            node.memory_bytes += running.shape.memory_bytes
-            fits += (node.fits(shape, most) if shape.gpus or shape.cpus or shape.memory_bytes else 0) - before
+                continue
+            room = then.get(seat.node)
+            if room is None:
+                room = then[seat.node] = _room_of(node, shape)
+            before = _fits(room, shape)
+            _add(room, node, shape, seat, running.shape, 1)
+            fits += _fits(room, shape) - before
     return Reservation(ask, at_s, max(fits - ask.learners, 0), then)
+
+
+def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
+    """The first of the candidates whose seats, with what is free, are enough for this gang; none if all are not.
+
+    Those that free nothing on the nodes that take it are left out.
+    """
+    shape = ask.shape
+    fits = frees.room(shape, ask.learners)
+    rooms: dict[str, Room] = {}
+    tried: list[Ask] = []
+    for victim in candidates:
+        tried.append(victim)
+        for seat in victim.seats:
+            node = frees.named(seat.node)
+            if node is None:
+                continue
+            room = rooms.get(seat.node)
+            if room is None:
+                room = rooms[seat.node] = _room_of(node, shape)
+            before = _fits(room, shape)
+            _add(room, node, shape, seat, victim.shape, 1)
+            fits += _fits(room, shape) - before
+        if fits >= ask.learners:
+            useful = {name for name, room in rooms.items() if _fits(room, shape)}
+            return [one for one in tried if any(seat.node in useful for seat in one.seats)]
+    return []

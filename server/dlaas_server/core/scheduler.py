@@ -10,13 +10,14 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from dlaas_server.core.asks import Ask, Key, level
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import ORDERS, Order, Slices
 from dlaas_server.core.place import Frees, Shape, place
-from dlaas_server.core.reserve import Reservation, reserve
+from dlaas_server.core.reserve import Reservation, reserve, victims_for
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler"]
 
@@ -102,7 +103,11 @@ class _Group:
                 self.key, self.head = line[0][0], line[0][2]
 
 
+IDLE: Final = Choice()
+SAME_S: Final = 1e-6
 LATE: Final = 4
+MOST_VICTIMS: Final = 1024
+"""So many are looked at for one newcomer."""
 LIFT: Final = 0
 VICTIM: Final = 1
 RANK: Final = 2
@@ -118,14 +123,19 @@ class Scheduler:
         self.order: Order = ORDERS[policy.order]() if order is None else order
         self.running: dict[int, Ask] = {}
         self.waiting = 0
+        self._priority: int | None = None
+        self._may_preempt = bool(self.order.gap)
+        """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
         self._by_turn = isinstance(self.order, Slices)
         self._groups: dict[tuple[Shape, int, str], _Group] = {}
         self._timers: list[tuple[float, int, int, int, Ask]] = []
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
-        self._victims: dict[tuple[int, int], dict[int, Ask]] = {}
+        self._victims: dict[tuple[int, int], list[tuple[float, int]]] = {}
         self._weights: dict[tuple[int, int], int] = {}
         self._promised: dict[int, float] = {}
+        self._reservation: Reservation | None = None
+        """The last one: it holds as long as everything ends when it was expected to."""
         self._held: tuple[Key, Ask, int] | None = None
         """Who holds the reservation, in short, and with which stamp."""
 
@@ -134,6 +144,8 @@ class Scheduler:
     def enter(self, ask: Ask, now_s: float) -> None:
         """The job waits from now on."""
         self.waiting += 1
+        if ask.priority != self._priority:
+            self._meet(ask.priority, now_s)
         ask.queued_s = now_s
         ask.rank = self.order.rank(ask, now_s)
         if not ask.is_lifted and self.order.age_factor:
@@ -143,6 +155,14 @@ class Scheduler:
             else:
                 heapq.heappush(self._timers, (lift_s, ask.number, LIFT, ask.stamp, ask))
         self._line_up(ask)
+
+    def _meet(self, priority: int, now_s: float) -> None:
+        """Another priority than that of the last job: from now on it matters who may be preempted."""
+        is_second, self._priority = self._priority is not None, priority
+        if is_second and not self._may_preempt:
+            self._may_preempt = True
+            for ask in self.running.values():
+                self._note_victim(ask, now_s)
 
     def _bound_s(self, ask: Ask) -> float:
         """How long it may wait in all before it is lifted."""
@@ -181,6 +201,10 @@ class Scheduler:
             changes_s = self.order.changes_s(ask, now_s)
             if changes_s is not None:
                 heapq.heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
+        if self._may_preempt:
+            self._note_victim(ask, now_s)
+
+    def _note_victim(self, ask: Ask, now_s: float) -> None:
         if ask.may_stop:
             safe_s = ask.began_s + self.policy.ran_factor * ask.restart_s
             if safe_s <= now_s:
@@ -190,6 +214,8 @@ class Scheduler:
 
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
         """The job runs already, on seats that are not free."""
+        if ask.priority != self._priority:
+            self._meet(ask.priority, now_s)
         ask.seats, ask.since_s, ask.began_s = seats, now_s, now_s - ask.executed_s
         ask.starts = 1
         self.running[ask.number] = ask
@@ -235,6 +261,8 @@ class Scheduler:
         self._drop_victim(ask)
         del self.running[ask.number]
         end_s = self._end_of.pop(ask.number, None)
+        if end_s is None or abs(end_s - now_s) > SAME_S:
+            self._reservation = None
         if end_s is not None:
             del self._ends[bisect_left(self._ends, (end_s, ask.number))]
         self.frees.give(ask.shape, ask.seats)
@@ -248,14 +276,15 @@ class Scheduler:
 
     def _add_victim(self, ask: Ask) -> None:
         named = (ask.priority, ask.rank)
-        self._victims.setdefault(named, {})[ask.number] = ask
+        insort(self._victims.setdefault(named, []), (ask.began_s, ask.number))
         self._weights[named] = self._weights.get(named, 0) + ask.weight
         ask.is_victim = True
 
     def _drop_victim(self, ask: Ask) -> None:
         if ask.is_victim:
             named = (ask.priority, ask.rank)
-            del self._victims[named][ask.number]
+            victims = self._victims[named]
+            del victims[bisect_left(victims, (ask.began_s, ask.number))]
             self._weights[named] -= ask.weight
             ask.is_victim = False
 
@@ -299,7 +328,7 @@ class Scheduler:
             heapq.heappush(self._timers, (max(changes_s, now_s + 1.0), ask.number, RANK, ask.stamp, ask))
 
     def _wake_s(self) -> float | None:
-        if not self.waiting:
+        if not self.waiting or not self._may_preempt:
             return None
         timers = self._timers
         while timers and timers[0][3] != timers[0][4].stamp:
@@ -311,6 +340,8 @@ class Scheduler:
     def decide(self, now_s: float) -> Choice:
         """Start what fits and what others must make room for, first in order first."""
         self._tick(now_s)
+        if not self.waiting:
+            return IDLE
         starts: list[Ask] = []
         stops: list[Preemption] = []
         reservation: Reservation | None = None
@@ -318,11 +349,13 @@ class Scheduler:
             ask = group.head
             assert ask is not None
             assert group.key is not None
-            if reservation is None and self._is_held(group.key):
-                assert self._held is not None
-                reservation = self._reserve(self._held[1], now_s)
-            if reservation is not None:
-                passing = self._passing(group, reservation, now_s)
+            if reservation is not None or self._is_held(group.key):
+                passing = None
+                if self._fits(ask):
+                    if reservation is None:
+                        assert self._held is not None
+                        reservation = self._reserve(self._held[1], now_s)
+                    passing = self._passing(group, reservation, now_s)
                 if passing is None:
                     seats = self._make_room(ask, now_s, stops)
                     if seats is None:
@@ -355,6 +388,9 @@ class Scheduler:
     def _room(self, ask: Ask) -> int:
         return self.frees.devices if ask.shape.gpus else ask.weight
 
+    def _fits(self, ask: Ask) -> bool:
+        return ask.weight <= self._room(ask) and self.frees.room(ask.shape, ask.learners) >= ask.learners
+
     def _next(self) -> _Group | None:
         """The group whose head is to be tried now."""
         found: _Group | None = None
@@ -369,6 +405,8 @@ class Scheduler:
     @property
     def head(self) -> Ask | None:
         """The first in line."""
+        if not self.waiting:
+            return None
         heads = [(group.key, group.head) for group in self._groups.values() if group.key is not None]
         return min(heads, key=lambda entry: entry[0])[1] if heads else None
 
@@ -399,7 +437,10 @@ class Scheduler:
         return held_key < key
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
-        found = reserve(ask, self.frees, self._releases(now_s), now_s)
+        found = self._reservation
+        if found is not None and found.ask is ask and now_s <= found.at_s:
+            return found
+        found = self._reservation = reserve(ask, self.frees, self._releases(now_s), now_s)
         promised_s = self._promised.setdefault(ask.number, found.at_s)
         found.is_late = ask.is_lifted and now_s > promised_s
         return found
@@ -421,8 +462,6 @@ class Scheduler:
     def _passing(self, group: _Group, reservation: Reservation, now_s: float) -> Ask | None:
         """The first of a group that fits now and does not delay the reservation; its seats are taken."""
         for _, ask in group.heads():
-            if ask.weight > self._room(ask):
-                return None
             seats = place(self.frees, ask.shape, ask.learners)
             if seats is None:
                 return None
@@ -458,23 +497,19 @@ class Scheduler:
 
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
         """Seats that become free when others are preempted; only as many as needed are."""
-        named = self._candidates(ask, now_s)
+        named = self._candidates(ask, now_s) if self._may_preempt else []
         if not named or sum(self._weights[one] for one in named) + self._room(ask) < ask.weight:
             return None
-        victims = [victim for one in named for victim in self._victims[one].values()]
-        victims.sort(key=lambda v: (v.priority, -v.rank, -v.began_s, -v.number))
-        freed: list[tuple[Ask, tuple[Seat, ...]]] = []
-        seats = None
+        named.sort(key=lambda one: (one[0], -one[1]))
+        youngest_first = (self.running[number] for one in named for _, number in reversed(self._victims[one]))
+        victims = victims_for(ask, self.frees, islice(youngest_first, MOST_VICTIMS))
+        held = [(victim, victim.seats) for victim in victims]
         for victim in victims:
             self.frees.give(victim.shape, victim.seats)
-            freed.append((victim, victim.seats))
-            if self._room(ask) >= ask.weight:
-                seats = place(self.frees, ask.shape, ask.learners)
-                if seats is not None:
-                    break
-        for victim, held in reversed(freed):
-            if self.frees.has(victim.shape, held):
-                self.frees.claim(victim.shape, held)
+        seats = place(self.frees, ask.shape, ask.learners) if victims else None
+        for victim, its in reversed(held):
+            if self.frees.has(victim.shape, its):
+                self.frees.claim(victim.shape, its)
             else:
                 self._preempt(victim, now_s)
                 stops.append(Preemption(victim, ask))

@@ -63,10 +63,13 @@ class ByCore:
     _runs: dict[int, Run] = field(init=False, default_factory=dict)
     history: History = field(init=False, default_factory=History)
     _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
+    _learns: bool = field(init=False)
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(free_of(nodes_of(self.specs), ()), self.policy)
+        # What ended jobs teach is needed where lengths are guessed wrong or not at all, and where they matter.
+        self._learns = self.estimate_error != 0 and (self.estimate_error is None or self.scheduler.order.age_factor > 0)
         self._chance = random.Random(self.seed)  # noqa: S311  # no secret
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
@@ -76,18 +79,19 @@ class ByCore:
             ask = self.asks.pop(run.index)
             del self._runs[run.index]
             scheduler.leave(ask, now_s)
-            self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
+            if self._learns:
+                self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
             self._runs[run.index] = run
             scheduler.enter(ask, now_s)
         choice = scheduler.decide(now_s)
-        stops = [self._runs[one.victim.number] for one in choice.stops]
+        runs = self._runs
         return Decision(
-            starts=[self._runs[ask.number] for ask in choice.starts],
-            stops=stops,
-            wake_s=choice.wake_s,
-            is_blocked=self._is_blocked(),
+            [runs[ask.number] for ask in choice.starts],
+            [runs[one.victim.number] for one in choice.stops],
+            choice.wake_s,
+            scheduler.waiting > 0 and self._is_blocked(),
         )
 
     def _ask(self, run: Run) -> Ask:
@@ -97,8 +101,10 @@ class ByCore:
             guess_s = run.work_s
             if self.estimate_error:
                 guess_s *= math.exp(self._chance.gauss(0.0, self.estimate_error))
-        self._guesses[run.index] = guess_s
-        usual_s = self.history.expected_s(guess_s, learners * shape.gpus)
+        usual_s = guess_s
+        if self._learns:
+            self._guesses[run.index] = guess_s
+            usual_s = self.history.expected_s(guess_s, learners * (shape.gpus or 1))
         return Ask(
             run.index,
             shape,
