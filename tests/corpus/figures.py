@@ -125,6 +125,8 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
         yield from ((f"[{key!r}]", part) for key, part in value.items() if isinstance(key, str | int | float | tuple))
     elif isinstance(value, list | tuple) or name == "deque":
         yield from ((f"[{n}]", part) for n, part in enumerate(value))
+    elif "keras.Layer" in bases:  # on PyTorch it is a module, too
+        yield ".get_weights()", value.get_weights()
     elif "torch.Module" in bases:
         yield from ((f".{key}", part) for key, part in (*value.named_parameters(), *value.named_buffers()))
         own = ((key, part) for key, part in vars(value).items() if not key.startswith("_"))
@@ -133,9 +135,6 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
         )
     elif package == "torch" and callable(getattr(value, "state_dict", None)):  # optimisers, schedulers, scalers
         yield ".state_dict()", value.state_dict()
-    elif "keras.Layer" in bases:
-        yield ".get_weights()", value.get_weights()
-        yield ".history", vars(vars(value).get("history") or object).get("history")
     elif package == "keras" and name == "History":
         yield ".history", value.history
     elif package == "pandas" and name in ("DataFrame", "Series"):
@@ -155,7 +154,8 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
         yield ".values", [list(row) for row in getattr(getattr(value, "recorder", None), "values", ())]
         yield ".log", [_without_times(row) for row in getattr(getattr(value, "state", None), "log_history", ())]
     elif package in ("__main__", "types") or (sys.modules.get(kind.__module__) and _is_own(kind)) or _is_tree(value):
-        yield from ((f".{key}", part) for key, part in getattr(value, "__dict__", {}).items())
+        held = getattr(value, "__dict__", {}).items()
+        yield from ((f".{key}", part) for key, part in held if not key.startswith("_"))
         slots = [one for base in kind.__mro__ for one in getattr(base, "__slots__", ())]
         yield from ((f".{key}", getattr(value, key)) for key in slots if isinstance(key, str) and hasattr(value, key))
 

@@ -5,6 +5,7 @@ A `.cells` file begins with comment lines: what it is about, and perhaps
     # order: 1 3 2 2    the code cells that ran before the training, in this order, instead of all from the top
     # options: …        what stands on the line of `%%train` (where the job's advice is taken)
     # repeats: no       it seeds nothing, so that it has other numbers each time
+    # warns: CODE       what `check` must warn of
 
 Then cells follow, each under `# %%`. `# %% train` marks the training cell where another looks like training, too, and
 `# %% file NAME` is no cell but a file that lies beside the notebook.
@@ -24,7 +25,7 @@ from jupyter_dlaas.notebook.check import Report, check
 __all__ = ["Notebook", "read"]
 
 _MARK: Final = re.compile(r"^# %%[ \t]*(.*)$", re.MULTILINE)
-_SAID: Final = re.compile(r"^# (order|options|repeats): *(.*)$", re.MULTILINE)
+_SAID: Final = re.compile(r"^# (order|options|repeats|warns): *(.*)$", re.MULTILINE)
 _NOT_BESIDE: Final = ("*.ipynb", "*.cells", ".ipynb_checkpoints", ".git", "__pycache__")
 
 
@@ -40,6 +41,7 @@ class Notebook:
     """The code cells that run before it."""
     options: str = ""
     repeats: bool = True
+    warns: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -57,8 +59,9 @@ class Notebook:
             (folder / name).write_text(text)
 
     def checked(self) -> Report:
-        """What `jupyter dlaas check` says about it."""
-        return check(_ipynb(self.cells), str(self.path))
+        """What `jupyter dlaas check` says about the cells that ran, one below the other, and the training cell."""
+        cells = [self.cells[cell - 1] for cell in self.order]
+        return check(_ipynb([*cells, self.source]), str(self.path), len(cells) + 1)
 
 
 def read(path: Path, cell: int | None = None) -> Notebook:
@@ -83,6 +86,7 @@ def read(path: Path, cell: int | None = None) -> Notebook:
         order=order,
         options=said.get("options", ""),
         repeats=said.get("repeats", "yes") != "no",
+        warns=tuple(said.get("warns", "").split()),
         files=files,
     )
 

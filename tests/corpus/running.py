@@ -183,7 +183,9 @@ class Runner:
             self._describe(view, result)
             result.names = names
             result.not_brought = {name: "not brought back" for name in names if name not in view.results}
-            figures: dict[str, Leaf] = here.look([name for name in names if name in view.results])["figures"]
+            same = [name for name in after["has_weights"] if after["ids"][name] == before["ids"].get(name)]
+            result.not_brought |= {name: "not loaded here" for name in names if name in same}
+            figures: dict[str, Leaf] = here.look([n for n in names if n not in result.not_brought])["figures"]
         return figures
 
     def _view_of(self, said: Outcome) -> JobView:

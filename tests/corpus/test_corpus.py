@@ -1,0 +1,127 @@
+"""Our own notebooks, one difficulty each: run as they are and with `%%train` on their training cell, and compared.
+
+All of it is real: kernels, one pool with its engine, jobs. The notebooks run two at a time while the tests wait for
+them in turn; what is special about one is said at the top of its file (see `reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.corpus.__main__ import text_of
+from tests.corpus.reading import Notebook, read
+from tests.corpus.running import Result, Runner
+
+NOTEBOOKS = sorted(Path(__file__).with_name("notebooks").glob("*.cells"))
+NAMES = [path.stem for path in NOTEBOOKS]
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+Ask = Callable[[Path], Result]
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    one = Runner(tmp_path_factory.mktemp("corpus"), forks=True)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def result_of(runner: Runner, request: pytest.FixtureRequest) -> Iterator[Ask]:
+    """Gives what was found about a notebook. Those of this session run in the background, in the order of its tests."""
+    found: dict[Path, Future[Result]] = {}
+    with ThreadPoolExecutor(2) as threads:
+
+        def start(path: Path) -> Future[Result]:
+            if path not in found:
+                found[path] = threads.submit(runner.run, read(path))
+            return found[path]
+
+        asked = test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone.__name__
+        for item in request.session.items:
+            if isinstance(item, pytest.Function) and item.originalname == asked:
+                start(NOTEBOOKS[NAMES.index(item.callspec.id)])
+        yield lambda path: start(path).result()
+        threads.shutdown(cancel_futures=True)
+
+
+@each_notebook
+def test_check_binds_every_name_and_warns_of_nothing_that_is_not_so(path: Path) -> None:
+    notebook = read(path)
+    report = notebook.checked()
+    (cell,) = report.cells
+
+    assert report.error is None
+    assert cell.is_training, "not known as training"
+    assert (cell.unbound, cell.errors) == ((), ())
+    assert tuple(said.code for said in cell.warnings) == notebook.warns
+
+
+@pytest.mark.timeout(400)
+@each_notebook
+def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(path: Path, result_of: Ask) -> None:
+    notebook, result = read(path), result_of(path)
+    told = text_of(result)
+
+    assert result.ran, told
+    assert result.trained, told
+    assert result.kernel_changed == [], told
+    if notebook.repeats:
+        assert result.same is True, told
+        assert result.advice_taken == ""
+        assert result.compared > 0
+    else:
+        assert result.repeats is False, told
+
+
+@pytest.mark.timeout(900)
+def test_nearly_all_show_a_curve_or_progress_without_a_changed_line(
+    result_of: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [result_of(path) for path in NOTEBOOKS]
+    silent = [Path(one.path).stem for one in results if not one.shows]
+    share = 1 - len(silent) / len(results)
+    with capsys.disabled():
+        print(f"\n{share:.0%} of {len(results)} notebooks show a curve or progress; not: {', '.join(silent) or '-'}")
+
+    assert share >= 0.85
+
+
+def test_a_job_that_starts_fresh_where_the_notebook_had_trained_is_told_apart(runner: Runner) -> None:
+    notebook = read(NOTEBOOKS[NAMES.index("earlier_training")])
+    result = runner.run(replace(notebook, options=""))
+
+    assert (result.same, result.advice_taken) == (True, notebook.options)
+
+
+def test_other_numbers_are_seen(runner: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "counts_its_runs.cells"
+    counter = tmp_path / "runs.txt"
+    counter.write_text("")
+    path.write_text(
+        f"# %%\nimport torch\nw = torch.ones(3)\n# %% train\nfor step in range(2):\n    w *= 2\n"
+        f"import os\nif 'DLAAS_JOB_DIR' in os.environ:\n    w += 1e-7\nopen({str(counter)!r}, 'a').write('x')\n"
+    )
+    result = runner.run(read(path))
+
+    assert counter.read_text() == "xxx", "as it is, as a job, and again since they differ"
+    assert (result.trained, result.same, result.differing) == (True, False, ["w"])
+
+
+def test_there_are_fifty_notebooks_and_ten_that_mix() -> None:
+    mixed = [name for name in NAMES if name.startswith("mix_")]
+
+    assert len(mixed) >= 10
+    assert len(NAMES) - len(mixed) >= 50
+
+
+def test_a_notebook_that_raises_is_told_with_its_cell(runner: Runner) -> None:
+    raising = Notebook(path=Path("x.cells"), cells=("x = 1", "x.fit()"), training=2, order=(1,))
+    result = runner.run(raising)
+
+    assert not result.ran
+    assert "cell 2: AttributeError" in result.error
