@@ -118,10 +118,12 @@ def check(content: bytes, path: str, cell: int | None = None, *, suggests: bool 
 
 def _suggestion(sources: Sequence[str], number: int) -> Suggestion:
     before = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources[: number - 1], 1)]
-    source, first_line = sources[number - 1], 1
+    source = sources[number - 1]
     if clean_cell(source).kind == "job":
-        source, first_line = _below_magic(source)
-    return suggest(before, TrainingCell(count=number, source=source, first_line=first_line))
+        body, first_line = _below_magic(source)
+        above = source.removesuffix(body)
+        return suggest(before, TrainingCell(count=number, source=body, first_line=first_line, above=above))
+    return suggest(before, TrainingCell(count=number, source=source, first_line=1))
 
 
 def _below_magic(source: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ __all__ = ["Edits", "Rewritten", "end_of", "start_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """One cell before and after, as the page shows it, without the line of `%%train`."""
+    """One cell before and after, as the page shows it: with the line of `%%train` where that is known."""
 
     label: str
     count: int
@@ -87,7 +87,11 @@ class Edits:
             raw[at:at] = added[at]
         after = "\n".join(raw) + ("\n" if sheet.raw.endswith("\n") else "")
         return Rewritten(
-            label=sheet.label, count=sheet.count, first_line=sheet.first_line, before=sheet.raw, after=after
+            label=sheet.label,
+            count=sheet.count,
+            first_line=1 if sheet.above else sheet.first_line,
+            before=sheet.above + sheet.raw,
+            after=sheet.above + after,
         )
 
 

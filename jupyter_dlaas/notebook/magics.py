@@ -122,7 +122,8 @@ class DlaasMagics(Magics):
         raw = getattr(info, "raw_cell", None) or ""
         rows = raw.splitlines()
         above = next((n for n, row in enumerate(rows) if row.lstrip().startswith("%%train")), 0)
-        return Cell(source, newest_cell(self._kernel), above + 2, self._cell_id(info))
+        head = "".join(f"{row}\n" for row in rows[: above + 1])
+        return Cell(source, newest_cell(self._kernel), above + 2, head, self._cell_id(info))
 
     def _cell_id(self, info: Any) -> str | None:
         """The notebook's id of the cell, which the front end sends with the request to run it."""

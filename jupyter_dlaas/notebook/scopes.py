@@ -29,6 +29,7 @@ class Sheet:
     first_line: int  # the line of the page's cell where `raw` begins
     clean: Cleaned
     tree: ast.Module
+    above: str = ""  # the page's lines above, where they are known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +123,7 @@ class Notebook:
     @classmethod
     def of(cls, cells: Sequence[ExecutedCell], training: TrainingCell) -> Notebook | None:
         """None where the training cell is no Python."""
-        own = _sheet(f"cell [{training.count}]", training.count, training.source, training.first_line)
+        own = _sheet(f"cell [{training.count}]", training.count, training.source, training.first_line, training.above)
         if own is None:
             return None
         found = cls(own)
@@ -282,11 +283,11 @@ def argument(call: ast.Call, scope: Scope, text: str) -> ast.expr | None:
     return ast.parse(ast.unparse(given) + rest, mode="eval").body
 
 
-def _sheet(label: str, count: int, raw: str, first_line: int) -> Sheet | None:
+def _sheet(label: str, count: int, raw: str, first_line: int, above: str = "") -> Sheet | None:
     clean = clean_cell(raw)
     if clean.kind != "python":
         return None
-    return Sheet(label, count, raw, first_line, clean, parse(clean.source))
+    return Sheet(label, count, raw, first_line, clean, parse(clean.source), above)
 
 
 def _calls_in(body: Sequence[ast.AST], around: tuple[ast.stmt, ...]) -> Iterator[tuple[tuple[ast.stmt, ...], ast.Call]]:

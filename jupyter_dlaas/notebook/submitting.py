@@ -43,6 +43,8 @@ class Cell:
     count: int
     first_line: int = 2
     """The line of the page's cell at which `source` begins."""
+    above: str = ""
+    """The page's lines above `source`, that of %%train last."""
     cell_id: str | None = None
 
 
@@ -83,6 +85,7 @@ def _training(cell: Cell, line: TrainLine) -> TrainingCell:
         count=cell.count,
         source=cell.source,
         first_line=cell.first_line,
+        above=cell.above,
         outputs=line.outputs,
         push=line.push,
         with_cells=line.with_cells,

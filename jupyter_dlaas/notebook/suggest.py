@@ -133,7 +133,7 @@ class _Writer:
             for edits in sorted(self.edits.values(), key=lambda e: self.notebook.sheets.index(e.sheet))
         )
         for cell in cells:
-            if not _parses(cell.after):
+            if not _parses(cell.after, cell.before):
                 raise NoLoop(f"{cell.label} cannot be changed line by line: write the loop on lines of its own.")
         return Suggestion(cells=cells, hints=tuple(self.hints))
 
@@ -451,9 +451,13 @@ class _Writer:
         return f"{self.outer_sheet.label}, line {line}"
 
 
-def _parses(raw: str) -> bool:
+def _parses(after: str, before: str) -> bool:
+    """Still Python below the line of its magic."""
+    head = before.partition("\n")[0]
+    if clean_cell(before).kind == "job":
+        after = after[after.index(head) + len(head) + 1 :]
     try:
-        return clean_cell(raw).kind == "python"
+        return clean_cell(after).kind == "python"
     except UNREADABLE:
         return False
 

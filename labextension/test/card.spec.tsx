@@ -19,6 +19,7 @@ function handlers() {
     act: vi.fn<ICardHandlers['act']>(),
     retry_connection: vi.fn(),
     allow: vi.fn(),
+    copy: vi.fn<NonNullable<ICardHandlers['copy']>>(),
     copy_report: vi.fn(),
     go_to_cell: vi.fn(),
     open_menu: vi.fn()

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 from dlaas_server.openapi import Cell, NotebookSubmit
 from jupyter_dlaas import sources, words
+from jupyter_dlaas.notebook import advice
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.cells import clean_cell
 from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, TrainingCell, line_map
+from jupyter_dlaas.notebook.suggest import Suggestion, suggest
 from jupyter_dlaas.protocol import JobSpec, Note, Origin, Refused, Submit
 from jupyter_dlaas.sources import Parcel
 
@@ -58,7 +60,7 @@ def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
         interpreter=notebook.interpreter,
         directory=str(notebook.folder),
         origin=Origin(notebook=asked.path, cell_id=chosen[start][1].id),
-        notes=_notes(made),
+        notes=_notes(made, _suggestion(chosen, start)),
         cells=line_map(_split_lines(made.lines, parts)),
     )
     submit = Submit(
@@ -164,13 +166,20 @@ def _heights(part: _Part) -> range:
     return range(part.text.count("\n") + 1)
 
 
-def _notes(made: Capture) -> tuple[Note, ...]:
-    """What was left out, and what is to be watched."""
+def _suggestion(chosen: Sequence[tuple[int, Cell]], start: int) -> Suggestion:
+    """What would make the first cell that trains elastic."""
+    before = [ExecutedCell(count=n, source=cell.source, cell_id=cell.id) for n, cell in chosen[:start]]
+    return suggest(before, TrainingCell(count=chosen[start][0], source=chosen[start][1].source, first_line=1))
+
+
+def _notes(made: Capture, suggestion: Suggestion) -> tuple[Note, ...]:
+    """What was left out, what is to be watched, and what a few lines would add."""
     left = [
         Note(code=one.kind, text=f"{one.cell}, line {one.line} was left out: {one.source} ({one.reason})"[:4000])
         for one in made.left_out
     ]
-    return tuple([*left, *(Note(code=one.code[:60], text=one.message[:4000]) for one in made.warnings)][:500])
+    warned = [Note(code=one.code[:60], text=one.message[:4000]) for one in made.warnings]
+    return tuple([*advice.notes_of(suggestion), *left, *warned][:500])
 
 
 def folder_of(root: str | None, path: str) -> Path:

@@ -192,8 +192,8 @@ def test_asked_for_a_suggestion_it_shows_the_cell_s_diff(tmp_path: Path, capsys:
     _, plain, _ = run(capsys, path, "--cell", "2")
     _, coded, _ = run(capsys, path, "--cell", "2", "--suggest", "--json")
 
-    assert "\n    @@ -2,4 +2,6 @@\n    -for epoch in range(9):\n" in out
+    assert "\n    @@ -1,5 +1,7 @@\n     %%train\n    -for epoch in range(9):\n" in out
     assert "\n    +for epoch in run.epochs(9):\n    +    for x in run.batches(loader):\n" in out
     assert "run.epochs" not in plain
     (cell,) = json.loads(coded)["notebooks"][0]["cells"]
-    assert cell["suggestion"]["cells"][0]["after"].startswith("run = dlaas.run()\nnet, opt = run.prepare(net, opt)\n")
+    assert cell["suggestion"]["cells"][0]["after"].startswith("%%train\nrun = dlaas.run()\nnet, opt = run.prepare(net, opt)\n")

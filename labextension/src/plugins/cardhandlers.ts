@@ -21,6 +21,7 @@ export function card_handlers(
       }),
     retry_connection: () => jobs.retry(),
     allow: () => undefined,
+    copy: services ? (text, what) => services.copy(text, what) : undefined,
     copy_report: () => void services?.copy_report(id),
     go_to_cell: services?.go_to_cell
       ? () => {
@@ -30,6 +31,7 @@ export function card_handlers(
           }
         }
       : undefined,
-    open_menu: anchor => services?.open_menu(id, anchor)
+    open_menu: anchor => services?.open_menu(id, anchor),
+    pictures: () => jobs.client.pictures(id).catch(() => [])
   };
 }

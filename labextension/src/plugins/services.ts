@@ -13,6 +13,7 @@ import { text_widget } from './text';
 /** What cards and rows need of Lab: the clipboard, menus, dialogs, notebooks. */
 export interface ICardServices {
   copy_report(id: string): Promise<void>;
+  copy(text: string, what: string): void;
   open_menu(id: string, anchor: HTMLElement): void;
   /** Ask once whether a card of a notebook that is not trusted may talk to the server. */
   ask(id: string): Promise<boolean>;
@@ -172,6 +173,10 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
 
     return {
       copy_report,
+      copy: (text, what) => {
+        Clipboard.copyToSystem(text);
+        Notification.success(trans.__('%1 is in the clipboard.', what), { autoClose: 4000 });
+      },
       open_menu: (id, anchor) => {
         const menu = new Menu({ commands: app.commands });
         for (const command of [

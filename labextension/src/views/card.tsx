@@ -3,11 +3,13 @@ import * as React from 'react';
 import type { IJobState } from '../model/job';
 import { isFinal } from '../protocol';
 import { Actions, Button } from './controls';
+import { MakeElastic, is_suggestion } from './elastic';
 import { Failure, FailureFoot, Traceback } from './failure';
 import * as format from './format';
 import type { ICardHandlers } from './handlers';
 import { Icon, Swatch, state_icon } from './icons';
 import { LogFold } from './log';
+import { Pictures } from './pictures';
 import {
   Banner,
   Facts,
@@ -175,9 +177,13 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
         ) : (
           <Tracks state={state} />
         ))}
+      {props.allowed && props.other_pool === undefined && !state.gone && (
+        <Pictures state={state} handlers={handlers} />
+      )}
       {!ended && <Learners view={view} />}
       {failure && <Traceback failure={failure} />}
-      <Notes notes={view.notes} />
+      <MakeElastic notes={view.notes} handlers={handlers} />
+      <Notes notes={view.notes.filter(note => !is_suggestion(view.notes, note))} />
       {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} now_s={now_s} />}
     </>
   );

@@ -1,0 +1,66 @@
+import type { INote } from '../protocol';
+
+export interface IDiffRow {
+  kind: 'same' | 'new' | 'old' | 'gap';
+  text: string;
+}
+
+/** One cell of the notebook before and after. */
+export interface ICellDiff {
+  /** As the page names it: "cell [7]". */
+  label: string;
+  rows: IDiffRow[];
+  /** The whole new cell, or null where the note holds only what changes. */
+  after: string | null;
+}
+
+const CONTEXT = 2;
+const KINDS: { [sign: string]: IDiffRow['kind'] } = {
+  ' ': 'same',
+  '+': 'new',
+  '-': 'old',
+  '@': 'gap'
+};
+
+/** The diff in a note of `suggest`, or null for any other note. Reads text only. */
+export function cell_diff(note: INote): ICellDiff | null {
+  const [before, after, ...lines] = note.text.split('\n');
+  const is_whole = note.code === 'suggest';
+  if (
+    (!is_whole && note.code !== 'suggest_part') ||
+    !before.startsWith('--- ') ||
+    !after?.startsWith('+++ ')
+  ) {
+    return null;
+  }
+  const all = lines.map((line): IDiffRow => {
+    const kind = KINDS[line.charAt(0)] ?? 'same';
+    return { kind, text: kind === 'gap' ? '' : line.slice(1) };
+  });
+  const code = all.filter(row => row.kind !== 'gap');
+  return {
+    label: before.slice(4),
+    rows: near_changes(all),
+    after: is_whole
+      ? code
+          .filter(row => row.kind !== 'old')
+          .map(row => row.text)
+          .join('\n')
+      : null
+  };
+}
+
+/** What changes, with two lines around; the rest is a gap. */
+function near_changes(all: readonly IDiffRow[]): IDiffRow[] {
+  const changed = all.flatMap((row, i) => (row.kind === 'new' || row.kind === 'old' ? [i] : []));
+  const shown = all.map((row, i) => row.kind !== 'gap' && changed.some(at => Math.abs(at - i) <= CONTEXT));
+  const rows: IDiffRow[] = [];
+  all.forEach((row, i) => {
+    if (shown[i]) {
+      rows.push(row);
+    } else if (rows.length > 0 && rows[rows.length - 1].kind !== 'gap') {
+      rows.push({ kind: 'gap', text: '' });
+    }
+  });
+  return rows[rows.length - 1]?.kind === 'gap' ? rows.slice(0, -1) : rows;
+}
