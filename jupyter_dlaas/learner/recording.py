@@ -1,7 +1,8 @@
 """Curves and progress without a changed line: the one door for tqdm, printed lines, writers and frameworks' callbacks.
 
 Who says more exactly wins: `run.log`, then `--metric` patterns, then callbacks of a framework, then a SummaryWriter,
-then what was recognised in the log. A curve that came from one of them is not drawn a second time from one below it.
+then what was recognised in the log, last what a loop does in silence. A curve that came from one of them is not drawn
+a second time from one below it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Source(StrEnum):
     WRITER = "tensorboard"
     BAR = "bar"
     LOG = "log"
+    LOOP = "loop"
 
     @property
     def rank(self) -> int:
@@ -43,7 +45,9 @@ class Source(StrEnum):
 
     @property
     def on_wire(self) -> str:
-        """What metrics.jsonl says: patterns, bars and lines are all "from the log"."""
+        """What metrics.jsonl says: patterns, bars and lines are "from the log"; a loop is watched, as by a callback."""
+        if self is Source.LOOP:
+            return Source.CALLBACK.value
         return "log" if self in (Source.ASKED, Source.BAR) else self.value
 
 
@@ -138,7 +142,7 @@ class Recorder:
         self._best: dict[tuple[str, ...], int] = {}
         """Curve -> rank of the highest source that it came from."""
         self._names: set[str] = set()
-        self._told_by = Source.LOG.rank
+        self._told_by = Source.LOOP.rank
         self._epoch = 0
         self._step: int | None = None
         self._last: dict[str, tuple[int, int]] = {}
@@ -161,6 +165,8 @@ class Recorder:
             return False
         if any(rank < source.rank for rank in self.leaders) and source is not Source.ASKED:
             return False
+        if source is Source.LOOP and any(rank < source.rank for rank in self._best.values()):
+            return False  # a loop that says anything says what counts
         key = key_of(name)
         if logged and key in {key_of(one) for one in logged}:
             return False
@@ -234,7 +240,7 @@ class Recorder:
         """All bars are closed: others may tell how far training is."""
         with self._lock:
             if self._told_by == source.rank:
-                self._told_by, self._step = Source.LOG.rank, None
+                self._told_by, self._step = Source.LOOP.rank, None
 
     def end(self) -> dict[str, Any]:
         """The points that were held back last: a curve must end where the training did."""

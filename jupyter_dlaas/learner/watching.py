@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dlaas.learner import bars, writers
+from jupyter_dlaas.learner import bars, stepping, writers
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.place import Place
 from jupyter_dlaas.learner.printed import find, listen
@@ -116,3 +116,5 @@ def watch(context: Context) -> None:
         return {}
 
     context.at_end.append(end)
+    if spec.autolog:
+        stepping.watch(context)

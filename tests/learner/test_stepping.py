@@ -1,0 +1,93 @@
+"""Plain PyTorch loops that say nothing, in real jobs: their steps and their loss are seen all the same."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+from typing import Any
+
+from jupyter_dlaas.learner.stepping import Loop
+from tests.learner.test_watching import Build, curve, names, progress, ran
+
+LOOP = """
+    import torch
+    torch.manual_seed(0)
+    w = torch.zeros(3, requires_grad=True)
+    opt = torch.optim.SGD([w], lr=0.1)
+    for _ in range(30):
+        cost = ((w - 1) ** 2).sum()
+        opt.zero_grad()
+        cost.backward()
+        opt.step()
+        {says}
+"""
+
+
+def test_a_silent_loop_shows_its_steps_and_the_loss_under_its_own_name(job: Build) -> None:
+    one = ran(job, LOOP.format(says=""))
+
+    assert names(one) == {"cost"}
+    drawn = curve(one, "cost")
+    assert len(drawn) == 30
+    assert drawn[0][1] == 3.0
+    assert drawn[-1][1] < 0.01
+    assert progress(one)["step"] == 30
+
+
+def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:
+    one = ran(job, LOOP.format(says="print(f'loss: {cost.item():.3f}')"))
+
+    assert names(one) == {"loss"}
+    assert progress(one)["step"] == 30
+
+
+def test_a_loop_without_an_optimiser_is_counted_by_its_gradients(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        import torch
+        w = torch.zeros(1, requires_grad=True)
+        def train():
+            for _ in range(100):
+                (w - 1).pow(2).sum().backward()
+                with torch.no_grad():
+                    w.sub_(0.1 * w.grad)
+                    w.grad = None
+        train()
+        """,
+    )
+
+    assert names(one) == {"loss"}
+    assert progress(one)["step"] == 100
+
+
+def test_nothing_is_watched_without_autolog(job: Build) -> None:
+    one = ran(job, LOOP.format(says=""), autolog=False)
+
+    assert names(one) == set()
+
+
+def test_gradients_are_what_they_are_without_the_watching(job: Build) -> None:
+    source = LOOP.format(says="") + "\n    print('weights', w.tolist())"
+    one, other = ran(job, source), ran(job, source, autolog=False)
+
+    assert _weights(one) == _weights(other)
+
+
+def test_two_optimisers_of_one_step_are_counted_once_and_a_new_one_goes_on() -> None:
+    loop = Loop()
+    generator, discriminator, later = object(), object(), object()
+    for _ in range(10):
+        loop.stepped(discriminator)
+        loop.stepped(generator)
+    loop.stepped(discriminator)
+    assert loop._steps == 11
+
+    for _ in range(20):
+        loop.stepped(later)
+    assert loop._steps == 23  # the first eight may still have been somebody's second
+
+
+def _weights(job: Any) -> Any:
+    line = next(line for line in job.log().splitlines() if line.startswith("weights"))
+    return json.loads(dedent(line).removeprefix("weights "))
