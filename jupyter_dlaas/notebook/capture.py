@@ -85,7 +85,7 @@ def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kernel
         *solved.warnings,
         *check_trainings(traced, solved.slice),
         *check_raised(traced, solved.slice),
-        *check_slow(traced, solved.slice, cells, goal, training.push),
+        *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules(modules),
         *check_writes(traced, goal, training.learners_max),
     )

@@ -5,16 +5,20 @@ No method of a user's object is called but of exactly known types: a property ma
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import os
+import re
 import sys
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, why_it_stays
@@ -41,6 +45,7 @@ IMMUTABLE: Final = (
     types.BuiltinFunctionType,
     types.ModuleType,
 )
+_FIELDS: Any = vars(types.ModuleType)["__dict__"].__get__
 IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
 
 
@@ -52,9 +57,12 @@ class Recorder:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
-        self._cells: list[ExecutedCell] = list(_earlier_cells(shell))
-        self._started: tuple[str, float] | None = None
-        self._directory: str | None = None
+        self._cells = _known.setdefault(shell, [])
+        known = {(cell.count, cell.source): cell for cell in self._cells}  # seen before %reload_ext
+        self._cells[:] = [known.get((cell.count, cell.source), cell) for cell in _earlier_cells(shell)]
+        self._chance: str | None = None
+        self._begun: list[_Begun] = []
+        """Cells that run, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
 
@@ -68,18 +76,17 @@ class Recorder:
         return tuple(cell for cell in self._cells if before is None or cell.count < before)
 
     def _before(self, info: ExecutionInfo) -> None:
-        self._started = (info.raw_cell or "", time.perf_counter())
-        self._directory = _current_directory()
+        chance = _chance(self._begun[-1].chance if self._begun else self._chance)
+        self._begun.append(_Begun(info.raw_cell or "", time.perf_counter(), _current_directory(), chance))
+        self._chance = chance
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
+        begun = self._began(info.raw_cell or "") if info is not None else None
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
             return  # a front end that asks behind the user's back, about completions or variables
-        if self._started is None and self._cells and self._cells[-1].count == count:
+        if begun is None and self._cells and self._cells[-1].count == count:
             self._cells.pop()  # the cell that loaded the extension: the history knew its beginning
-        duration = None
-        if self._started is not None and self._started[0] == info.raw_cell:
-            duration = time.perf_counter() - self._started[1]
         error = result.error_in_exec or result.error_before_exec
         self._cells.append(
             ExecutedCell(
@@ -87,11 +94,34 @@ class Recorder:
                 source=info.raw_cell,
                 raised=error is not None,
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
-                duration_s=duration,
+                duration_s=time.perf_counter() - begun.at_s if begun is not None else None,
                 cell_id=info.cell_id,
-                directory=self._directory if duration is not None else None,
+                directory=begun.directory if begun is not None else None,
+                chance=begun.chance if begun is not None else None,
             )
         )
+
+    def _began(self, source: str) -> _Begun | None:
+        """The beginning of a cell that has ended; None for the one that loaded the extension."""
+        while self._begun:
+            begun = self._begun.pop()
+            if begun.source == source:
+                return begun
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The beginning of a cell."""
+
+    source: str
+    at_s: float
+    directory: str | None
+    chance: str | None
+
+
+_known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()
+"""What ran in a shell, as far as this module saw it."""
 
 
 def facts_of(
@@ -122,7 +152,14 @@ def facts_of(
         files=_texts(files_run(cells), here),
         directory=str(here),
         started_in=shell.starting_dir,
+        chance=_chance(None),
     )
+
+
+def _chance(before: str | None) -> str:
+    """Where the random streams are, as text; the same object as before where nothing was drawn."""
+    found: str = importlib.import_module("jupyter_dlaas.learner.streams").written()
+    return before if before == found else found
 
 
 def _current_directory() -> str | None:
@@ -138,7 +175,8 @@ def own_modules(directory: Path) -> tuple[OwnModule, ...]:
     # Texts, not paths: there are thousands of modules, and paths take twenty times as long.
     below, prefix = f"{directory}{os.sep}", f"{sys.prefix}{os.sep}"
     for name, module in sorted(sys.modules.copy().items()):
-        file = fields_of(module).get("__file__")  # of its dict: asking a lazy module for it would import it
+        # Of its dict: asking a lazy module for it would import it.
+        file = (_FIELDS(module) if type(module) is types.ModuleType else fields_of(module)).get("__file__")
         if type(file) is not str or not file.endswith(".py") or name == "__main__":
             continue
         if not file.startswith(os.sep):
@@ -155,10 +193,19 @@ def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
     history = shell.history_manager
     if history is None:
         return
-    raised = getattr(history, "exceptions", {})
+    raised: Mapping[int, Any] = getattr(history, "exceptions", {})  # since IPython 9
     for count, source in enumerate(history.input_hist_raw):
         if count > 0 and source.strip():
-            yield ExecutedCell(count=count, source=source, raised=count in raised)
+            told = _told_line(count, raised[count]) if count in raised else None
+            line = _page_line(source, told) if told is not None else None
+            yield ExecutedCell(count=count, source=source, raised=count in raised, raised_line=line)
+
+
+def _told_line(count: int, error: Any) -> int | None:
+    """The line of a cell's own code in a traceback that IPython has kept as text."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.get("traceback", ())))
+    found = re.search(rf"In\[{count}\], line (\d+)|<timed exec>:(\d+)", text)
+    return int(found[1] or found[2]) if found is not None else None
 
 
 def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> int | None:
@@ -169,12 +216,15 @@ def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> 
         if frame.tb_frame.f_globals is shell.user_ns and frame.tb_frame.f_code.co_name == "<module>":
             at.append(frame.tb_lineno)
         frame = frame.tb_next
-    lines = clean_cell(source).lines
-    if not at or not lines:
+    if not at:
         return None
-    is_wrapped = source.lstrip().startswith("%%")
-    line = at[-1] if is_wrapped else at[0]  # under %%time the outer frame is the magic's own line
-    if not is_wrapped:  # IPython drops blank lines at the start
+    return _page_line(source, at[-1] if source.lstrip().startswith("%%") else at[0])  # the outer one is the magic's own
+
+
+def _page_line(source: str, line: int) -> int | None:
+    """The line of the raw cell that stands at a line of what ran of it."""
+    lines = clean_cell(source).lines
+    if lines and not source.lstrip().startswith("%%"):  # IPython drops blank lines at the start
         first = next(n for n, text in enumerate(lines_of(source), 1) if text.strip())
         lines = lines[lines.index(first) :] if first in lines else lines
     return lines[line - 1] if 0 < line <= len(lines) else None

@@ -168,24 +168,37 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
 
 
 def check_slow(
-    trace: Trace, found: Slice, cells: Sequence[ExecutedCell], goal: int, pushed: Sequence[str]
+    trace: Trace,
+    found: Slice,
+    cells: Sequence[ExecutedCell],
+    goal: int,
+    pushed: Sequence[str],
+    facts: KernelFacts | None,
 ) -> tuple[Problem, ...]:
     """Kept cells that took long here take long again in the job."""
     working = [i for i in sorted(found.kept) if i < goal and not trace.steps[i].is_definition]
-    counts = {trace.steps[i].statement.cell for i in working}
+    # What a cell took that also trained says nothing about the lines of it that the job runs.
+    trained = {trace.steps[t.index].statement.cell for t in found.trained if not t.is_kept}
+    counts = {trace.steps[i].statement.cell for i in working} - trained
     slow = [(c.duration_s, c.count) for c in cells if c.count in counts and c.duration_s is not None]
     total = sum(duration for duration, _ in slow)
     if total <= SLOW_S:
         return ()
     duration, count = max(slow)
     steps = [trace.steps[i] for i in working if trace.steps[i].statement.cell == count]
-    needed = {name for i in found.kept if i >= goal for name in trace.steps[i].flow.reads}
-    bound = [name for step in steps for name in sorted(step.flow.binds)]
+    needed = {name for i in found.kept if trace.steps[i].statement.cell != count for name in trace.steps[i].flow.reads}
+    bound = [name for step in steps for name in sorted(step.flow.binds) if _may_go(name, facts)]
     ends = [name for name in bound if name in needed] or bound[-1:]
     offer = f" --push {','.join(dict.fromkeys([*pushed, *ends]))} sends what it made." if ends else ""
     label = steps[0].statement.label
     text = f"The cells that the job runs again took {total:.0f} s here, most of it {label} ({duration:.0f} s).{offer}"
     return (Problem("slow_prelude", text, label, steps[0].statement.line, tuple(dict.fromkeys(ends))),)
+
+
+def _may_go(name: str, facts: KernelFacts | None) -> bool:
+    """Is it worth while, and possible, to send the value?"""
+    fact = facts.names.get(name) if facts is not None else None
+    return fact is None or not (fact.is_callable or fact.cannot_travel or fact.literal is not None)
 
 
 def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
@@ -271,7 +284,7 @@ def _with_guards(step: Step, node: ast.AST, *, is_guarded: bool) -> Iterator[_Pl
     yield _Place(node, step.statement.label, _page_line(step, node), is_guarded)
     for child in ast.iter_child_nodes(node):
         guarded = is_guarded
-        if isinstance(node, ast.If) and child in node.body and _is_guard(node.test):
+        if isinstance(node, ast.If) and child is not node.test and _is_guard(node.test):
             guarded = True
         yield from _with_guards(step, child, is_guarded=guarded)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -13,14 +14,13 @@ from textwrap import dedent
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dlaas.notebook import submitting
 from jupyter_dlaas.notebook.effects import words
-from jupyter_dlaas.notebook.magics import _loaded
+from jupyter_dlaas.notebook.magics import _loaded, _parser
 from jupyter_dlaas.notebook.options import parse
 from jupyter_dlaas.protocol import MIME
 from tests.notebook_e2e.rooms import Kernel, Pool, until
@@ -238,7 +238,7 @@ def spied(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             "number": int.__new__(spying(calls, int)),
             "array": np.ndarray.__new__(spying(calls, np.ndarray, leave=("__array_finalize__",)), (2, 2)),
             "net": object.__new__(spying(calls, torch.nn.Module)),
-            "frame": object.__new__(spying(calls, pd.DataFrame)),
+            "frame": object.__new__(spying(calls, importlib.import_module("pandas").DataFrame)),
             "function": lambda: None,
             "lazy": lazy,
             "odd": odd,
@@ -258,7 +258,7 @@ CELL = "import never\nfrom never import that\nprint(" + NAMES.replace(" ", ", ")
 
 def captured(one: InteractiveShell, line: str, cell: str) -> Any:
     magics = _loaded[one]
-    asked = parse(magics.train.parser, line)  # type: ignore[attr-defined]  # IPython's decorator puts it there
+    asked = parse(_parser(magics.train), line)
     return submitting.capture_cell(one, magics.recorder.cells(), submitting.Cell(cell, 99), asked, {})
 
 
