@@ -101,6 +101,32 @@ export class Client {
     return (await this.send('GET', `jobs/${encodeURIComponent(id)}/report`)).text();
   }
 
+  /** Files that the job kept for the page to draw. */
+  async pictures(id: string): Promise<{ name: string; load(): Promise<Blob | null> }[]> {
+    type Answer = { artifacts: { path: string }[] };
+    const base = `jobs/${encodeURIComponent(id)}/artifacts`;
+    const { artifacts } = await this.json<Answer>('GET', base);
+    return artifacts.flatMap(({ path }) => {
+      const found = /^output\/(.+\.(png|jpg|svg))$/.exec(path);
+      if (!found) {
+        return [];
+      }
+      const type = { png: 'image/png', jpg: 'image/jpeg', svg: 'image/svg+xml' }[found[2]];
+      const load = async (): Promise<Blob | null> => {
+        try {
+          const answer = await this.send(
+            'GET',
+            `${base}/${path.split('/').map(encodeURIComponent).join('/')}`
+          );
+          return new Blob([await answer.arrayBuffer()], { type });
+        } catch {
+          return null; // deleted meanwhile, or the server is away: the next look may find it
+        }
+      };
+      return [{ name: found[1], load }];
+    });
+  }
+
   train_notebook(body: INotebookSubmit): Promise<IJobView> {
     return this.json('POST', 'notebook', { ...body, key: random_key() });
   }
