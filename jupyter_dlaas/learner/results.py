@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import sys
@@ -43,12 +44,22 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
 
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
+    value = _without_model(value)
     torch = sys.modules.get("torch")
     if torch is None or is_plain(value):
         return _PICKLE + pickle.dumps(value, protocol=5)
     file = io.BytesIO()
     torch.save(_to_cpu(value, torch), file)
     return _TORCH + file.getvalue()
+
+
+def _without_model(value: Any) -> Any:
+    """A Keras History holds its whole model, which may not load again; asked for are its numbers."""
+    kind = type(value)
+    if kind.__name__ == "History" and kind.__module__.startswith("keras."):
+        value = copy.copy(value)
+        value._model = None
+    return value
 
 
 def _to_cpu(value: Any, torch: Any) -> Any:
