@@ -13,7 +13,7 @@ import pickle
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,10 @@ from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
 from jupyter_dlaas.runtime.manifests import FOLDER, MANIFEST, STATE, Manifest, Range, manifests, to_bytes
 
-__all__ = ["KEPT", "load", "save"]
+__all__ = ["KEPT", "load", "load_end", "save", "save_end"]
 
 KEPT: Final = 2
+_SUM: Final = hashlib.sha256().digest_size
 
 
 def save(
@@ -35,16 +36,24 @@ def save(
     learners: int,
     trained: Sequence[Range],
     left_out: Sequence[str] = (),
+    add: Callable[[Path], dict[str, Any]] | None = None,
 ) -> Manifest:
-    """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it."""
+    """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it.
+
+    `add` gives what a framework's own loop keeps, and may put files into the folder that it is given.
+    """
     began_s = time.monotonic()
     folder = job_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data = _to_bytes(content | {"position": position})
     part = folder / f".part-{os.getpid()}"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
     try:
+        size = 0
+        if add is not None:
+            content = content | {"call": add(part)}
+            content["files"], size = _seal(part)
+        data = _to_bytes(content | {"position": position})
         write_whole(part / STATE, data, sync=True)
         manifest = Manifest(
             step=position.step,
@@ -52,7 +61,7 @@ def save(
             generation=generation,
             at_s=time.time(),
             seconds=round(time.monotonic() - began_s, 6),
-            bytes=len(data),
+            bytes=len(data) + size,
             sha256=hashlib.sha256(data).hexdigest(),
             learners=learners,
             trained=tuple(trained),
@@ -89,11 +98,59 @@ def load(job_dir: Path, *, may_tidy: bool) -> tuple[Manifest, dict[str, Any]] | 
             data = b""
         if hashlib.sha256(data).hexdigest() == manifest.sha256:
             content: dict[str, Any] = _from_bytes(data)
-            return manifest, content
+            if all(_sum_of(folder / name) == known for name, known in content.get("files", {}).items()):
+                return manifest, content | {"folder": folder}
         print(f"[the checkpoint of step {manifest.step} is damaged; the one before it is used]", flush=True)
         if may_tidy:
             folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
     return None
+
+
+def _seal(folder: Path) -> tuple[dict[str, str], int]:
+    """Bring the files below a folder through to the disk; their checksums by name, and how many bytes they are."""
+    sums, size = {}, 0
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+            continue
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+            size += file.tell()
+    return sums, size
+
+
+def _sum_of(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def save_end(job_dir: Path, call: int, content: dict[str, Any]) -> None:
+    """Keep how the `call`-th training of a framework ended, for as long as the job lives. Raises OSError."""
+    folder = job_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data = _to_bytes(content)
+    write_whole(_end_path(job_dir, call), hashlib.sha256(data).digest() + data, sync=True)
+
+
+def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
+    """What `save_end` kept; None when there is nothing, or it is damaged: then that training is made again."""
+    try:
+        data = _end_path(job_dir, call).read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(data[_SUM:]).digest() != data[:_SUM]:
+        print(f"[how training {call + 1} of this program ended is damaged; it is made again]", flush=True)
+        return None
+    content: dict[str, Any] = _from_bytes(data[_SUM:])
+    return content
+
+
+def _end_path(job_dir: Path, call: int) -> Path:
+    return job_dir / FOLDER / f"end-{call:06}.bin"
 
 
 def _to_bytes(content: dict[str, Any]) -> bytes:

@@ -32,6 +32,8 @@ class Boundaries:
         self.wants_checkpoint = False
         self.is_stopping = False
         """A stop was asked for; read without the lock."""
+        self.is_between = False
+        """The program is between two trainings of a framework, with nothing to save: it may be stopped anywhere."""
         if control is not None:
             control.on_message = self._told
             control.on_orphaned = self._orphaned
@@ -52,6 +54,14 @@ class Boundaries:
                 return False
             self._passed = passed + 1
             return True
+
+    def between(self) -> None:
+        """A framework's training is through, and kept: nobody needs to wait for the next boundary."""
+        self.is_between = True
+        with self._changed:
+            is_told = self._stop_at is not None
+        if is_told:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     # -- in the control thread
 
@@ -77,6 +87,8 @@ class Boundaries:
             self._stop_at = at
             self.is_stopping = True
             self._changed.notify_all()
+        if self.is_between:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _orphaned(self) -> None:
         """Nobody guards this job: stop at the very next boundary; rank 0's checkpoint does not need the others."""

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from jupyter_dlaas.learner import notebookisms, prelude, seeds, watching
+from jupyter_dlaas.learner import autolog, notebookisms, prelude, seeds, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -105,6 +105,8 @@ def _prepare(context: Context) -> None:
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
         context.at_end.append(notebookisms.install(lambda: context.output_dir, keeps=context.rank == 0))
+    if spec.autolog:
+        autolog.install()
     watching.watch(context)
 
 

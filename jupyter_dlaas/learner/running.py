@@ -284,14 +284,15 @@ class Run:
         if self._resume is None:
             if self.rank:
                 seed_all(derive(self._seed, self._step, self.rank))
-        else:
+        elif self._restored is not None and "call" not in self._restored:
+            # (Taken inside a framework's own loop: what comes before that runs with its own values once more.)
             self._put_back_objects()
             self._put_back_values()
         self._boundaries.begin()
         self._saved_s = time.monotonic()
         context.control.state(step=self._step, at_s=time.time())
 
-    def _boundary(self, position: Position) -> None:
+    def _boundary(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
         """Between two steps: nothing is half done. Leave here, or write a checkpoint, if it is time."""
         context = self._context
         self._is_looping = True
@@ -300,14 +301,14 @@ class Run:
             for hook in self._hooks:
                 hook()
             if self.rank == 0 and (self._trained or self._resume is None):
-                self._save(position)
+                self._save(position, add)
             raise Leave("told")
         if self.rank or (context is None and not self._wants_checkpoint):
             return
         every_s = context.spec.checkpoint_every_s if context else 0.0
         is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s
         if (is_time or self._wants_checkpoint or self._boundaries.wants_checkpoint) and self._resume is None:
-            self._save(position)
+            self._save(position, add)
 
     def _reach(self) -> None:
         """The place where a checkpoint was taken: from here on all is as it was then."""
@@ -335,7 +336,7 @@ class Run:
         elif self.rank == 0:
             self._save(Position(epoch=self._epoch, step=self._step))
 
-    def _save(self, position: Position) -> None:
+    def _save(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
         context = self._context
         self._wants_checkpoint = self._boundaries.wants_checkpoint = False
         script = context.script if context else {}
@@ -356,6 +357,7 @@ class Run:
                 learners=self.world_size,
                 trained=self._trained,
                 left_out=left_out,
+                add=add,
             )
         except OSError as error:
             print(f"[no checkpoint at step {self._step}: {error}]", file=sys.stderr, flush=True)

@@ -6,20 +6,21 @@ numbers per learner (see `running`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib.abc
-import importlib.machinery
 import random
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Final
+
+from jupyter_dlaas.learner import imports
 
 __all__ = ["derive", "seed_all", "seed_of"]
 
-_SEEDERS: Final[dict[str, Callable[[ModuleType, int], object]]] = {
-    "numpy.random": lambda module, seed: module.seed(seed % 2**32),
-    "torch": lambda module, seed: module.manual_seed(seed),
+_SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {
+    "numpy.random": lambda seed, module: module.seed(seed % 2**32),
+    "torch": lambda seed, module: module.manual_seed(seed),
+    "tensorflow": lambda seed, module: module.random.set_seed(seed % 2**32),
 }
 
 
@@ -35,40 +36,8 @@ def derive(*parts: object) -> int:
 
 
 def seed_all(seed: int, *, later: bool = False) -> None:
-    """Seed Python, NumPy and torch as far as they are loaded; `later`: the others as soon as they are."""
+    """Seed Python, NumPy, torch and TensorFlow as far as they are loaded; `later`: the others as soon as they are."""
     random.seed(seed)
-    missing = {}
     for name, seeder in _SEEDERS.items():
-        module = sys.modules.get(name)
-        if module is not None:
-            seeder(module, seed)
-        else:
-            missing[name] = seeder
-    if later and missing:
-        sys.meta_path.insert(0, _Seeding(missing, seed))
-
-
-class _Seeding(importlib.abc.MetaPathFinder):
-    """Lets others find a module and seeds it once it is loaded."""
-
-    def __init__(self, missing: dict[str, Callable[[ModuleType, int], object]], seed: int) -> None:
-        self._missing = missing
-        self._seed = seed
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        seeder = self._missing.pop(fullname, None)
-        if seeder is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            run = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                seeder(module, self._seed)
-
-            loader.exec_module = exec_module
-        return spec
+        if later or name in sys.modules:
+            imports.after(name, functools.partial(seeder, seed))

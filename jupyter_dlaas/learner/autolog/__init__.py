@@ -1,0 +1,43 @@
+"""Curves, progress, halt and resume without a changed line: hooks that wait for a framework to be imported.
+
+Nothing is loaded for programs that use none. What breaks on a version of a framework that we do not know is told in
+the log, and the training goes on without us.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, Final
+
+from jupyter_dlaas.learner import imports
+
+__all__ = ["install"]
+
+_HOOKS: Final = {
+    "keras": "keras",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "pytorch_lightning.trainer.trainer": "lightning",
+    "transformers.trainer": "huggingface",
+    "fastai.learner": "fastai",
+    "xgboost.training": "boosting",
+    "lightgbm.engine": "boosting",
+    "sklearn.base": "sklearn",
+}
+"""Module that is waited for -> the part of ours that hooks into it."""
+
+
+def install() -> None:
+    """Wait for the frameworks that we know."""
+    for name, part in _HOOKS.items():
+        imports.after(name, functools.partial(_hook, part))
+
+
+def _hook(part: str, module: Any) -> None:
+    from jupyter_dlaas.learner.autolog.calls import tell
+
+    try:
+        importlib.import_module(f"jupyter_dlaas.learner.autolog.{part}").hook(module)
+    except Exception as error:  # noqa: BLE001 - an unknown version may lack anything; the program must not suffer
+        version = getattr(module, "__version__", "")
+        tell(f"no curves from {module.__name__} {version}: {type(error).__name__}: {error}; log with run.log")

@@ -1,0 +1,250 @@
+"""The calls of frameworks' own training loops (`model.fit`, `trainer.train`), counted over one program.
+
+Position = (call, epoch, batch). A call that is asked to halt keeps its state in the job's checkpoint; after a restart
+the program runs anew from its first line, calls that were through are not trained again, and the one that was under
+way goes on. Calls so short that storing them would cost more than they do are trained again on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner import checkpoints, streams
+from jupyter_dlaas.learner.context import Context, current
+from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.recording import leading, record_metrics, record_progress
+from jupyter_dlaas.learner.running import Run, run_of
+
+__all__ = ["Call", "KeptCall", "keeping", "tell", "watching"]
+
+WORTH_S: Final = 0.2
+"""Shorter calls are not stored when they end: a restart trains them again."""
+_POINT_S: Final = 0.05
+"""Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+_LOOPS: Final = (".epochs(", ".batches(")
+
+
+def tell(what: str) -> None:
+    """A line in the job's log, once."""
+    if what not in _told:
+        _told.add(what)
+        print(f"[{what}]", file=sys.stderr, flush=True)
+
+
+_told: Final[set[str]] = set()
+
+
+class Call:
+    """One call, as far as it is watched: curves and progress."""
+
+    def __init__(self) -> None:
+        self.epochs: int | None = None
+        self.steps: int | None = None
+        self._point_s = 0.0
+
+    def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
+        """How many epochs this call trains, and of how many batches each, or in all."""
+        self.epochs, self.steps = epochs, steps or (epochs * per_epoch if epochs and per_epoch else None)
+
+    def at(self, epoch: int, step: int) -> None:
+        """So many epochs and so many batches of this call are done."""
+        record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
+
+    def log(self, values: Mapping[str, Any], *, epoch: int | None = None, step: int | None = None) -> None:
+        """Points of curves. Without a step: where this call is."""
+        record_metrics(values, epoch=epoch, step=step)
+
+    def is_time_for_point(self) -> bool:
+        """True when a batch's numbers may be looked at again."""
+        now = time.monotonic()
+        if now - self._point_s < _POINT_S:
+            return False
+        self._point_s = now
+        return True
+
+
+class KeptCall(Call):
+    """One call that halts at a batch, and goes on there after a restart."""
+
+    def __init__(self, run: Run, job_dir: Path, number: int, framework: str, epochs_before: int) -> None:
+        super().__init__()
+        self.job_dir = job_dir
+        self.state: Any = None
+        """Where to go on; None: at the beginning, or `end` is not None."""
+        self.folder: Path | None = None
+        """The files that belong to `state`."""
+        self.end: Any = None
+        """How this call ended when it was made before: it must not be trained again."""
+        self.save: Callable[[Path], Any] | None = None
+        """Gives the state at a boundary; what is better written as files goes into the folder."""
+        self._run, self.number, self._framework = run, number, framework
+        self._epochs_before = epochs_before
+        self._began_s = time.monotonic()
+        self._is_over = False
+        restored = run._restored if run._resume is not None else None
+        found = restored["call"] if restored is not None else None
+        self._is_target = found is not None and found["number"] == number
+        if found is None:
+            self._first_step = run._step
+        elif number < found["number"] or (self._is_target and found["is_over"]):
+            self.end = checkpoints.load_end(self.job_dir, number)
+        else:
+            if found["framework"] != framework:
+                raise RuntimeError(f"the checkpoint was taken in {found['framework']}, now {framework} trains")
+            self.state, self.folder = found["state"], restored["folder"] if restored is not None else None
+        if found is not None:
+            self._epochs_before, self._first_step = found["epochs_before"], found["first_step"]
+
+    @property
+    def is_replayed(self) -> bool:
+        """True while this call only repeats what was before the checkpoint: nothing of it counts."""
+        return self._run._resume is not None
+
+    def at(self, epoch: int, step: int) -> None:
+        run = self._run
+        if not self.is_replayed:
+            epochs = self._epochs_before + self.epochs if self.epochs else None
+            steps = self._first_step + self.steps if self.steps else None
+            run._epoch = self._epochs_before + epoch
+            run._meter.show(run._epoch, epochs, run._step, steps, None)
+
+    def boundary(self, epoch: int, index: int) -> None:
+        """Before batch `index` of an epoch: leave here, or write a checkpoint, if it is time."""
+        run = self._run
+        position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
+        run._boundary(position, self._content)
+
+    def step(self, epoch: int, index: int) -> None:
+        """Batch `index` of an epoch begins."""
+        if not self.is_replayed:
+            self._run._epoch = self._epochs_before + epoch
+            self._run._count()
+            self.at(epoch, index)
+
+    def reach(self) -> None:
+        """Everything is as it was at the checkpoint: from here on it counts."""
+        if self.is_replayed:
+            self._run._reach()
+
+    def close(self, end: Callable[[], Any], epochs: int) -> None:
+        """The call is through, after so many epochs. `end` gives what a program that is run again finds of it."""
+        run = self._run
+        if self.end is not None:
+            streams.put_back(self.end["streams"])
+        is_new = not self.is_replayed
+        if self._is_target:
+            self.reach()
+        if self.end is None and is_new:
+            after = self._epochs_before + epochs
+            self._epochs_before, self._is_over = after, True
+            run._epoch = after - 1
+            run._meter.show(after, after, run._step, None, 1.0)
+            position = Position(epoch=after, call=self.number + 1, step=run._step)
+            if time.monotonic() - self._began_s >= WORTH_S and self._store_end(end):
+                run._save(position, self._content)
+            if run._boundaries.is_stopping:
+                run._boundary(position, self._content)
+
+    @property
+    def epochs_after(self) -> int:
+        return self._epochs_before
+
+    def _store_end(self, end: Callable[[], Any]) -> bool:
+        try:
+            checkpoints.save_end(self.job_dir, self.number, {"end": end(), "streams": streams.snapshot()})
+        except Exception as error:  # noqa: BLE001 - any framework may refuse in any way; the training itself is whole
+            tell(f"how this training ended could not be stored ({type(error).__name__}: {error})")
+            return False
+        return True
+
+    def _content(self, folder: Path) -> dict[str, Any]:
+        """What a checkpoint keeps of this call. Raises OSError, which costs the checkpoint and nothing else."""
+        try:
+            state = self.save(folder) if self.save is not None and not self._is_over else None
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self._framework} gave no state: {type(error).__name__}: {error}") from error
+        return {
+            "number": self.number,
+            "framework": self._framework,
+            "is_over": self._is_over,
+            "epochs_before": self._epochs_before,
+            "first_step": self._first_step if not self._is_over else self._run._step,
+            "state": state,
+        }
+
+
+class _Program:
+    """What this program has called so far."""
+
+    calls = 0
+    epochs = 0
+    is_inside = False
+
+
+def _outermost() -> Context | None:
+    """The job, if this call is one to look at: in the main thread, and not made by another framework's training."""
+    if _Program.is_inside or threading.current_thread() is not threading.main_thread():
+        return None
+    return current()
+
+
+@contextmanager
+def watching() -> Iterator[Call | None]:
+    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone."""
+    if _outermost() is None:
+        yield None
+        return
+    with _inside():
+        yield Call()
+
+
+@contextmanager
+def keeping(framework: str) -> Iterator[Call | KeptCall | None]:
+    """A call that can halt and go on, where this job lets it; None: leave it alone."""
+    context = _outermost()
+    if context is None:
+        yield None
+        return
+    with _inside():
+        if context.world_size > 1 or _has_own_loop(context):
+            yield Call()
+            return
+        run = run_of(context)
+        context.control.state(uses_run=True)
+        run._begin()
+        if run._restored is not None and "call" not in run._restored:
+            run._reach()
+        run._boundaries.is_between = False
+        was_looping, run._is_looping = run._is_looping, True
+        call = KeptCall(run, context.job_dir, _Program.calls, framework, _Program.epochs)
+        _Program.calls += 1
+        try:
+            yield call
+        finally:
+            run._is_looping = was_looping
+            _Program.epochs = call.epochs_after
+        run._boundaries.between()
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    _Program.is_inside = True
+    try:
+        with leading():
+            yield
+    finally:
+        _Program.is_inside = False
+
+
+def _has_own_loop(context: Context) -> bool:
+    """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
+    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+    return "jupyter_dlaas" in text and any(loop in text for loop in _LOOPS)

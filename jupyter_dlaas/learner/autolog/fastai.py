@@ -1,0 +1,68 @@
+"""fastai: `Learner.fit`, which fit_one_cycle, fine_tune and the others call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from jupyter_dlaas.learner.autolog.calls import Call, watching
+from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+
+__all__ = ["hook"]
+
+
+def hook(module: Any) -> None:
+    """Put ourselves around Learner.fit."""
+    learner_class = module.Learner
+    original = learner_class.fit
+    watch_class = made_of(_Watch, module.Callback)
+
+    @functools.wraps(original)
+    def fit(self: Any, n_epoch: int, *args: Any, **kwargs: Any) -> Any:
+        with watching() as call:
+            if call is None or not hasattr(self, "recorder") or _only_tries(kwargs.get("cbs")):
+                return original(self, n_epoch, *args, **kwargs)
+            with self.added_cbs(watch_class(call)):
+                return original(self, n_epoch, *args, **kwargs)
+
+    learner_class.fit = fit
+
+
+def _only_tries(given: Any) -> bool:
+    """lr_find fits to look at losses at all rates, and takes it back."""
+    some = given if isinstance(given, list | tuple) else [given]
+    return any(type(one).__name__ == "LRFinder" for one in some)
+
+
+class _Watch:
+    """The callback; its names must not be those of a learner's attributes."""
+
+    order = 60
+    """After the Recorder, whose numbers these are."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.watched = call
+        self.batches_done = 0
+
+    @guarded
+    def before_fit(self) -> None:
+        learn = self.learn  # type: ignore[attr-defined]  # fastai's own
+        self.watched.expect(int(learn.n_epoch), per_epoch=len(learn.dls.train))
+
+    @guarded
+    def after_batch(self) -> None:
+        learn = self.learn  # type: ignore[attr-defined]
+        if learn.training:
+            self.batches_done += 1
+            self.watched.at(int(learn.epoch), self.batches_done)
+            if self.watched.is_time_for_point():
+                self.watched.log({"batch_loss": learn.loss}, epoch=int(learn.epoch), step=self.batches_done)
+
+    @guarded
+    def after_epoch(self) -> None:
+        learn = self.learn  # type: ignore[attr-defined]
+        names = [name for name in learn.recorder.metric_names if name not in ("epoch", "time")]
+        found = dict(zip(names, learn.final_record, strict=False))
+        self.watched.log(found, epoch=int(learn.epoch), step=self.batches_done)
+        self.watched.at(int(learn.epoch) + 1, self.batches_done)

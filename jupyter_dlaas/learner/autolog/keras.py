@@ -1,0 +1,316 @@
+"""Keras: `Model.fit` on TensorFlow, torch and JAX, also as `tf.keras`. Halts at a batch.
+
+From a checkpoint come the variables of model, optimisers, metrics and seeds, the history and what the user's own
+callbacks hold. The order of samples is drawn again from the random streams as they were when the epoch began, and the
+batches of that epoch that were trained are drawn and dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner import streams, values
+from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.holding import flat, held
+
+__all__ = ["hook"]
+
+
+def hook(keras: Any) -> None:
+    """Put ourselves around Model.fit."""
+    original = keras.Model.fit
+    signature = inspect.signature(original)
+    _wrap_iterator(sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator)
+    watch_class = made_of(_Watch, keras.callbacks.Callback)
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with keeping("keras") as call:
+            if call is None:
+                return original(self, *args, **kwargs)
+            bound = signature.bind(self, *args, **kwargs)
+            watch = watch_class(call, self, bound.arguments)
+            if isinstance(call, KeptCall) and call.end is not None:
+                return _again(original, bound, call, watch)
+            if isinstance(call, KeptCall):
+                call.save = watch.state
+                if call.state is not None:
+                    bound.arguments["initial_epoch"] = call.state["epoch"]
+            with watch.among(bound.arguments):
+                history = original(*bound.args, **bound.kwargs)
+            if isinstance(call, KeptCall):
+                call.close(watch.end, watch.epoch + 1 - watch.first)
+            return history
+
+    keras.Model.fit = fit
+
+
+def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: KeptCall, watch: Any) -> Any:
+    """A call that was through before: build the model as it did, train nothing, and put its end back."""
+    end = call.end["end"]
+    nothing = {"epochs": 1, "initial_epoch": 0, "verbose": 0, "validation_data": None, "validation_split": 0.0}
+    bound.arguments.update(nothing, callbacks=[watch])
+    history = original(*bound.args, **bound.kwargs)
+    _put_back_variables(watch.fitted, end)
+    watch.put_back_talk(end)
+    for one in watch.users:
+        one.set_model(watch.fitted)
+        one.set_params(end["params"])
+    call.close(watch.end, end["epochs"])
+    return history
+
+
+class _Watch:
+    """The callback."""
+
+    async_safe = True
+    """Nothing but `on_train_batch_end` may come from another thread; so a user's asynchronous fit stays one."""
+
+    def __init__(self, call: Call, model: Any, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.call = call
+        self.fitted = model
+        given = arguments.get("callbacks")
+        self.users: list[Any] = list(getattr(given, "callbacks", None) or flat(given))
+        self.first = int(arguments.get("initial_epoch") or 0)
+        self.last = int(arguments.get("epochs", 1))
+        self.epoch, self.index, self.done = self.first, 0, 0
+        self.data = arguments.get("x")
+        self.params: dict[str, Any] = {}
+        self.streams: Any = None
+        """Where the random streams were when the call and when the epoch began."""
+        self.data_state: dict[str, Any] = {}
+
+    @contextmanager
+    def among(self, arguments: dict[str, Any]) -> Iterator[None]:
+        """Be one of the callbacks of this call; what the user gave stays as it is."""
+        given: Any = arguments.get("callbacks")
+        try:
+            if hasattr(given, "callbacks"):  # a CallbackList: taken as it is by fit
+                self.set_model(self.fitted)  # type: ignore[attr-defined]  # Keras' own
+                self.set_params(given.params)  # type: ignore[attr-defined]
+                given.callbacks.append(self)
+            else:
+                arguments["callbacks"] = [*self.users, self]
+            yield
+        finally:
+            _pending.clear()
+            if hasattr(given, "callbacks"):
+                given.callbacks.remove(self)
+
+    # -- what Keras calls
+
+    @guarded
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.call.expect(self.last - self.first, per_epoch=self.params.get("steps"))
+
+    @guarded
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch, self.index = epoch, 0
+        call = self.call
+        call.at(epoch - self.first, self.done)
+        if not isinstance(call, KeptCall):
+            return
+        _pending.append(self)
+        if (call.state is not None and call.is_replayed) or call.end is not None:
+            return
+        now = streams.snapshot()
+        self.streams = (self.streams[0] if self.streams is not None else now, now)
+        self.data_state = held(self.data) if hasattr(self.data, "on_epoch_end") else {}
+
+    @guarded
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.index = batch
+        if isinstance(self.call, KeptCall):
+            self.call.step(self.epoch - self.first, batch)
+        else:
+            self.call.at(self.epoch - self.first, self.done + batch)
+
+    @guarded
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.index = batch + 1
+        if logs and "loss" in logs and self.call.is_time_for_point():
+            self.call.log({"batch_loss": logs["loss"]}, step=self.done + self.index)
+
+    @guarded
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.done += self.index
+        if self.call.steps is None:
+            self.call.expect(self.last - self.first, per_epoch=self.index)
+        self.call.log(logs or {}, epoch=epoch - self.first, step=self.done)
+        self.call.at(epoch + 1 - self.first, self.done)
+
+    # -- what a checkpoint holds
+
+    def state(self, folder: Path) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "index": self.index,
+            "done": self.done,
+            "streams": self.streams,
+            "data": self.data_state,
+            **_variables(self.fitted),
+            **self._talk(),
+        }
+
+    def end(self) -> dict[str, Any]:
+        epochs = self.epoch + 1 - self.first
+        return {"epochs": epochs, "params": self.params, **_variables(self.fitted), **self._talk()}
+
+    def _talk(self) -> dict[str, Any]:
+        history = self.fitted.history
+        return {
+            "history": (history.history, history.epoch),
+            "callbacks": [held(one, but=("params",)) for one in self.users],
+            "stop_training": bool(self.fitted.stop_training),
+        }
+
+    def put_back_talk(self, kept: dict[str, Any]) -> None:
+        history = self.fitted.history
+        history.history, history.epoch = kept["history"]
+        self.fitted.stop_training = kept["stop_training"]
+        for one, own in zip(self.users, kept["callbacks"], strict=False):
+            values.put_back(vars(one), own)
+
+    # -- going on
+
+    def steps(self, iterator: Any, original: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        """The batches of an epoch, each before it is read."""
+        call = self.call
+        assert isinstance(call, KeptCall)
+        if call.end is not None:
+            _build(self.fitted, iterator)
+            return
+        if call.state is not None and call.is_replayed:
+            steps = self._left(call.state, iterator, original)
+            call.reach()
+        else:
+            steps = original(iterator)
+        # Where nobody knows how many batches there are, none may be left when the first epoch halts.
+        is_known = iterator.num_batches is not None
+        for step in steps:
+            if is_known:
+                self._pass(call, step[0])
+            yield step
+
+    @guarded
+    def _pass(self, call: KeptCall, index: int) -> None:
+        self.index = index
+        call.boundary(self.epoch - self.first, index)
+
+    def _left(self, kept: dict[str, Any], iterator: Any, original: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        """What was not trained of the epoch that was left. Everything is put back on the way."""
+        _build(self.fitted, iterator)
+        self.streams, self.data_state, self.done = kept["streams"], kept["data"], kept["done"]
+        streams.put_back(self.streams[0])
+        self._pass_epochs(iterator, original)
+        values.put_back(vars(self.data) if self.data_state else {}, self.data_state)
+        streams.put_back(self.streams[1])
+        _put_back_variables(self.fitted, kept)
+        self.put_back_talk(kept)
+        steps = original(iterator)
+        trained = 0
+        while trained < kept["index"]:
+            _, last, batches = next(steps)
+            for _ in range(last + 1 - trained):
+                next(batches)
+            trained = last + 1
+        return steps
+
+    def _pass_epochs(self, iterator: Any, original: Callable[[Any], Iterator[Any]]) -> None:
+        """Let the data go by as far as its order depends on how often it was read before, not on random streams."""
+        kind = type(iterator.data_adapter).__name__
+        reads_all = kind == "GeneratorDataAdapter" or bool(iterator.steps_per_epoch)
+        loader = getattr(iterator.data_adapter, "_dataloader", None)
+        own_order = getattr(getattr(loader, "sampler", None), "generator", None) is not None
+        is_tensorflow = type(iterator).__name__ == "TFEpochIterator" and kind == "ArrayDataAdapter"
+        if not (reads_all or own_order or is_tensorflow or kind == "TFDatasetAdapter"):
+            return
+        for _ in range(self.first, self.epoch):
+            for number, (first, last, batches) in enumerate(original(iterator)):
+                if reads_all or number == 0:
+                    for _ in range(last + 1 - first):
+                        next(batches, None)
+                elif iterator.num_batches is None:
+                    break
+
+
+_pending: Final[list[_Watch]] = []
+"""The watch whose call is about to read its first batch after a restart."""
+
+
+def _wrap_iterator(kind: Any) -> None:
+    original = kind._enumerate_iterator
+
+    @functools.wraps(original)
+    def enumerate_iterator(self: Any) -> Any:
+        return _pending.pop().steps(self, original) if _pending else original(self)
+
+    kind._enumerate_iterator = enumerate_iterator
+
+
+# -- variables ---------------------------------------------------------------------------------------------------------
+
+
+def _all_variables(model: Any) -> list[Any]:
+    found = {id(one): one for one in (*model.variables, *model.metrics_variables)}
+    state = sys.modules["keras.src.backend.common.global_state"]
+    generator = state.get_global_attribute("global_seed_generator")
+    if generator is not None:
+        found.setdefault(id(generator.state), generator.state)
+    return list(found.values())
+
+
+def _optimizers(model: Any) -> dict[str, Any]:
+    kind = sys.modules["keras"].optimizers.Optimizer
+    found = {name: one for name, one in sorted(vars(model).items()) if isinstance(one, kind)}
+    return {"optimizer": model.optimizer, **found} if isinstance(model.optimizer, kind) else found
+
+
+def _variables(model: Any) -> dict[str, Any]:
+    """All that training changes, as arrays."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    variables = _all_variables(model)
+    places = {id(one): place for place, one in enumerate(variables)}
+    optimizers = {
+        name: {
+            "of": [places[id(one)] for one in optimizer._trainable_variables],
+            "values": [one.numpy() for one in optimizer.variables],
+        }
+        for name, optimizer in _optimizers(model).items()
+        if optimizer.built
+    }
+    return {"variables": [one.numpy() for one in variables], "optimizers": optimizers}
+
+
+def _put_back_variables(model: Any, kept: dict[str, Any]) -> None:
+    variables = _all_variables(model)
+    _assign(variables, kept["variables"])
+    for name, optimizer in _optimizers(model).items():
+        if name in kept["optimizers"]:
+            held = kept["optimizers"][name]
+            if not optimizer.built:
+                optimizer.build([variables[place] for place in held["of"]])
+            _assign(optimizer.variables, held["values"])
+
+
+def _assign(variables: list[Any], arrays: list[Any]) -> None:
+    if [tuple(one.shape) for one in variables] != [array.shape for array in arrays]:
+        raise RuntimeError("the checkpoint is of another model: it has other variables than this program's")
+    for one, array in zip(variables, arrays, strict=True):
+        one.assign(array)
+
+
+def _build(model: Any, iterator: Any) -> None:
+    """TensorFlow builds when it traces the first step; what is put back needs variables before."""
+    parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
+    if not all(part.built for part in parts if hasattr(part, "built")) and hasattr(iterator, "_distributed_dataset"):
+        model._symbolic_build(data_batch=next(iter(iterator.data_adapter.get_tf_dataset())))

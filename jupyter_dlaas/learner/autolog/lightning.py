@@ -1,0 +1,375 @@
+"""Lightning: `Trainer.fit`, as `lightning.pytorch` and as `pytorch_lightning`. Halts at a batch.
+
+Lightning's own checkpoint holds weights, optimisers, schedulers, callbacks and loops. It begins the epoch's data anew
+and forgets what was summed up in it: so the order of samples is drawn again from the random streams as they were when
+the epoch began, the batches that were trained are drawn and dropped, and the sums come from us.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner import streams, values
+from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.holding import held
+
+__all__ = ["hook"]
+
+_FILE: Final = "lightning.ckpt"
+
+
+def hook(module: Any) -> None:
+    """Put ourselves around Trainer.fit."""
+    package = module.__name__.removesuffix(".trainer.trainer")
+    trainer_class = module.Trainer
+    original = trainer_class.fit
+    signature = inspect.signature(original)
+    _wrap_fetchers(sys.modules[f"{package}.loops.fetchers"])
+    watch_class = made_of(_Watch, sys.modules[f"{package}.callbacks"].Callback)
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with keeping("lightning") as call:
+            if call is None:
+                return original(self, *args, **kwargs)
+            bound = signature.bind(self, *args, **kwargs)
+            watch = watch_class(call, self, bound.arguments["model"])
+            if not isinstance(call, KeptCall):
+                with watch.among():
+                    return original(*bound.args, **bound.kwargs)
+            if call.end is not None:
+                return _again(original, bound, call, watch)
+            call.save = watch.state
+            if call.folder is not None:
+                _start_from(call.folder / _FILE, bound, call.state["folders"])
+            with watch.among():
+                result = original(*bound.args, **bound.kwargs)
+            call.close(watch.end, self.current_epoch - watch.first)
+            return result
+
+    trainer_class.fit = fit
+
+
+def _start_from(path: Path, bound: inspect.BoundArguments, folders: list[Any]) -> None:
+    """Let fit resume from a file. Its own callbacks write where they wrote, so that they know what they wrote."""
+    bound.arguments["ckpt_path"] = str(path)
+    if "weights_only" in bound.signature.parameters:
+        bound.arguments["weights_only"] = False  # the job's own file, verified
+    for one, folder in zip(bound.arguments["self"].checkpoint_callbacks, folders, strict=False):
+        if one.dirpath is None:
+            one.dirpath = folder
+
+
+def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: KeptCall, watch: Any) -> None:
+    """A call that was through before: set all up as it did, train nothing, and put its end back."""
+    trainer, end = watch.trainer, call.end["end"]
+    path = watch.temporary()
+    path.write_bytes(end["checkpoint"])
+    _start_from(path, bound, end["folders"])
+    trainer._run_stage = lambda: None
+    try:
+        original(*bound.args, **bound.kwargs)
+    finally:
+        del trainer._run_stage
+        path.unlink()
+    trainer.fit_loop.restarting = False
+    trainer.should_stop = end["should_stop"]
+    trainer._logger_connector._callback_metrics.update(end["metrics"])
+    watch.put_back_held(end)
+    call.close(watch.end, 0)
+
+
+class _Watch:
+    """The callback."""
+
+    def __init__(self, call: Call, trainer: Any, model: Any) -> None:
+        super().__init__()
+        self.call = call
+        self.trainer = trainer
+        self.module = model
+        self.first = int(trainer.current_epoch)
+        self.index = 0
+        self.known: set[str] = set()
+        """Metrics that were seen where they are made; others are logged in hooks that come after ours."""
+        self.late: set[str] = set()
+        self.streams: Any = None
+        self.generators: list[Any] = []
+
+    @contextmanager
+    def among(self) -> Iterator[None]:
+        """Be one of the trainer's callbacks during this call."""
+        self.trainer.callbacks.append(self)
+        _active.append(self)
+        try:
+            yield
+        finally:
+            _active.remove(self)
+            self.trainer.callbacks.remove(self)
+
+    # -- what Lightning calls
+
+    @guarded
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        epochs, batches = trainer.max_epochs, trainer.num_training_batches
+        per_epoch = int(batches) if batches != float("inf") else None
+        most = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
+        most = most * trainer.accumulate_grad_batches if most else None
+        left = epochs - self.first if epochs and epochs > 0 else None
+        if most and per_epoch and (left is None or most < left * per_epoch):
+            left = -(-most // per_epoch)
+        else:
+            most = None
+        self.call.expect(left, per_epoch=per_epoch, steps=most)
+
+    @guarded
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        self._log_late(trainer)
+        self.call.at(trainer.current_epoch - self.first, self._done(trainer))
+
+    @guarded
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        epoch = trainer.current_epoch - self.first
+        if isinstance(self.call, KeptCall):
+            self.call.step(epoch, batch_idx)
+        else:
+            self.call.at(epoch, self._done(trainer))
+
+    @guarded
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not self.call.is_time_for_point():
+            return
+        found = dict(trainer._logger_connector.metrics["log"])
+        self.known.update(found)
+        if isinstance(outputs, dict) and not any("loss" in name for name in found):
+            found["batch_loss"] = outputs.get("loss")
+        self._log(found, trainer)
+
+    @guarded
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self._log_epoch(trainer)
+
+    @guarded
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self._log_epoch(trainer)
+
+    @guarded
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self._log_late(trainer)
+
+    def _log_epoch(self, trainer: Any) -> None:
+        found = dict(trainer._logger_connector.metrics["callback"])
+        self.known.update(found)
+        self._log(found, trainer)
+
+    def _log_late(self, trainer: Any) -> None:
+        found = dict(trainer.callback_metrics)
+        self.late.update(set(found) - self.known)
+        self._log({name: found[name] for name in self.late if name in found}, trainer)
+
+    def _log(self, found: dict[str, Any], trainer: Any) -> None:
+        if found:
+            self.call.log(found, epoch=trainer.current_epoch - self.first, step=self._done(trainer))
+
+    def _done(self, trainer: Any) -> int:
+        return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
+
+    # -- what a checkpoint holds
+
+    def state(self, folder: Path) -> dict[str, Any]:
+        self.trainer.save_checkpoint(folder / _FILE, weights_only=False)
+        return {
+            "first": self.first,
+            "index": self.index,
+            "streams": self.streams,
+            "generators": self.generators,
+            "sums": _sums(self.trainer, self.module),
+            "stepped": self.trainer.fit_loop.epoch_loop._batches_that_stepped,
+            **self._kept(),
+        }
+
+    def end(self) -> dict[str, Any]:
+        path = self.temporary()
+        try:
+            self.trainer.save_checkpoint(path, weights_only=False)
+            checkpoint = path.read_bytes()
+        finally:
+            path.unlink(missing_ok=True)
+        return {"checkpoint": checkpoint, "should_stop": self.trainer.should_stop, **self._kept()}
+
+    def _kept(self) -> dict[str, Any]:
+        trainer = self.trainer
+        return {
+            "metrics": dict(trainer.callback_metrics),
+            "folders": [one.dirpath for one in trainer.checkpoint_callbacks],
+            "held": [_own(one) for one in self._holders()],
+        }
+
+    def _holders(self) -> list[Any]:
+        return [self.module, *(one for one in self.trainer.callbacks if one is not self)]
+
+    def put_back_held(self, kept: dict[str, Any]) -> None:
+        for one, own in zip(self._holders(), kept["held"], strict=False):
+            values.put_back(vars(one), own)
+
+    def temporary(self) -> Path:
+        assert isinstance(self.call, KeptCall)
+        return self.call.job_dir / f".lightning-{self.call.number}.ckpt"
+
+    # -- going on
+
+    def set_out(self, fetcher: Any, original: Callable[[Any], Any]) -> None:
+        """The training data are about to be read anew: note the random streams, or go where the checkpoint was."""
+        call = self.call
+        generators = list(_generators(fetcher.combined_loader))
+        if not isinstance(call, KeptCall) or call.state is None or not call.is_replayed:
+            self.streams = streams.snapshot()
+            self.generators = [one.get_state() for one in generators]
+            original(fetcher)
+            return
+        kept = call.state
+        self.first, self.streams, self.generators = kept["first"], kept["streams"], kept["generators"]
+        streams.put_back(self.streams)
+        for one, state in zip(generators, self.generators, strict=True):
+            one.set_state(state)
+        loaders = fetcher.combined_loader.flattened
+        for sampler in {id(one): one for loader in loaders for one in _samplers(loader)}.values():
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(self.trainer.fit_loop.epoch_progress.current.processed)
+        original(fetcher)
+        if not all(hasattr(loader, "load_state_dict") for loader in loaders):  # such go on by themselves
+            for _ in range(kept["index"]):
+                next(fetcher.iterator)
+
+    def before_batch(self) -> None:
+        """The next batch is about to be read."""
+        call = self.call
+        if isinstance(call, KeptCall):
+            self.index = int(self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+            if call.state is not None and call.is_replayed:
+                self._put_back(call.state)
+                call.reach()
+            if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
+                self._pass(call)
+
+    @guarded
+    def _pass(self, call: KeptCall) -> None:
+        call.boundary(self.trainer.current_epoch - self.first, self.index)
+
+    def _put_back(self, kept: dict[str, Any]) -> None:
+        trainer = self.trainer
+        trainer._logger_connector._callback_metrics.update(kept["metrics"])
+        trainer.fit_loop._restarting = False  # else schedulers that look at a metric miss this epoch
+        trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
+        _put_back_sums(trainer, self.module, kept["sums"])
+        self.put_back_held(kept)
+
+
+def _own(one: Any) -> dict[str, Any]:
+    """What the user put there: Lightning's own notes, by addresses of objects among others, have an underscore."""
+    return {name: value for name, value in held(one).items() if not name.startswith("_")}
+
+
+_active: Final[list[_Watch]] = []
+
+
+def _wrap_fetchers(module: Any) -> None:
+    begin = module._DataFetcher.__iter__
+    read = module._PrefetchDataFetcher.__next__
+
+    @functools.wraps(begin)
+    def iterate(self: Any) -> Any:
+        watch = _watch_of(self)
+        if watch is not None:
+            watch.set_out(self, begin)
+            return self
+        return begin(self)
+
+    @functools.wraps(read)
+    def fetch(self: Any) -> Any:
+        watch = _watch_of(self)
+        if watch is not None:
+            watch.before_batch()
+        return read(self)
+
+    module._DataFetcher.__iter__ = iterate
+    module._PrefetchDataFetcher.__next__ = fetch
+
+
+def _watch_of(fetcher: Any) -> _Watch | None:
+    """Whose training data are read; None: other data."""
+    return next((one for one in _active if one.trainer.fit_loop._data_fetcher is fetcher), None)
+
+
+def _samplers(loader: Any) -> Iterator[Any]:
+    for one in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if one is not None:
+            yield one
+            inner = getattr(one, "sampler", None)
+            if inner is not None:
+                yield inner
+
+
+def _generators(combined: Any) -> Iterator[Any]:
+    """Random streams of their own, by which loaders draw the order of samples."""
+    seen: set[int] = set()
+    for loader in combined.flattened:
+        for one in (loader, *_samplers(loader)):
+            generator = getattr(one, "generator", None)
+            if generator is not None and hasattr(generator, "get_state") and id(generator) not in seen:
+                seen.add(id(generator))
+                yield generator
+
+
+# -- what is summed up over an epoch -----------------------------------------------------------------------------------
+
+
+def _metrics_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """torchmetrics among the parts of a module."""
+    for name, one in module.named_modules():
+        if hasattr(one, "_defaults") and hasattr(one, "_update_count"):
+            yield name, one
+
+
+def _sum(metric: Any) -> tuple[dict[str, Any], int]:
+    return {name: getattr(metric, name) for name in metric._defaults}, metric._update_count
+
+
+def _put_back_sum(metric: Any, kept: tuple[dict[str, Any], int]) -> None:
+    for name, value in kept[0].items():
+        setattr(metric, name, value)
+    metric._update_count = kept[1]
+
+
+def _sums(trainer: Any, module: Any) -> dict[str, Any]:
+    logged = trainer.fit_loop.epoch_loop._results.items()
+    return {
+        "logged": {key: _sum(one) for key, one in logged if not one.has_reset},
+        "metrics": {name: _sum(one) for name, one in _metrics_of(module)},
+    }
+
+
+def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> None:
+    for name, one in _metrics_of(module):
+        if name in kept["metrics"]:
+            _put_back_sum(one, kept["metrics"][name])
+    results, logged = trainer.fit_loop.epoch_loop._results, kept["logged"]
+    update = results.update_metrics
+
+    def update_metrics(key: str, *args: Any) -> Any:
+        """What was logged before has its place again only when the program logs it for the first time."""
+        if key in logged:
+            _put_back_sum(results[key], logged.pop(key))
+        if not logged:
+            del results.update_metrics
+        return update(key, *args)
+
+    if logged:
+        results.update_metrics = update_metrics

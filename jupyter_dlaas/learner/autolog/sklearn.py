@@ -1,0 +1,134 @@
+"""scikit-learn: `partial_fit` loops, MLP epochs, stages of gradient boosting.
+
+What others print with `verbose` is found in the log, as any program's lines are.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from jupyter_dlaas.learner import imports
+from jupyter_dlaas.learner.autolog.calls import Call, tell, watching
+
+__all__ = ["hook"]
+
+
+def hook(base: Any) -> None:
+    """Put ourselves around the decorator that every fit and partial_fit goes through, and two loops."""
+    original = base._fit_context
+
+    @functools.wraps(original)
+    def fit_context(**options: Any) -> Any:
+        decorate = original(**options)
+        return lambda method: _partial(decorate(method)) if method.__name__ == "partial_fit" else decorate(method)
+
+    base._fit_context = fit_context
+    imports.after("sklearn.neural_network._multilayer_perceptron", _hook_perceptron)
+    imports.after("sklearn.ensemble._gb", _hook_boosting)
+
+
+def _quiet(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - a version that we do not know may lack anything
+        tell(f"no curves from scikit-learn: {type(error).__name__}: {error}; log with run.log")
+
+
+# -- partial_fit -------------------------------------------------------------------------------------------------------
+
+_calls: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+"""Estimator -> how often it was partly fitted."""
+
+
+def _partial(method: Any) -> Any:
+    @functools.wraps(method)
+    def partial_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with watching() as call:
+            result = method(self, *args, **kwargs)
+            if call is not None:
+                _quiet(lambda: _see_partial(self, call))
+            return result
+
+    return partial_fit
+
+
+def _see_partial(estimator: Any, call: Call) -> None:
+    done = _calls[estimator] = _calls.get(estimator, 0) + 1
+    bar = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if not getattr(bar, "_instances", None):  # a bar knows how many there will be
+        call.at(0, done)
+    loss = getattr(estimator, "loss_", None)
+    if loss is not None:
+        call.log({"loss": loss}, step=done)
+
+
+# -- loops inside fit --------------------------------------------------------------------------------------------------
+
+
+def _hook_perceptron(module: Any) -> None:
+    kind = module.BaseMultilayerPerceptron
+    fit, count = kind._fit, kind._update_no_improvement_count
+
+    @functools.wraps(fit)
+    def fit_watched(self: Any, X: Any, y: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 - scikit-learn's name
+        with watching() as call:
+            if call is not None:
+                _watched[id(self)] = call
+            try:
+                return fit(self, X, y, *args, **kwargs)
+            finally:
+                _watched.pop(id(self), None)
+
+    @functools.wraps(count)
+    def count_watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = count(self, *args, **kwargs)  # once an epoch, after the loss was noted
+        call = _watched.get(id(self))
+        if call is not None:
+            _quiet(lambda: _see_perceptron(self, call))
+        return result
+
+    kind._fit, kind._update_no_improvement_count = fit_watched, count_watched
+
+
+_watched: Final[dict[int, Call]] = {}
+
+
+def _see_perceptron(estimator: Any, call: Call) -> None:
+    done = len(estimator.loss_curve_)
+    call.expect(int(estimator.max_iter))
+    call.at(done, done)
+    found = {"loss": estimator.loss_curve_[-1]}
+    if getattr(estimator, "validation_scores_", None):
+        found["validation_score"] = estimator.validation_scores_[-1]
+    call.log(found, epoch=done - 1, step=done)
+
+
+def _hook_boosting(module: Any) -> None:
+    kind = module.BaseGradientBoosting
+    fit = kind._fit_stages
+
+    @functools.wraps(fit)
+    def fit_watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with watching() as call:
+            if call is None or "monitor" in kwargs or not args:
+                return fit(self, *args, **kwargs)
+            *others, monitor = args
+            return fit(self, *others, functools.partial(_stage, call, monitor), **kwargs)
+
+    kind._fit_stages = fit_watched
+
+
+def _stage(call: Call, monitor: Any, stage: int, estimator: Any, names: Any) -> bool:
+    """A monitor: after each stage; the user's own decides whether it is the last."""
+
+    def see() -> None:
+        call.expect(None, steps=int(estimator.n_estimators))
+        call.at(0, stage + 1)
+        call.log({"train_loss": estimator.train_score_[stage]}, step=stage + 1)
+
+    _quiet(see)
+    return bool(monitor(stage, estimator, names)) if monitor is not None else False
