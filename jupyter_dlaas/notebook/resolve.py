@@ -183,9 +183,11 @@ class _Solver:
             return True
         if fact is None:
             return _is_pylab(stars)
+        # what a library passes on counts, too: `from fastai.tabular.all import *` brings fastcore's `range_of`
+        own = {module.name.partition(".")[0] for module in self.facts.own_modules} | {"__main__"}
         modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]
         roots = {module.partition(".")[0] for module in modules}
-        return fact.module is None or fact.module.partition(".")[0] in roots | {"builtins"}
+        return fact.module is None or fact.module.partition(".")[0] not in own - roots
 
     # what is said
     def _say(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:

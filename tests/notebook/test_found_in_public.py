@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from tests.notebook.cases import job, prelude
+from jupyter_dlaas.notebook.records import NameFact
+from tests.notebook.cases import codes, facts, job, prelude
 
 
 def test_a_name_bound_anew_by_the_function_that_had_it_is_no_trouble() -> None:
     made = job("def x(a):\n    return a", "x = x([x, 1])", train="print(x)")
 
     assert prelude(made) == ["def x(a):", "    return a", "x = x([x, 1])"]
+
+
+def test_what_a_starred_library_passes_on_from_another_one_comes_by_the_star() -> None:
+    known = facts(range_of=NameFact(type_name="function", module="fastcore.basics", is_callable=True))
+    made = job("from fastai.tabular.all import *", "x = range_of([1])", facts=known)
+
+    assert prelude(made) == ["from fastai.tabular.all import *", "x = range_of([1])"]
+    assert codes(made) == []
+
+
+def test_a_function_of_the_notebook_does_not_come_by_a_star() -> None:
+    known = facts(own=NameFact(type_name="function", module="__main__", is_callable=True))
+    made = job("from library import *", train="own()", facts=known)
+
+    assert codes(made) == ["not_reproducible"]
