@@ -17,7 +17,14 @@ from typing import Any, Final
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Float, Unicode
 
-from dlaas_server.handlers import NotebookHandler, OpenApiHandler, RelayHandler, StreamHandler, UploadHandler
+from dlaas_server.handlers import (
+    CheckHandler,
+    NotebookHandler,
+    OpenApiHandler,
+    RelayHandler,
+    StreamHandler,
+    UploadHandler,
+)
 from dlaas_server.openapi import ROUTES, Door, Route
 from dlaas_server.relay import Broken, Link
 from jupyter_dlaas import doors
@@ -83,6 +90,8 @@ class DlaasExtension(ExtensionApp):
             return one.regex, StreamHandler, {"link": self.link}
         if one.operation == "describe":
             return one.regex, OpenApiHandler, given
+        if one.operation == "check_notebook":
+            return one.regex, CheckHandler, given
         if one.door is Door.JUPYTER:
             return one.regex, NotebookHandler, given
         return one.regex, UploadHandler if one.request is bytes else RelayHandler, given

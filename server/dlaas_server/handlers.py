@@ -18,7 +18,7 @@ from tornado import web
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, WebSocketHandler
 
-from dlaas_server.openapi import Door, NotebookSubmit, Route, describe
+from dlaas_server.openapi import Door, NotebookCheck, NotebookSubmit, Route, describe
 from dlaas_server.relay import PAUSES_S, Answer, Broken, Link
 from jupyter_dlaas.protocol import Refused, Unavailable
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, encode
@@ -68,6 +68,15 @@ class DlaasHandler(APIHandler):
         """Answer with an error in the form in which the engine would."""
         self.set_status(error.http_status)
         await self.finish(error.as_json())
+
+    def asked(self) -> Any:
+        """The request's body as JSON. Raises TooLarge or Invalid."""
+        if len(self.request.body) > BODY_BYTES_MAX:
+            raise TooLarge(f"body: larger than {BODY_BYTES_MAX >> 20} MiB")
+        try:
+            return json.loads(self.request.body)
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"body: is no JSON ({error})") from None
 
     def target(self) -> str:
         """Path and query of the request as the engine has them: without this server's base URL and token."""
@@ -277,6 +286,23 @@ class OpenApiHandler(DlaasHandler):
         await self.finish(describe(door=Door.JUPYTER, base=self.base_url))
 
 
+class CheckHandler(DlaasHandler):
+    """What `jupyter dlaas check` says of the posted cells. Reads text; nothing runs, and no engine is asked."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        from dlaas_server import looking  # loads the notebook side, which only this request needs
+
+        try:
+            asked = decode(NotebookCheck, self.asked())
+        except DlaasError as error:
+            await self.finish_error(error)
+            return
+        found = await asyncio.to_thread(looking.look, asked)
+        await self.finish(json.dumps(encode(found)))
+
+
 class NotebookHandler(DlaasHandler):
     """*Train this notebook*: builds train.py from the posted cells, then submits it like any other job."""
 
@@ -296,7 +322,7 @@ class NotebookHandler(DlaasHandler):
     async def _submit(self) -> Answer:
         from dlaas_server import notebooks  # loads IPython, which only this request needs
 
-        asked = self._asked()
+        asked = decode(NotebookSubmit, self.asked())
         spec = await self._kernel(asked.kernel_name)
         notebook = notebooks.Notebook(
             folder=notebooks.folder_of(getattr(self.contents_manager, "root_dir", None), asked.path),
@@ -307,15 +333,6 @@ class NotebookHandler(DlaasHandler):
         for sha256, path in (parcel.uploads or {}).items():
             await self._engine("PUT", f"/dlaas/blobs/{sha256}", await asyncio.to_thread(path.read_bytes))
         return await self._engine("POST", "/dlaas/jobs", json.dumps(encode(submit)).encode())
-
-    def _asked(self) -> NotebookSubmit:
-        if len(self.request.body) > BODY_BYTES_MAX:
-            raise TooLarge(f"body: larger than {BODY_BYTES_MAX >> 20} MiB")
-        try:
-            found = json.loads(self.request.body)
-        except (ValueError, RecursionError) as error:
-            raise Invalid(f"body: is no JSON ({error})") from None
-        return decode(NotebookSubmit, found)
 
     async def _kernel(self, name: str) -> Any:
         try:

@@ -88,6 +88,53 @@ class NotebookSubmit:
     learners: int | None = field(default=None, metadata=rule(least=1, most=100_000))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookCheck:
+    """A notebook's cells, to be looked at; one that shall not go has no text."""
+
+    path: str = field(metadata=rule(longest=4096))
+    cells: tuple[Cell, ...] = field(metadata=rule(longest=5000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidOfCell:
+    """What is wrong with a cell, or to be known: what, where, what to do."""
+
+    code: str
+    cell: int
+    """Counted from 1; 0 for the notebook as a whole."""
+    id: str | None
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedCell:
+    """A cell that trains, and what it would take along."""
+
+    cell: int
+    id: str | None
+    why: str
+    kept: int
+    """Statements of earlier cells."""
+    kept_cells: tuple[int, ...]
+    left_out: int
+    errors: tuple[SaidOfCell, ...]
+    warnings: tuple[SaidOfCell, ...]
+    type: str
+    """The line to put on top of the cell; "" while something is to fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookChecked:
+    """What `jupyter dlaas check` says of these cells."""
+
+    cells: tuple[CheckedCell, ...]
+    notes: tuple[SaidOfCell, ...]
+    error: str | None
+    """Why they cannot be read at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One parameter after the question mark."""
@@ -391,6 +438,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=NotebookSubmit,
         response=JobView,
         statuses=(201, 200, 400, 404, 409, 413, 422),
+        door=Door.JUPYTER,
+    ),
+    Route(
+        method="POST",
+        path="/dlaas/notebook/check",
+        operation="check_notebook",
+        says="What each training cell of a notebook would take along, and what is missing. Runs nothing.",
+        request=NotebookCheck,
+        response=NotebookChecked,
+        statuses=(200, 400, 413),
         door=Door.JUPYTER,
     ),
 )

@@ -171,3 +171,27 @@ def test_a_wrong_notebook_is_refused_with_a_code(
     got, said = post(server, **changes)
 
     assert (got, said["error"]["code"]) == (status, code)
+
+
+def test_the_server_says_what_each_training_cell_takes_along_and_what_is_missing(server: Server) -> None:
+    cells = [{"source": source, "id": f"id-{n}"} for n, source in enumerate(("x = 1", "", "model.fit(x)"), 1)]
+    body = json.dumps({"path": "digits.ipynb", "cells": cells}).encode()
+
+    status, _, said = ask(server, "dlaas/notebook/check", "POST", body=body)
+
+    found = json.loads(said)
+    assert (status, found["error"], found["notes"]) == (200, None, [])
+    (cell,) = found["cells"]
+    assert (cell["cell"], cell["id"], cell["why"], cell["kept_cells"]) == (3, "id-3", "calls `model.fit`", [1])
+    (error,) = cell["errors"]
+    assert (error["code"], error["id"], error["line"]) == ("undefined_name", "id-3", 1)
+    assert "reads `model`, which no cell above defines" in error["text"]
+    assert cell["type"] == ""
+
+
+def test_looking_at_a_notebook_runs_nothing(server: Server, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    body = json.dumps({"path": "a.ipynb", "cells": [{"source": f"open({str(mark)!r}, 'w')\nmodel.fit(1)"}]}).encode()
+
+    assert ask(server, "dlaas/notebook/check", "POST", body=body)[0] == 200
+    assert not mark.exists()

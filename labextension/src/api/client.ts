@@ -54,6 +54,34 @@ export interface INotebookSubmit {
   spec: { [field: string]: string | number | null };
 }
 
+/** Something that is wrong with a cell, or to be known. */
+export interface ISaidOfCell {
+  code: string;
+  cell: number;
+  id: string | null;
+  line: number;
+  text: string;
+}
+
+/** A cell that trains, and what it would take along. Cells are counted from 1. */
+export interface ICheckedCell {
+  cell: number;
+  id: string | null;
+  why: string;
+  kept: number;
+  kept_cells: number[];
+  left_out: number;
+  errors: ISaidOfCell[];
+  warnings: ISaidOfCell[];
+  type: string;
+}
+
+export interface INotebookChecked {
+  cells: ICheckedCell[];
+  notes: ISaidOfCell[];
+  error: string | null;
+}
+
 /** The REST half of the API. Every request of the page goes through here. */
 export class Client {
   constructor(private readonly server: IServer) {}
@@ -129,6 +157,11 @@ export class Client {
 
   train_notebook(body: INotebookSubmit): Promise<IJobView> {
     return this.json('POST', 'notebook', { ...body, key: random_key() });
+  }
+
+  /** What each training cell would take along, and what is missing. Nothing runs. */
+  check_notebook(path: string, cells: readonly ICellSource[]): Promise<INotebookChecked> {
+    return this.json('POST', 'notebook/check', { path, cells });
   }
 
   /** The stream's messages by long poll, for places where no WebSocket gets through. */

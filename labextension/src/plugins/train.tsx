@@ -13,10 +13,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
-import type { ICellSource } from '../api/client';
+import type { Client, ICellSource, INotebookChecked } from '../api/client';
 import type { IPoolView } from '../protocol';
 import { IJobs } from '../tokens';
-import { type ITrainForm, TrainForm, cells_to_send, first_form } from '../views/trainform';
+import { type ITrainForm, TrainForm, cells_to_check, cells_to_send, first_form } from '../views/trainform';
 import { trainingIcon } from './icon';
 import { CommandIDs } from './names';
 
@@ -38,14 +38,24 @@ function code_cells(panel: NotebookPanel): ICellSource[] {
     });
 }
 
+const CHECK_AFTER_MS = 300;
+
 class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
   constructor(
+    private readonly client: Client,
+    private readonly path: string,
     private readonly cells: readonly ICellSource[],
     private readonly pool: IPoolView | null,
     private form: ITrainForm
   ) {
     super();
     this.addClass('jp-dlaas-dialog');
+    void this.check();
+  }
+
+  override dispose(): void {
+    window.clearTimeout(this.timer);
+    super.dispose();
   }
 
   getValue(): ITrainForm {
@@ -58,13 +68,32 @@ class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
         cells={this.cells}
         pool={this.pool}
         form={this.form}
+        checked={this.checked}
         onChange={form => {
+          if (form.sent !== this.form.sent) {
+            window.clearTimeout(this.timer);
+            this.timer = window.setTimeout(() => void this.check(), CHECK_AFTER_MS);
+          }
           this.form = form;
           this.update();
         }}
       />
     );
   }
+
+  /** Ask what `check` says of the cells that go now. Without an answer the form works as before. */
+  private async check(): Promise<void> {
+    const { sent } = this.form;
+    const cells = cells_to_check(this.cells, this.form);
+    const checked = await this.client.check_notebook(this.path, cells).catch(() => null);
+    if (!this.isDisposed && sent === this.form.sent) {
+      this.checked = checked;
+      this.update();
+    }
+  }
+
+  private checked: INotebookChecked | null = null;
+  private timer: number | undefined;
 }
 
 class TrainButton implements DocumentRegistry.IWidgetExtension<NotebookPanel, INotebookModel> {
@@ -106,7 +135,7 @@ export const train: JupyterFrontEndPlugin<void> = {
       const cells = code_cells(panel);
       const path = panel.context.path;
       const pool = jobs.pool ?? (await jobs.client.pool().catch(() => null));
-      const body = new FormBody(cells, pool, first_form(cells, path, pool));
+      const body = new FormBody(jobs.client, path, cells, pool, first_form(cells, path, pool));
       const answer = await showDialog({
         title: trans.__('Train this notebook'),
         body,

@@ -1,9 +1,11 @@
 import * as React from 'react';
 
-import type { ICellSource } from '../api/client';
+import type { ICellSource, ICheckedCell, INotebookChecked, ISaidOfCell } from '../api/client';
 import type { IPoolView } from '../protocol';
 import * as format from './format';
+import { Icon } from './icons';
 import { Segments } from './log';
+import { Sentence } from './sections';
 
 export interface ITrainForm {
   name: string;
@@ -54,6 +56,66 @@ export function cells_to_send(cells: readonly ICellSource[], form: ITrainForm): 
   return cells.filter(c => form.sent.includes(c.id)).map(c => ({ ...c, tags: [] }));
 }
 
+/** The cells as `check` reads them: all of them, so that their numbers stay; those that stay behind are empty. */
+export function cells_to_check(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
+  return cells.map(c => ({ ...c, tags: [], source: form.sent.includes(c.id) ? c.source : '' }));
+}
+
+/** How many things stand against training these cells. */
+export function things_to_fix(checked: INotebookChecked | null): number {
+  return checked ? checked.cells.reduce((sum, cell) => sum + cell.errors.length, checked.error ? 1 : 0) : 0;
+}
+
+function taken_along(cell: ICheckedCell): string {
+  const from = cell.kept_cells.map(n => `[${n}]`);
+  const shown = from.length > 6 ? [...from.slice(0, 6), '…'] : from;
+  const kept =
+    cell.kept === 0
+      ? 'takes nothing along'
+      : `takes along ${cell.kept} statement${cell.kept > 1 ? 's' : ''} of ${shown.join(', ')}`;
+  return cell.left_out > 0 ? `${kept}; ${cell.left_out} are not needed` : kept;
+}
+
+/** What `check` says, at the cell of which it says it. */
+function Checked(props: { id: string; checked: INotebookChecked }): React.JSX.Element | null {
+  const { id, checked } = props;
+  const found = checked.cells.find(cell => cell.id === id);
+  const of_cell = (said: ISaidOfCell): boolean => said.id === id;
+  const errors = checked.cells.flatMap(cell => cell.errors).filter(of_cell);
+  const warnings = [...checked.cells.flatMap(cell => cell.warnings), ...checked.notes].filter(of_cell);
+  return (
+    <>
+      {found && (
+        <p className="jp-dlaas-checked">
+          <b>Trains:</b> <Sentence text={found.why} />; {taken_along(found)}.
+          {found.type && (
+            <>
+              {' '}
+              As a job of its own: <code>{found.type}</code>
+            </>
+          )}
+        </p>
+      )}
+      {errors.map((said, i) => (
+        <div key={`e${i}`} className="jp-dlaas-problem" role="alert" data-tone="bad">
+          <Icon name="fail" />
+          <div>
+            <Sentence text={said.text} />
+          </div>
+        </div>
+      ))}
+      {warnings.map((said, i) => (
+        <div key={`w${i}`} className="jp-dlaas-problem" data-tone="warn">
+          <Icon name="warn" />
+          <div>
+            <Sentence text={said.text} />
+          </div>
+        </div>
+      ))}
+    </>
+  );
+}
+
 function whole(text: string, least: number): number {
   return Math.max(least, Math.floor(Number(text)) || least);
 }
@@ -63,9 +125,12 @@ export function TrainForm(props: {
   cells: readonly ICellSource[];
   pool: IPoolView | null;
   form: ITrainForm;
+  /** What `check` says of the cells that go; null while that is not known. */
+  checked: INotebookChecked | null;
   onChange: (form: ITrainForm) => void;
 }): React.JSX.Element {
-  const { cells, pool, form, onChange } = props;
+  const { cells, pool, form, checked, onChange } = props;
+  const to_fix = things_to_fix(checked);
   const id = React.useId();
   const unit = pool?.unit ?? 'GPU';
   const toggle = (cell: string, on: boolean): void =>
@@ -94,6 +159,7 @@ export function TrainForm(props: {
                   <div>
                     <code>{first}</code>
                   </div>
+                  {checked && on && <Checked id={cell.id} checked={checked} />}
                 </li>
               );
             })}
@@ -156,7 +222,12 @@ export function TrainForm(props: {
         </fieldset>
       </div>
       <div className="jp-dlaas-preview">
-        {`${form.sent.length} of ${cells.length} cells go`}
+        {checked?.error && <span role="alert">{`The cells cannot be read: ${checked.error}.`}</span>}
+        {to_fix > 0 && <b>{`${to_fix} thing${to_fix > 1 ? 's' : ''} to fix first.`}</b>}
+        <span>{`${form.sent.length} of ${cells.length} cells go`}</span>
+        {checked && checked.cells.length === 0 && !checked.error && form.sent.length > 0 && (
+          <span>no cell looks like training: all of them are the program</span>
+        )}
         {pool ? (
           <span>{`${pool.devices_free} of ${pool.devices_total} ${format.units(unit, pool.devices_total)} are free now`}</span>
         ) : null}

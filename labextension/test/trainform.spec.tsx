@@ -1,0 +1,81 @@
+import { cleanup, render, screen, within } from '@testing-library/react';
+import * as React from 'react';
+import { afterEach, describe, expect, it } from 'vitest';
+
+import type { INotebookChecked } from '../src/api/client';
+import { TrainForm, cells_to_check, cells_to_send, first_form, things_to_fix } from '../src/views/trainform';
+
+const CELLS = ['x = 1', 'print(x)', 'fit(x, y)'].map((source, i) => ({
+  source,
+  tags: [],
+  id: `id-${i + 1}`
+}));
+const FORM = { ...first_form(CELLS, 'a.ipynb', null), sent: ['id-1', 'id-3'] };
+const CHECKED: INotebookChecked = {
+  cells: [
+    {
+      cell: 3,
+      id: 'id-3',
+      why: 'calls `fit`',
+      kept: 1,
+      kept_cells: [1],
+      left_out: 2,
+      errors: [
+        {
+          code: 'undefined_name',
+          cell: 3,
+          id: 'id-3',
+          line: 1,
+          text: 'cell [3], line 1, reads `y`. Define `y` above.'
+        }
+      ],
+      warnings: [{ code: 'every_learner_writes', cell: 1, id: 'id-1', line: 1, text: 'all write `a.pt`.' }],
+      type: ''
+    }
+  ],
+  notes: [],
+  error: null
+};
+
+function show(checked: INotebookChecked | null): HTMLElement[] {
+  render(<TrainForm cells={CELLS} pool={null} form={FORM} checked={checked} onChange={() => undefined} />);
+  return screen.getAllByRole('listitem');
+}
+
+afterEach(cleanup);
+
+describe('what check says in the dialog', () => {
+  it('stands at the cell of which it is said', () => {
+    const [first, , third] = show(CHECKED);
+
+    expect(third.textContent).toContain(
+      'Trains: calls fit; takes along 1 statement of [1]; 2 are not needed.'
+    );
+    expect(within(third).getByRole('alert').textContent).toBe('cell [3], line 1, reads y. Define y above.');
+    expect(first.textContent).toContain('all write a.pt.');
+    expect(within(first).queryByRole('alert')).toBeNull();
+    expect(screen.getByText('1 thing to fix first.')).toBeTruthy();
+  });
+
+  it('names the line to type where nothing is to fix', () => {
+    const fine = { ...CHECKED.cells[0], errors: [], type: '%%train a --gpus 1:4' };
+    const [, , third] = show({ ...CHECKED, cells: [fine] });
+
+    expect(third.textContent).toContain('As a job of its own: %%train a --gpus 1:4');
+    expect(screen.queryByText(/to fix first/)).toBeNull();
+  });
+
+  it('is left out while nothing is known', () => {
+    show(null);
+
+    expect(screen.queryByText(/Trains/)).toBeNull();
+    expect(things_to_fix(null)).toBe(0);
+  });
+});
+
+describe('the cells', () => {
+  it('keep their numbers for check, those that stay being empty; only the others are sent', () => {
+    expect(cells_to_check(CELLS, FORM).map(c => c.source)).toEqual(['x = 1', '', 'fit(x, y)']);
+    expect(cells_to_send(CELLS, FORM).map(c => c.id)).toEqual(['id-1', 'id-3']);
+  });
+});
