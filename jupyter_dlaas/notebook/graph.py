@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["fields_of", "is_a", "is_from", "made_of", "parts", "path_to", "title", "walk", "why_it_stays"]
+__all__ = ["fields_of", "is_a", "is_from", "made_of", "parts", "path_to", "title", "trained_in", "walk", "why_it_stays"]
 
 _MRO: Final = type.__dict__["__mro__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
@@ -40,6 +40,16 @@ _STAYS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((weakref.ref, weakref.ProxyType, weakref.CallableProxyType), "a weak reference"),
     ((types.FrameType, types.TracebackType), "a frame of a running program"),
     ((memoryview,), "a view into memory"),
+)
+_TRAINED: Final = frozenset(
+    {
+        ("torch.nn.parameter", "Parameter"),
+        ("torch.nn.modules.module", "Module"),
+        ("torch.optim.optimizer", "Optimizer"),
+        ("keras.src.backend.common.variables", "Variable"),
+        ("keras.src.layers.layer", "Layer"),
+        ("keras.src.optimizers.base_optimizer", "BaseOptimizer"),
+    }
 )
 _HANDLES: Final[Mapping[tuple[str, str], str]] = {
     ("torch.cuda.streams", "Stream"): "a handle of the GPU",
@@ -154,6 +164,15 @@ def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_
         if path is None
         else _SUBMODULE.sub(lambda found: f"[{found[1]}]" if found[1].isdigit() else f".{found[1]}", path)
     )
+
+
+def trained_in(value: object, objects_max: int) -> frozenset[int]:
+    """The identities of the weights, layers and optimisers that an object holds: a second copy of them trains alone."""
+    return frozenset(id(part) for _, part in walk({"": value}, objects_max) if _is_trained(part))
+
+
+def _is_trained(part: object) -> bool:
+    return any(title(base) in _TRAINED for base in _MRO(type(part)))
 
 
 def made_of(value: object, objects_max: int = 20_000) -> frozenset[str]:

@@ -14,14 +14,14 @@ import sys
 import time
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
-from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, why_it_stays
+from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "facts_of"]
 
 LITERAL_CHARS_MAX: Final = 500
+SENT_MAX: Final = 20_000  # objects of what is pushed, looked through for weights
+OTHERS_MAX: Final = 2000  # of each other variable
 PARTS_MAX: Final = 1000  # of a container: what it holds is measured by the first ones
 IMMUTABLE: Final = (
     int,
@@ -141,11 +143,14 @@ def facts_of(
     hidden = frozenset(shell.user_ns_hidden)
     by_reference = results or {}
     sent_names = {*sent, *by_reference}
-    names = {
-        name: _fact(value, by_reference.get(name), is_sent=name in sent_names)
+    users = {
+        name: value
         for name, value in list(shell.user_ns.items())
         if _is_users(name, value, shell.user_ns_hidden if name in hidden else None)
     }
+    names = {name: _fact(value, by_reference.get(name), is_sent=name in sent_names) for name, value in users.items()}
+    for name, others in _shared(users, sent).items():
+        names[name] = replace(names[name], shares=others)
     return KernelFacts(
         names=names,
         own_modules=own_modules(here),
@@ -160,6 +165,18 @@ def _chance(before: str | None) -> str:
     """Where the random streams are, as text; the same object as before where nothing was drawn."""
     found: str = importlib.import_module("jupyter_dlaas.learner.streams").written()
     return before if before == found else found
+
+
+def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """For names that are sent, the other names that hold the same weights, layers or optimisers."""
+    held = {name: trained_in(users[name], SENT_MAX) for name in sent if name in users}
+    if not any(held.values()):
+        return {}
+    others = {name: trained_in(value, OTHERS_MAX) for name, value in users.items() if name not in held}
+    return {
+        name: tuple(sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs)))
+        for name, mine in held.items()
+    }
 
 
 def _current_directory() -> str | None:

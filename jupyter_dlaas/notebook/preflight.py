@@ -14,7 +14,7 @@ from jupyter_dlaas.notebook.cells import Cleaned, parse
 from jupyter_dlaas.notebook.effects import SAVES, words
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.resolve import Solved
-from jupyter_dlaas.notebook.slicing import Slice
+from jupyter_dlaas.notebook.slicing import Given, Slice
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
 PUSH_BYTES_MAX = 2**30
@@ -114,7 +114,9 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         return ()
     immutable = {n for n, fact in facts.names.items() if fact.is_immutable} if facts is not None else set()
     fresh: dict[str, Step] = {}
-    found = []
+    found = list(_made_twice(trace, solved, pushed, facts))
+    if found:
+        return tuple(found)
     for index in sorted(solved.slice.kept):
         step = trace.steps[index]
         if index >= solved.plan.goal or step.is_definition:
@@ -145,6 +147,24 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         )
         found.append(Problem("push_fresh", text, first.label, first.line, tuple(sorted(fresh))))
     return tuple(found)
+
+
+def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
+    """A pushed optimiser brings its own copy of a model: another one, made by the job's own lines, would not train."""
+    goal = solved.plan.goal
+    for name in pushed.names if facts is not None else ():
+        fact = facts.names.get(name) if facts is not None else None
+        for index in sorted(solved.slice.kept):
+            step = trace.steps[index]
+            same = sorted(step.flow.binds & frozenset(fact.shares)) if fact is not None and index < goal else []
+            if same and not trace_holders(trace, step, pushed.names):
+                place = f"{step.statement.label}, line {step.statement.line}"
+                text = (
+                    f"{place}: the job would make {_list(same)} anew, and the pushed `{name}` would go on with another "
+                    f"one, as it is here. Push them together: --push {','.join([*pushed.names, *same])}."
+                )
+                yield Problem("push_apart", text, step.statement.label, step.statement.line, tuple(same))
+                return
 
 
 def trace_holders(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:

@@ -78,6 +78,7 @@ class NameFact:
     module: str | None = None  # where a function or class comes from
     main_names: tuple[str, ...] = ()  # classes and functions of the notebook that the object is made of
     result: ResultRef | None = None
+    shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
 
 
 @dataclass(frozen=True, slots=True)
