@@ -59,7 +59,8 @@ class Bars:
         if outer.has_inner and outer.total:
             return self._nested(outer)
         if outer.counts_numbers and outer.total and outer.total <= _EPOCHS_MOST and self._counts_epochs(outer):
-            return Spot(step=outer.done, done=outer.done, epochs=outer.total, fraction=outer.done / outer.total)
+            fraction = outer.done / outer.total
+            return Spot(step=outer.done, done=outer.done, epochs=outer.total, steps=outer.total, fraction=fraction)
         return self._alone(outer)
 
     def _counts_epochs(self, bar: Bar) -> bool:

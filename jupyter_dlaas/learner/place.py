@@ -45,6 +45,11 @@ class Place:
     def epochs(self) -> int | None:
         return self._epochs
 
+    @property
+    def counts_epochs_alone(self) -> bool:
+        """True while no line said anything of steps: then epochs are the steps."""
+        return self._label is not None and not self._each and not self._within
+
     def take(self, found: Found) -> Spot:
         """The place that a line tells of, given those before it."""
         if found.epoch is not None and found.epoch != self._label:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from jupyter_dlaas.learner import bars, stepping, writers
 from jupyter_dlaas.learner.context import Context
-from jupyter_dlaas.learner.place import Place
+from jupyter_dlaas.learner.place import Place, Spot
 from jupyter_dlaas.learner.printed import find, listen
 from jupyter_dlaas.learner.recording import Source, record_metrics, record_progress
 from jupyter_dlaas.learner.wording import may_matter
@@ -86,14 +86,10 @@ class Reader:
         if found is None:
             return
         spot = self._place.take(found)
-        if spot != type(spot)():
+        if spot != Spot():
+            step, steps = (spot.done, spot.epochs) if self._place.counts_epochs_alone else (spot.step, spot.steps)
             record_progress(
-                source=Source.LOG,
-                epoch=spot.done,
-                epochs=spot.epochs,
-                step=spot.step,
-                steps=spot.steps,
-                fraction=spot.fraction,
+                source=Source.LOG, epoch=spot.done, epochs=spot.epochs, step=step, steps=steps, fraction=spot.fraction
             )
         if found.values:
             record_metrics(found.values, source=Source.LOG, step=spot.step, epoch=found.epoch)

@@ -63,7 +63,7 @@ def test_a_lone_bar_over_a_range_counts_epochs() -> None:
     bars.add(bar)
     bar.done = 5
 
-    assert bars.spot() == Spot(step=5, done=5, epochs=20, fraction=0.25)
+    assert bars.spot() == Spot(step=5, done=5, epochs=20, steps=20, fraction=0.25)
 
 
 def test_a_lone_bar_over_a_long_range_counts_steps() -> None:

@@ -56,7 +56,8 @@ def test_printed_epochs_give_curves_and_progress(job: Build) -> None:
     assert curve(one, "train_loss") == [(1, 1.0), (2, 0.5), (3, 0.3333), (4, 0.25), (5, 0.2)]
     assert [step for step, _ in curve(one, "val_acc")] == [1, 2, 3, 4, 5]
     assert {one["source"] for one in records(one)} == {"log"}
-    assert (progress(one)["epoch"], progress(one)["epochs"], progress(one)["fraction"]) == (5, 5, 1.0)
+    found = progress(one)
+    assert (found["epoch"], found["epochs"], found["step"], found["steps"], found["fraction"]) == (5, 5, 5, 5, 1.0)
 
 
 def test_steps_within_epochs_go_on_over_epochs(job: Build) -> None:
