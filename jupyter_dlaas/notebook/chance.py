@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from jupyter_dlaas.notebook.effects import QUIET_MODULES, SHOW_ROOTS, words
@@ -49,8 +50,7 @@ def restores(
     functions = _functions(steps[:goal])
     found: list[Restore] = []
     is_seeded = is_off = False
-    counts = [cell.count for cell in cells]
-    for at, after in zip(counts, [*counts[1:], count], strict=True):
+    for at, after in pairwise([*(cell.count for cell in cells), count]):
         indexes = by_cell.get(at, [])
         runs = [i for i in indexes if i in kept and steps[i].statement.node is not None]
         state = starts.get(at)
