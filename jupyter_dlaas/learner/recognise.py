@@ -70,6 +70,9 @@ _LEADING: Final = (
 )
 _TOTAL: Final = re.compile(r"\s*(?:/|of|out of)\s*(\d+)(?![\w.]*[A-Za-z])", re.IGNORECASE)
 _BEHIND: Final = re.compile(r"\s*\]?\s*[\[(]\s*(\d+)\s*/\s*(\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?\s*[\])]")
+_OF_BATCHES: Final = re.compile(r"\s*/\s*(\d+)\s+(?:batches|steps|iters|iterations)\b", re.IGNORECASE)
+_MEANS: Final = re.compile(r"\s*[:=]\s*")
+_PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
 _SHARE: Final = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]")
 _PERCENT: Final = re.compile(r"\s*%")
@@ -108,6 +111,8 @@ class _Line:
     values: dict[str, float] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
     phase: str = ""
+    pending: list[str] = field(default_factory=list)
+    """What "Loss step 10:" names: the number behind the counter."""
 
     @property
     def has_counter(self) -> bool:
@@ -177,7 +182,7 @@ def _read(text: str) -> _Line:
         if cut:
             segment = used + cut
             line.phase = _label(gap[:cut]) or line.phase
-        used = _take(text, match, name, text[segment : match.start()], line, is_said=is_said)
+        used = _take(text, match, name, text[segment : match.start()], line, is_said=is_said, gap=gap)
         if at + 1 < len(numbers) and used > numbers[at + 1].start():
             segment = used
     return line
@@ -206,9 +211,15 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
         kind = _counter_of(text[end : match.start()])
         behind = match.end()
         end = behind
+        of_batches = _OF_BATCHES.match(text, behind)
+        if of_batches and match[0].isdigit():  # "200/ 2928 batches"
+            line.put(step=int(match[0]), steps=int(of_batches[1]))
+            end = of_batches.end()
+            continue
         if kind == "epoch" and re.fullmatch(r"\d+\.\d+", match[0]):  # "'epoch': 0.32": so far into the first
             line.put(epoch=int(float(match[0])))
-        if kind is None or not match[0].isdigit():
+        count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
+        if kind is None or not count.isdigit():
             continue
         total = _TOTAL.match(text, behind)
         if kind.endswith("s") and not total:  # "Epochs: 20" says how many there will be
@@ -216,9 +227,9 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
         most = int(total[1]) if total else None
         end = total.end() if total else behind
         if kind.startswith("epoch"):
-            line.put(epoch=int(match[0]), epochs=most)
+            line.put(epoch=int(count), epochs=most)
         else:
-            line.put(step=int(match[0]), steps=most)
+            line.put(step=int(count), steps=most)
         samples = _BEHIND.match(text, end)
         if samples and kind.startswith("epoch"):  # "Train Epoch: 1 [6400/60000 (11%)]"
             line.put(step=int(samples[1]), steps=int(samples[2]))
@@ -240,10 +251,17 @@ def _counter_of(gap: str) -> str | None:
     return f"epoch{many}" if said in EPOCHS else f"step{many}" if said in COUNTERS else None
 
 
-def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, *, is_said: bool) -> int:
+def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, *, is_said: bool, gap: str) -> int:
     """Judge one number by its name; returns up to where the line is told now."""
     end = match.end()
+    pending, line.pending = line.pending, []
+    if pending and _MEANS.fullmatch(gap):
+        value, end = _value(text, match)
+        line.values.setdefault(name_of(pending), value)
+        return end
     if _counter_of(name) is not None and match[0].replace(".", "", 1).isdigit():
+        line.pending = _named_before(gap)
+        line.phase = line.phase or _phase_of(name, words_of(name))
         total = _TOTAL.match(text, end)
         end = total.end() if total else end
         samples = _BEHIND.match(text, end)
@@ -284,6 +302,18 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
     return samples.end() if samples else end
 
 
+def _named_before(gap: str) -> list[str]:
+    """The metric in front of a counter: "Loss step ", "Training loss (for one batch) at step "."""
+    head: list[str] = []
+    for word in words_of(gap):
+        if word in EPOCHS or word in COUNTERS or word in _PREPOSITIONS:
+            break
+        head.append(word)
+    head = [word for word in head if word not in FILLERS]
+    is_plain = is_metric(head) and len(head) <= 3 and not any(word in NEVER for word in head)
+    return head if is_plain else []
+
+
 def _label(text: str) -> str:
     """The phase that a label like "[train]" or "Test set:" in front of the names tells."""
     for part in _DELIMITER.split(text):
@@ -308,7 +338,7 @@ def _of_clause(clause: str, told: list[str], phase: str) -> tuple[list[str], str
         return told, phase
     head: list[str] = []
     for word in words:
-        if word in ("of", "on", "for", "over", "after", "at", "in"):
+        if word in _PREPOSITIONS:
             break
         head.append(word)
     else:

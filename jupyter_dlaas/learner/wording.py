@@ -84,7 +84,8 @@ ASIDE: Final = frozenset({
 """Words before "epoch" that make it another number than the one that is trained."""
 
 NEVER: Final = frozenset({
-    "time", "times", "sec", "secs", "second", "seconds", "minutes", "hours", "eta", "elapsed", "duration", "dur",
+    "eltime", "walltime", "runtime", "time", "times", "sec", "secs", "second", "seconds", "minutes", "hours", "eta",
+    "elapsed", "duration", "dur",
     "took", "remaining", "speed", "throughput", "size", "sizes", "shape", "shapes", "params", "parameters",
     "parameter", "memory", "mem", "gpu", "gpus", "cuda", "cpu", "ram", "version", "seed", "port", "pid", "num",
     "number", "count", "n", "samples", "images", "image", "classes", "class", "width", "height", "dim", "dims",
@@ -95,7 +96,7 @@ NEVER: Final = frozenset({
     "interval", "every", "year", "page", "improved", "decreased", "increased", "from", "by", "than", "reduced", "fold",
     "flops", "gflops", "fps", "device", "date", "day", "month", "scheduler", "smoothing", "clip", "clipping",
     "function", "weight", "weights", "target", "std", "max_epochs", "gamma", "beta", "betas", "eps", "label", "labels",
-    "bytes", "files", "did", "not", "resolution",
+    "bytes", "files", "did", "not", "resolution", "reached", "using",
 })  # fmt: skip
 
 _WORD: Final = re.compile(r"[^\W_][^\W_]*(?:@\d+)?(?:'s\b)?")
