@@ -36,9 +36,9 @@ _NUMBER: Final = (
 )
 _NUMBERS: Final = re.compile(_NUMBER, re.IGNORECASE)
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08+")
-_BAR: Final = re.compile(r"\d%\||\bit/s\b|\bs/it\b")
+_BAR: Final = re.compile(r"\d%\||\b(?:it/s|s/it)[\],]")
 _WRAPPED: Final = re.compile(
-    rf"\b(?:tensor|array|Array|(?:np|numpy|jnp)\.\w+)\(\s*\[?\s*({_NUMBER})\s*\]?\s*(?:,[^()]*(?:<[^>]*>)?[^()]*)?\)"
+    rf"\b(?:tensor|array|Array|(?:np|numpy|jnp)\.\w+)\(\s*\[?\s*({_NUMBER})\s*\]?\s*(?:,\s*[a-z_]+=[^()]*(?:<[^>]*>)?[^()]*)?\)"
 )
 _BLANKS: Final = re.compile(
     r"https?://\S+"
@@ -63,7 +63,7 @@ _LEADING: Final = (
         "epoch",
     ),
     # "[3/10] loss: …", "3/10: loss …"
-    (re.compile(r"^\s*\[?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\]?(?=[\s:,|-])"), "either"),
+    (re.compile(r"^\s*[\[(]?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*[\])]?(?=[\s:,|-])"), "either"),
     # "[10]	train-rmse:…", "7: loss …", "7 [D loss: …"
     (re.compile(r"^\s*\[\s*(?P<step>\d+)\s*\]"), "step"),
     (re.compile(r"^\s*(?P<step>\d+)\s*(?::|\s\[|\s-\s|\s\|)(?=\s*\S)"), "step"),
@@ -75,7 +75,7 @@ _MEANS: Final = re.compile(r"\s*[:=]\s*")
 _PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
 _SHARE: Final = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]")
-_PERCENT: Final = re.compile(r"\s*%")
+_PERCENT: Final = re.compile(r"\s*(?:%|percent\b)")
 _UNIT: Final = re.compile(
     r"\s*(?:s|secs?|seconds?|ms|us|µs|ns|m|mins?|minutes?|h|hrs?|hours?|days?|[KMGT]i?B|bytes?|B|it/s|x|px|fps|GFLOPs?"
     r"|(?:samples?|images?|examples?|tokens?|items?|imgs?|batches|steps)(?:/s(?:ec)?)?|/s(?:ec)?|Hz|W|params?|parameters"
@@ -155,7 +155,7 @@ class Recogniser:
 def _plain(text: str) -> str:
     """The line without what looks like numbers and is none: dates, times, paths, versions; and without its prefix."""
     text = re.sub(r"第\s*(\d+)\s*(?:轮|次|代)?", r" epoch \1 ", text)
-    text = text.replace("：", ": ").replace("，", ", ").replace("\u00a0", " ")
+    text = text.replace("：", ": ").replace("，", ", ").replace("\u00a0", " ").replace("^2", "2").replace("²", "2")
     text = _BLANKS.sub(" ", text)
     if not text.lstrip().startswith(("[D ", "[G ")):
         text = _LEVEL.sub("", text, count=1)
@@ -297,7 +297,7 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
         told = [line.phase, *told]
     line.values.setdefault(name_of(told), value)
     samples = _BEHIND.match(text, end)
-    if samples and not line.has_counter:  # "loss: 2.30 [ 6400/60000]"
+    if samples and not line.has_counter and end == match.end():  # "loss: 2.30 [ 6400/60000]"
         line.put(step=int(samples[1]), steps=int(samples[2]))
     return samples.end() if samples else end
 

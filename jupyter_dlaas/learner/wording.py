@@ -65,7 +65,8 @@ _PAIRS: Final = frozenset(
 _STEMS: Final = (
     "loss", "acc", "epoch", "err", "step", "iter", "batch", "episode", "f1", "auc", "mse", "mae", "rec", "prec",
     "score", "reward", "return", "lr", "learn", "perplexity", "ppl", "bleu", "rouge", "iou", "dice", "psnr", "ssim",
-    "fid", "cer", "wer", "nll", "ce:", "ce=", "bpc", "cost", "elbo", "kl", "r2", "entropy", "round", "top", "norm",
+    "fid", "cer", "wer", "nll", "ce:", "ce=", "bpc", "cost", "elbo", "kl", "r2", "r^2", "r²", "entropy", "round",
+    "top", "norm",
     "map", "objective", "epoc", "époque", "ep ", "ep:", "likelihood", "energy", "verlust", "genau", "perte", "pérdida",
     "perdita", "exactitud", "fitness", "mcc", "rmsd", "mape", "损失", "准确率", "精度", "轮", "эпоха", "потери",
 )  # fmt: skip
@@ -97,6 +98,7 @@ NEVER: Final = frozenset({
     "flops", "gflops", "fps", "device", "date", "day", "month", "scheduler", "smoothing", "clip", "clipping",
     "function", "weight", "weights", "target", "std", "max_epochs", "gamma", "beta", "betas", "eps", "label", "labels",
     "bytes", "files", "did", "not", "resolution", "reached", "using",
+    "before",
 })  # fmt: skip
 
 _WORD: Final = re.compile(r"[^\W_][^\W_]*(?:@\d+)?(?:'s\b)?")

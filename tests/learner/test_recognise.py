@@ -140,6 +140,25 @@ PAIRS: list[Line] = [
     ("3/10: loss 0.25", {"loss": 0.25}, at(3, 10)),
     ("kl_loss: 0.01, recon_loss: 95.2", {"kl_loss": 0.01, "recon_loss": 95.2}, {}),
     ("Loss: 1,234.5", {"loss": 1234.5}, {}),
+    ("R^2: 0.84", {"r2": 0.84}, {}),
+    ("Loss: 0.512 | Acc: 81.230% (4061/5000)", {"loss": 0.512, "acc": 0.8123}, {}),
+    ("(3/10) loss: 0.512", {"loss": 0.512}, at(3, 10)),
+    ("loss=0.512, 12.3 it/s", {"loss": 0.512}, {}),
+    ("Model accuracy: 95.0 percent", {"accuracy": 0.95}, {}),
+    (
+        "| epoch   1 |   200/ 2928 batches | lr 5.00 | ms/batch 12.34 | loss  8.12 | ppl  3345.67",
+        {"lr": 5, "loss": 8.12, "ppl": 3345.67},
+        at(1, step=200, steps=2928),
+    ),
+    (
+        "| end of epoch   1 | time: 40.12s | valid loss  5.78 | valid ppl   323.23",
+        {"val_loss": 5.78, "val_ppl": 323.23},
+        at(1),
+    ),
+    ("===> Epoch: 1 Average loss: 164.2345", {"loss": 164.2345}, at(1)),
+    ("{'epoch': 3, 'train': {'loss': 0.5}, 'val': {'loss': 0.6}}", {"train_loss": 0.5, "val_loss": 0.6}, at(3)),
+    ("Epoch 5 completed in 12.34 seconds. Loss: 0.1234", {"loss": 0.1234}, at(5)),
+    ("Fold 2 accuracy: 0.92", {"accuracy": 0.92}, {}),
     ("grad_norm=1.23 loss=0.5", {"grad_norm": 1.23, "loss": 0.5}, {}),
 ]
 
@@ -250,6 +269,13 @@ NOTHING: list[str] = [
     "UserWarning: lr_scheduler.step() called before optimizer.step(), since 1.1.0",
     "Optimizer: Adam(betas=(0.9, 0.999), eps=1e-08)",
     "patience for loss: 5 epochs",
+    "error in estimating w: tensor([0.0004, -0.0002])",
+    "Looked at 12800/60000 samples",
+    "Train time on cpu: 12.345 seconds",
+    "val_loss did not improve from 0.31",
+    "Cross-validation scores: [0.91 0.92 0.93]",
+    "12345.6 examples/sec on gpu(0)",
+    "Loss before training: 2.31",
     "x" * 2000 + " loss: 0.5",
 ]  # fmt: skip
 
