@@ -14,11 +14,12 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["fields_of", "is_a", "is_from", "made_of", "parts", "path_to", "title", "trained_in", "walk", "why_it_stays"]
+__all__ = ["fields_of", "is_a", "is_from", "made_of", "path_to", "title", "trained_in", "walk", "why_it_stays"]
 
 _MRO: Final = type.__dict__["__mro__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
@@ -28,6 +29,10 @@ _SUBMODULE: Final = re.compile(r"\._modules\['(\w+)'\]")
 _PARTS_MAX: Final = 1000
 """Of one container: what the others are like, the first ones tell."""
 _LEAVES: Final = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType)
+_CONTAINERS: Final = (
+    *(dict, list, tuple, deque, set, frozenset),
+    *(types.FunctionType, types.MethodType, functools.partial),
+)
 _STAYS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), "an open file"),
     ((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore), "a lock"),
@@ -89,28 +94,67 @@ def why_it_stays(value: object) -> str | None:
 
 def fields_of(value: object) -> Mapping[str, object]:
     """What stands in an object's own dict; empty where it has none."""
-    for base in _MRO(type(value)):
+    get = _dict_of(type(value))
+    fields = get(value) if get is not None else None
+    return fields if type(fields) is dict else {}
+
+
+def _dict_of(kind: type) -> Callable[[object], object] | None:
+    """What reads the dict of a class' objects."""
+    for base in _MRO(kind):
         found = _OWN(base).get("__dict__")
         if type(found) is types.GetSetDescriptorType or type(found) is types.MemberDescriptorType:
-            fields = found.__get__(value)
-            return fields if type(fields) is dict else {}
-    return {}
+            get: Callable[[object], object] = found.__get__
+            return get
+    return None
 
 
-def parts(value: object) -> Iterator[tuple[str, object]]:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How to look into the objects of one class."""
+
+    kind: type
+    is_leaf: bool
+    is_container: bool
+    get_dict: Callable[[object], object] | None
+    slots: tuple[tuple[str, Any], ...]
+    is_trained: bool
+
+
+def _kind(kind: type) -> _Kind:
+    lineage = _MRO(kind)
+    slots = [
+        (f".{name}", member)
+        for base in lineage
+        if title(base)[0] != "builtins"
+        for name, member in _OWN(base).items()
+        if type(member) is types.MemberDescriptorType and name != "__dict__"
+    ]
+    return _Kind(
+        kind=kind,
+        is_leaf=any(base is leaf for base in lineage for leaf in _LEAVES),
+        is_container=any(base is one for base in lineage for one in _CONTAINERS),
+        get_dict=_dict_of(kind),
+        slots=tuple(slots),
+        is_trained=any(title(base) in _TRAINED for base in lineage),
+    )
+
+
+def _parts(value: object, kind: _Kind) -> Iterator[tuple[str, object]]:
     """The objects that an object holds, each with what to write behind its name to get there."""
-    if is_a(value, *_LEAVES):
+    if kind.is_leaf:
         return
-    yield from _contents(value)
-    for name, part in list(islice(fields_of(value).items(), _PARTS_MAX)):
-        yield f".{name}" if type(name) is str else "", part
-    for base in _MRO(type(value)):
-        for name, member in _OWN(base).items() if title(base)[0] != "builtins" else ():
-            if type(member) is types.MemberDescriptorType and name != "__dict__":
-                try:
-                    yield f".{name}", member.__get__(value)
-                except AttributeError:  # a slot that was never filled
-                    continue
+    if kind.is_container:
+        yield from _contents(value)
+    fields = kind.get_dict(value) if kind.get_dict is not None else None
+    if type(fields) is dict:
+        for name, part in list(islice(fields.items(), _PARTS_MAX)):
+            yield f".{name}" if type(name) is str else "", part
+    for step, member in kind.slots:
+        try:
+            yield step, member.__get__(value)
+        except AttributeError:  # a slot that was never filled
+            continue
 
 
 def _contents(value: Any) -> Iterator[tuple[str, object]]:
@@ -145,12 +189,19 @@ def _content(cell: types.CellType) -> Iterator[object]:
 
 def walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object]]:
     """Objects and what they are made of, nearest first, each once, with the way to it."""
+    return ((path, value) for path, value, _ in _walk(roots, objects_max))
+
+
+def _walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object, _Kind]]:
     queue = deque(roots.items())
     seen = {id(value) for value in roots.values()}
+    kinds: dict[int, _Kind] = {}  # by identity: a metaclass may have a hash of the user's
     while queue:
         path, value = queue.popleft()
-        yield path, value
-        for step, part in parts(value):
+        number = id(type(value))
+        kind = kinds.get(number) or kinds.setdefault(number, _kind(type(value)))
+        yield path, value, kind
+        for step, part in _parts(value, kind):
             if id(part) not in seen and len(seen) < objects_max:
                 seen.add(id(part))
                 queue.append((path + step, part))
@@ -168,11 +219,7 @@ def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_
 
 def trained_in(value: object, objects_max: int) -> frozenset[int]:
     """The identities of the weights, layers and optimisers that an object holds: a second copy of them trains alone."""
-    return frozenset(id(part) for _, part in walk({"": value}, objects_max) if _is_trained(part))
-
-
-def _is_trained(part: object) -> bool:
-    return any(title(base) in _TRAINED for base in _MRO(type(part)))
+    return frozenset(id(part) for _, part, kind in _walk({"": value}, objects_max) if kind.is_trained)
 
 
 def made_of(value: object, objects_max: int = 20_000) -> frozenset[str]:
