@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.metrics import number_of
-from jupyter_dlaas.learner.running import Run, run_of
+from jupyter_dlaas.learner.running import Run, is_being_made, run_of
 
 __all__ = ["NAMES_MOST", "Recorder", "Source", "key_of", "leading", "record_metrics", "record_progress", "recorder"]
 
@@ -116,6 +116,8 @@ def recorder() -> Recorder | None:
     if context is None or context.rank:
         return None
     if not _recorders or _recorders[0][0] is not context:
+        if is_being_made():  # it tells of a damaged checkpoint, say: a line of ours, with nothing to record
+            return None
         made = Recorder(run_of(context), does_log=_logs_itself(context))
         context.at_end.append(made.end)
         _recorders[:] = [(context, made)]

@@ -20,7 +20,7 @@ from jupyter_dlaas.learner.seeds import derive, seed_all
 from jupyter_dlaas.runtime.manifests import Range
 from jupyter_dlaas.wire import DlaasError, encode
 
-__all__ = ["Batches", "Run", "run", "run_of"]
+__all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
 """Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
@@ -51,11 +51,21 @@ def run() -> Run:
 def run_of(context: Context) -> Run:
     """The run of this job, also of a program that never asks for it."""
     if not _runs:
-        _runs.append(Run(context))
+        _making.append(context)
+        try:
+            _runs.append(Run(context))
+        finally:
+            _making.clear()
     return _runs[0]
 
 
+def is_being_made() -> bool:
+    """True while the run of this job reads its checkpoint: what is printed meanwhile must not ask for it."""
+    return bool(_making)
+
+
 _runs: list[Run] = []
+_making: list[Context] = []
 
 
 class Run:
@@ -376,7 +386,7 @@ class Run:
         self._resume = position = content["position"]
         self._epoch, self._step = position.epoch, position.step
         self.state.update(content["state"])
-        if manifest.left_out and self.rank == 0:
+        if manifest.left_out and self.rank == 0 and "call" not in content:
             names = ", ".join(manifest.left_out)
             print(f"[changed, but not plain values, so not put back: {names}]", flush=True)
         return manifest.step

@@ -456,7 +456,7 @@ class Guardian:
             first = min(gang, key=lambda one: one.rank)
             self._tell.together(self._generation, first.trains_from, max(one.began_s for one in gang))
         elif not self._expects_run and all(one.is_ready and not one.uses_run for one in gang):
-            self._tell.together(self._generation, None)
+            self._tell.together(self._generation, self._tell.checkpoint_step())
 
     def _see_ends(self) -> None:
         for one in list(self._learners.values()):
