@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-# `trained(step)` is called by each program's own callback after each step. It waits at the steps that are named in the
-# file `pause` until the file `go-STEP` exists; where that says "stop", until the learner was asked to leave as well.
+# `trained(call, step)` is called by each program's own callback after each step. It waits at the steps that are named
+# in the file `pause` until the file `go-STEP` exists; where that says "stop", until the learner was asked to leave.
 WAITING = dedent(
     """
     import os, pathlib, time
@@ -14,6 +14,8 @@ WAITING = dedent(
     def trained(call, step):
         with open(_out / "steps", "a") as file:
             file.write(f"{call} {step}\\n")
+        if call == 0:
+            time.sleep(0.03)  # so that this training is worth storing when it ends
         pauses = (_out / "pause").read_text().split() if (_out / "pause").exists() else []
         if f"{call}-{step}" in pauses:
             (_out / f"at-{call}-{step}").touch()
@@ -168,6 +170,69 @@ TRANSFORMERS = WAITING + dedent(
             "files": sorted(path.name for path in (_out / f"trainer-{call}").glob("*")),
         }
     result = [train(0, 2), train(1, 3), torch.rand(1).item()]
+    """
+)
+
+# Trainings so short that nobody stores how they ended, one of a model that goes on to be trained in the next.
+SHORT = WAITING + dedent(
+    """
+    import numpy as np, keras
+    keras.utils.set_random_seed(3)
+    x = np.random.normal(size=(40, 3)).astype("float32")
+    y = x.sum(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    losses, rounds = [], []
+    class Told(keras.callbacks.Callback):
+        def __init__(self, call):
+            super().__init__()
+            self.call, self.steps = call, 0
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            trained(self.call, self.steps)
+    for call in range(1, 6):
+        fitted = model.fit(x, y, batch_size=10, epochs=2, verbose=0, callbacks=[Told(call)])
+        losses += fitted.history["loss"]
+        rounds.append(call)
+        if call == 4:
+            print("between", flush=True)
+            (_out / "between").touch()
+            while not (_out / "go-between").exists():
+                time.sleep(0.005)
+    result = [losses, rounds, [one.tolist() for one in model.get_weights()]]
+    """
+)
+
+# As people wrote it for TensorFlow 2: tf.keras, tf.data with its own shuffling, early stopping, a schedule.
+TF_KERAS = WAITING + dedent(
+    """
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow import keras
+    tf.random.set_seed(3)
+    x = np.random.default_rng(1).normal(size=(48, 4)).astype("float32")
+    y = (x.sum(1) > 0).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(48, seed=4).batch(8)
+    class Net(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = tf.keras.layers.Dense(6, activation="relu"), tf.keras.layers.Dense(1)
+        def call(self, x):
+            return self.b(self.a(x))
+    order = []
+    class Told(keras.callbacks.Callback):
+        steps = 0
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            order.append(round(float(logs["loss"]), 5))
+            trained(1, self.steps)
+    model = Net()
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss)
+    stop = tf.keras.callbacks.EarlyStopping(monitor="loss", min_delta=0.2, patience=2, restore_best_weights=True)
+    warm = tf.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)
+    h = model.fit(data, epochs=9, verbose=2, callbacks=[Told(), stop, warm])
+    result = [h.history, order, [one.tolist() for one in model.get_weights()], stop.stopped_epoch]
     """
 )
 

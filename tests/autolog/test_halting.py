@@ -11,7 +11,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from jupyter_dlaas.protocol import Cause
-from tests.autolog.programs import KERAS, LIGHTNING, TRANSFORMERS
+from tests.autolog.programs import KERAS, LIGHTNING, SHORT, TF_KERAS, TRANSFORMERS
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]
@@ -37,6 +37,10 @@ def curve(job: Job, name: str) -> list[float]:
 def reach(job: Job, where: str) -> None:
     until(lambda: job.output(f"at-{where}").exists() or _failed(job), where, DEADLINE_S)
     assert not _failed(job), job.report()
+
+
+def keras_environment(backend: str) -> dict[str, str]:
+    return {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def go_on(job: Job, where: str, how: str = "") -> None:
@@ -77,9 +81,8 @@ def steps(job: Job) -> list[str]:
     return job.lines("steps")
 
 
-@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-def test_keras_goes_on_at_the_next_batch(job: Build, backend: str) -> None:
-    environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+def test_keras_goes_on_at_the_next_batch(job: Build) -> None:
+    environment = keras_environment("torch")
     untouched = job(KERAS, outputs=("result",), autolog=False, environment=environment)
     untouched.run()
     one = job(KERAS, outputs=("result",), checkpoint_every_s=0.0001, environment=environment)
@@ -97,9 +100,45 @@ def test_keras_goes_on_at_the_next_batch(job: Build, backend: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-def test_lightning_goes_on_at_the_next_batch(job: Build, package: str) -> None:
-    program = LIGHTNING.replace("PACKAGE", package)
+def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> None:
+    environment = keras_environment("tensorflow")
+    untouched = job(TF_KERAS, outputs=("result",), autolog=False, environment=environment)
+    untouched.run()
+    one = job(TF_KERAS, outputs=("result",), checkpoint_every_s=0.0001, environment=environment)
+    halt_and_kill(one, halt_at="1-8", kill_at="1-15")
+    assert end_of(untouched) == "completed"
+    plain, resumed = result(untouched), result(one)
+
+    assert resumed == plain
+    assert curve(one, "loss") == pytest.approx(plain[0]["loss"])
+    assert plain[3] > 0, "the early stop came early"
+
+
+def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) -> None:
+    environment = keras_environment("torch")
+    one = job(SHORT, outputs=("result",), environment=environment)
+    one.output("pause").write_text("3-5")
+    one.run()
+    reach(one, "3-5")
+    one.halt(grace_s=DEADLINE_S)
+    go_on(one, "3-5", "stop")
+    assert end_of(one) == "halted"
+    one.run()
+    until(one.output("between").exists, "two trainings later", DEADLINE_S)
+    one.halt(grace_s=DEADLINE_S)  # in the middle of something that is not ours: nothing is to be waited for
+    assert end_of(one, 2) == "halted"
+    go_on(one, "between")
+    one.run()
+    assert end_of(one, 3) == "completed"
+    losses, rounds, _ = result(one)
+
+    assert rounds == [1, 2, 3, 4, 5]
+    assert curve(one, "loss") == pytest.approx(losses)
+    assert len(losses) == 10
+
+
+def test_lightning_goes_on_at_the_next_batch(job: Build) -> None:
+    program = LIGHTNING.replace("PACKAGE", "lightning.pytorch")
     untouched = job(program, outputs=("result",), autolog=False)
     untouched.run()
     one = job(program, outputs=("result",), checkpoint_every_s=0.0001)

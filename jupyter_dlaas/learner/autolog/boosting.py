@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from jupyter_dlaas.learner.autolog.calls import Call, watching
-from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 
 __all__ = ["hook"]
 
@@ -24,13 +24,17 @@ def hook(module: Any) -> None:
         with watching() as call:
             if call is None:
                 return original(*args, **kwargs)
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = bound.arguments["callbacks"] or []
-            bound.arguments["callbacks"] = [*given, round_class(call, bound.arguments["num_boost_round"])]
-            return original(*bound.args, **bound.kwargs)
+            bound = attempt(lambda: _with_callback(signature.bind(*args, **kwargs), round_class, call))
+            return original(*args, **kwargs) if bound is None else original(*bound.args, **bound.kwargs)
 
     module.train = train
+
+
+def _with_callback(bound: inspect.BoundArguments, round_class: Any, call: Call) -> inspect.BoundArguments:
+    bound.apply_defaults()
+    given = bound.arguments["callbacks"] or []
+    bound.arguments["callbacks"] = [*given, round_class(call, bound.arguments["num_boost_round"])]
+    return bound
 
 
 class _XGBoost:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from jupyter_dlaas.learner.autolog.calls import tell
 
-__all__ = ["guarded", "made_of"]
+__all__ = ["attempt", "guarded", "made_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,18 @@ def guarded(method: F) -> F:
             return None
 
     return wrapper  # type: ignore[return-value]  # the same signature
+
+
+def attempt(prepare: Callable[[], Any]) -> Any:
+    """What is needed to watch a call; None where that fails: then the call is made without us.
+
+    So a call with wrong arguments, too, is refused by its framework in its own words.
+    """
+    try:
+        return prepare()
+    except Exception as error:  # noqa: BLE001 - see above
+        tell(f"no curves from this call: {type(error).__name__}: {error}")
+        return None
 
 
 def made_of(watch: type, base: Any) -> Any:

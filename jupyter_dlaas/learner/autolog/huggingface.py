@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner import values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import held
 
 __all__ = ["hook"]
@@ -35,7 +35,9 @@ def hook(module: Any) -> None:
         with keeping("transformers") as call:
             if call is None:
                 return original(self, resume_from_checkpoint, *args, **kwargs)
-            watch = watch_class(call, self)
+            watch = attempt(lambda: watch_class(call, self))
+            if watch is None:
+                return original(self, resume_from_checkpoint, *args, **kwargs)
             if isinstance(call, KeptCall):
                 if call.end is not None:
                     return _again(self, call)

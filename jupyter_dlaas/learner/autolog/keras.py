@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner import streams, values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import flat, held
 
 __all__ = ["hook"]
@@ -35,8 +35,10 @@ def hook(keras: Any) -> None:
         with keeping("keras") as call:
             if call is None:
                 return original(self, *args, **kwargs)
-            bound = signature.bind(self, *args, **kwargs)
-            watch = watch_class(call, self, bound.arguments)
+            bound = attempt(lambda: signature.bind(self, *args, **kwargs))
+            watch = attempt(lambda: watch_class(call, self, bound.arguments)) if bound is not None else None
+            if watch is None:
+                return original(self, *args, **kwargs)
             if isinstance(call, KeptCall) and call.end is not None:
                 return _again(original, bound, call, watch)
             if isinstance(call, KeptCall):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner import streams, values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import held
 
 __all__ = ["hook"]
@@ -39,8 +39,10 @@ def hook(module: Any) -> None:
         with keeping("lightning") as call:
             if call is None:
                 return original(self, *args, **kwargs)
-            bound = signature.bind(self, *args, **kwargs)
-            watch = watch_class(call, self, bound.arguments["model"])
+            bound = attempt(lambda: signature.bind(self, *args, **kwargs))
+            watch = attempt(lambda: watch_class(call, self, bound.arguments["model"])) if bound is not None else None
+            if watch is None:
+                return original(self, *args, **kwargs)
             if not isinstance(call, KeptCall):
                 with watch.among():
                     return original(*bound.args, **bound.kwargs)
@@ -228,13 +230,12 @@ class _Watch:
     def set_out(self, fetcher: Any, original: Callable[[Any], Any]) -> None:
         """The training data are about to be read anew: note the random streams, or go where the checkpoint was."""
         call = self.call
-        generators = list(_generators(fetcher.combined_loader))
         if not isinstance(call, KeptCall) or call.state is None or not call.is_replayed:
-            self.streams = streams.snapshot()
-            self.generators = [one.get_state() for one in generators]
+            self._note(fetcher)
             original(fetcher)
             return
         kept = call.state
+        generators = _generators(fetcher.combined_loader)
         self.first, self.streams, self.generators = kept["first"], kept["streams"], kept["generators"]
         streams.put_back(self.streams)
         for one, state in zip(generators, self.generators, strict=True):
@@ -248,20 +249,25 @@ class _Watch:
             for _ in range(kept["index"]):
                 next(fetcher.iterator)
 
+    @guarded
+    def _note(self, fetcher: Any) -> None:
+        self.streams = streams.snapshot()
+        self.generators = [one.get_state() for one in _generators(fetcher.combined_loader)]
+
     def before_batch(self) -> None:
         """The next batch is about to be read."""
         call = self.call
         if isinstance(call, KeptCall):
-            self.index = int(self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
             if call.state is not None and call.is_replayed:
                 self._put_back(call.state)
                 call.reach()
-            if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
-                self._pass(call)
+            self._pass(call)
 
     @guarded
     def _pass(self, call: KeptCall) -> None:
-        call.boundary(self.trainer.current_epoch - self.first, self.index)
+        self.index = int(self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
+            call.boundary(self.trainer.current_epoch - self.first, self.index)
 
     def _put_back(self, kept: dict[str, Any]) -> None:
         trainer = self.trainer

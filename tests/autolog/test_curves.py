@@ -1,0 +1,95 @@
+"""Curves and progress from frameworks, without a changed line, and with the same numbers as without us."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.autolog.programs import FASTAI, LIGHTNING, SKLEARN, TREES
+from tests.autolog.test_halting import curve, end_of, result
+from tests.runtime.jobs import Job
+
+Build = Callable[..., Job]
+
+
+def with_and_without(job: Build, program: str) -> Job:
+    """Train with our callbacks and without; all that the program found is the same, to the last bit."""
+    untouched = job(program, outputs=("result",), autolog=False)
+    one = job(program, outputs=("result",))
+    for each in (untouched, one):
+        each.run()
+    for each in (untouched, one):
+        assert end_of(each) == "completed"
+    assert result(one) == result(untouched)
+    assert not (untouched.dir / "metrics.jsonl").exists() or not (untouched.dir / "metrics.jsonl").read_text()
+    assert "no curves" not in one.log()
+    return one
+
+
+def progress(job: Job) -> Any:
+    return json.loads((job.dir / "progress.json").read_text())
+
+
+def test_xgboost_and_lightgbm_show_their_rounds(job: Build) -> None:
+    one = with_and_without(job, TREES)
+    found = result(one)
+
+    assert curve(one, "train_logloss") == pytest.approx(found["log"]["train"]["logloss"])
+    assert curve(one, "validation_1_logloss") == pytest.approx(found["evals"][0]["validation_1"]["logloss"])
+    assert curve(one, "valid_0_binary_logloss") == pytest.approx(found["log"]["valid_0"]["binary_logloss"])
+    assert curve(one, "held_auc") == pytest.approx(found["evals"][1]["held"]["auc"])
+    assert found["seen"] == list(range(6))
+    assert found["given"] == 1
+    assert (progress(one)["step"], progress(one)["steps"], progress(one)["fraction"]) == (4, 4, 1.0)
+
+
+def test_scikit_learn_shows_epochs_stages_and_partial_fits(job: Build) -> None:
+    one = with_and_without(job, SKLEARN)
+    found = result(one)
+
+    loss = curve(one, "loss")
+    assert loss[:12] == pytest.approx(found["loss"])
+    assert loss[12:17] == pytest.approx(found["small"])
+    assert curve(one, "train_loss")[:7] == pytest.approx(found["train_score"])
+    assert found["stages"] == list(range(7)), "the user's own monitor is asked, and ends it"
+
+
+def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:
+    one = with_and_without(job, FASTAI)
+    found = result(one)
+
+    assert curve(one, "train_loss")[-2:] == pytest.approx([row[0] for row in found["values"]])
+    assert len(curve(one, "valid_loss")) == 5
+    assert curve(one, "accuracy")[-2:] == pytest.approx([row[2] for row in found["values"]])
+    assert found["callbacks"] == ["TrainEvalCallback", "Recorder", "CastToTensor", "ProgressCallback"]
+    assert (progress(one)["epoch"], progress(one)["epochs"]) == (2, 2)
+
+
+def test_pytorch_lightning_is_lightning_by_its_old_name(job: Build) -> None:
+    one = with_and_without(job, LIGHTNING.replace("PACKAGE", "pytorch_lightning"))
+    parts = result(one)[:2]
+
+    for name, place in (("train_loss", 0), ("val_loss", 1)):
+        assert curve(one, name) == pytest.approx([value for part in parts for value in part["curves"][place]])
+    assert (progress(one)["epoch"], progress(one)["epochs"], progress(one)["step"]) == (7, 7, 42)
+
+
+def test_what_breaks_on_an_odd_version_is_told_once_and_costs_the_curves_only(job: Build) -> None:
+    one = job(
+        """
+        from xgboost.training import train
+        result = train
+        """,
+        files={
+            "xgboost/__init__.py": "",
+            "xgboost/training.py": "def train(params, data, num_boost_round=10):\n    return params + data\n",
+        },
+    )
+    one.run()
+
+    assert end_of(one) == "completed"
+    assert one.log().count("no curves from xgboost.training") == 1
+    assert "TrainingCallback" in one.log()
