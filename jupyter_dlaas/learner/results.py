@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from jupyter_dlaas.learner.values import is_plain
@@ -45,12 +46,33 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
     value = _without_model(value)
-    torch = sys.modules.get("torch")
+    try:
+        return _dump(value, pickle)
+    except Exception:  # noqa: BLE001 - whatever a value's parts raise: perhaps a function that no name leads to
+        return _dump(value, _by_value())
+
+
+def _dump(value: Any, pickling: Any) -> bytes:
+    torch, file = sys.modules.get("torch"), io.BytesIO()
     if torch is None or is_plain(value):
-        return _PICKLE + pickle.dumps(value, protocol=5)
-    file = io.BytesIO()
-    torch.save(_to_cpu(value, torch), file)
+        pickling.Pickler(file, protocol=5).dump(value)
+        return _PICKLE + file.getvalue()
+    torch.save(_to_cpu(value, torch), file, pickle_module=pickling)
     return _TORCH + file.getvalue()
+
+
+def _by_value() -> ModuleType:
+    """`pickle`, writing lambdas and closures (hooks of a model, callbacks) as their code."""
+    byvalue = importlib.import_module("jupyter_dlaas.notebook.byvalue")
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
+            return byvalue.reduce(obj) if is_lost else NotImplemented
+
+    found = ModuleType("pickle")
+    found.__dict__.update({k: v for k, v in vars(pickle).items() if not k.startswith("__")} | {"Pickler": Pickler})
+    return found
 
 
 def _without_model(value: Any) -> Any:

@@ -268,6 +268,26 @@ def test_tensors_and_modules_travel_and_nonsense_is_refused() -> None:
         results.load(b"hello")
 
 
+def test_a_model_with_a_hook_that_is_a_lambda_is_brought_back() -> None:
+    import torch
+
+    model, factor = torch.nn.Linear(2, 1), 3
+    model.register_forward_hook(lambda module, args, out: out * factor)
+    x = torch.ones(1, 2)
+
+    found = results.load(results.dump(model))
+
+    assert found(x).item() == model(x).item()
+    assert results.load(results.dump({"key": [lambda n: n + factor]}))["key"][0](1) == 4
+
+
+def test_what_cannot_be_stored_says_why(tmp_path: Path) -> None:
+    stored, errors = results.store(tmp_path / "results", ["file", "good"], {"file": sys.stdout, "good": 1})
+
+    assert stored == ["good"]
+    assert "cannot be stored (TypeError" in errors["file"]
+
+
 # -- outside of a job
 
 
