@@ -85,6 +85,10 @@ _JOINED: Final = re.compile(r"^(?:.*(?<![\w']))?\(?['\"]([^'\"]+)['\"]\s*,\s*$",
 _SEPARATOR: Final = re.compile(
     r"\s*(?::=|==|:|=|->|=>|→|≈|~|\bis\b|\bwas\b|\bof\b|\bat\b)\s*[\"'({]?\s*$", re.IGNORECASE
 )
+_BETWEEN: Final = " \t:=#.[(\"'-_>"
+_LAST_WORD: Final = re.compile(r"[^\W\d_]+$")
+_CHINESE_EPOCH: Final = re.compile(r"第\s*(\d+)\s*(?:轮|次|代)?")
+_FLOAT: Final = re.compile(r"\d+\.\d+")
 _LIST: Final = re.compile(r"[:=]\s*[\[(]\s*$")
 _DELIMITER: Final = re.compile(
     r"[,;|\t{}\[\]—–•·*]|\s-+\s|(?<!al)(?<!vg)(?<!cc)\.\s|\)\s*:|\s{3,}(?=\S)|(?<=\))\s|&&|\band\b|\bwith\b"
@@ -154,7 +158,7 @@ class Recogniser:
 
 def _plain(text: str) -> str:
     """The line without what looks like numbers and is none: dates, times, paths, versions; and without its prefix."""
-    text = re.sub(r"第\s*(\d+)\s*(?:轮|次|代)?", r" epoch \1 ", text)
+    text = _CHINESE_EPOCH.sub(r" epoch \1 ", text)
     text = text.replace("：", ": ").replace("，", ", ").replace("\u00a0", " ").replace("^2", "2").replace("²", "2")
     text = _BLANKS.sub(" ", text)
     if not text.lstrip().startswith(("[D ", "[G ")):
@@ -216,7 +220,7 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
             line.put(step=int(match[0]), steps=int(of_batches[1]))
             end = of_batches.end()
             continue
-        if kind == "epoch" and re.fullmatch(r"\d+\.\d+", match[0]):  # "'epoch': 0.32": so far into the first
+        if kind == "epoch" and _FLOAT.fullmatch(match[0]):  # "'epoch': 0.32": so far into the first
             line.put(epoch=int(float(match[0])))
         count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
         if kind is None or not count.isdigit():
@@ -238,17 +242,22 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
 
 def _counter_of(gap: str) -> str | None:
     """Whether a number behind this text is an epoch or a step ("epochs", "steps" where the word has an s)."""
-    gap = re.sub(r"(['\"])\s*,\s*$", r"\1", gap)
-    stripped = re.sub(r"[\s:=#.\[(\"'\-_>第]+$", "", gap)
-    word = re.search(r"[^\W\d_]+$", stripped)
+    if gap.rstrip().endswith(","):
+        gap = gap.rstrip()[:-1]
+        if not gap.endswith(("'", '"')):
+            return None
+    stripped = gap.rstrip(_BETWEEN)
+    word = _LAST_WORD.search(stripped)
     if word is None:
         return None
     said = word[0].lower()
+    if said not in EPOCHS and said not in COUNTERS:
+        return None
     before = words_of(stripped[: word.start()])[-1:]
     if before and before[0] in ASIDE:
         return None
     many = "s" if said.endswith("s") else ""
-    return f"epoch{many}" if said in EPOCHS else f"step{many}" if said in COUNTERS else None
+    return f"epoch{many}" if said in EPOCHS else f"step{many}"
 
 
 def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, *, is_said: bool, gap: str) -> int:

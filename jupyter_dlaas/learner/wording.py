@@ -101,6 +101,7 @@ NEVER: Final = frozenset({
     "before",
 })  # fmt: skip
 
+_CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _WORD: Final = re.compile(r"[^\W_][^\W_]*(?:@\d+)?(?:'s\b)?")
 
 
@@ -112,13 +113,16 @@ def may_matter(text: str) -> bool:
 
 def words_of(text: str) -> list[str]:
     """The words of a name: "Train Loss", "train_loss", "trainLoss" and "Loss/train" are two words each."""
-    text = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", text)
+    if not text.islower():
+        text = _CAMEL.sub(" ", text)
     return [word.lower().removesuffix("'s") for word in _WORD.findall(text)]
 
 
 def is_metric(words: list[str]) -> bool:
     """Whether a name of these words is one that people watch."""
-    return any(word.partition("@")[0] in METRICS for word in words) or any(
+    if not METRICS.isdisjoint(words):
+        return True
+    return any("@" in word and word.partition("@")[0] in METRICS for word in words) or any(
         pair in _PAIRS for pair in itertools.pairwise(words)
     )
 
