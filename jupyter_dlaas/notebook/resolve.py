@@ -86,7 +86,8 @@ class _Solver:
         left = f"{names[0]}" if len(names) == 1 else ", ".join(names)
         quoted = ", ".join(f'"{name}"' for name in names)
         source = f"{left} = {DLAAS}.pushed({quoted})"
-        return (Given(index, names, source, "pushed", needs, "", *self._command_line()),)
+        late = reach(needs, self.trace.late) - needs - frozenset(names) - BUILTINS
+        return (Given(index, names, source, "pushed", needs, "", *self._command_line(), late),)
 
     def _command_line(self) -> tuple[str, int]:
         return f"cell [{self.training.count}]", self.training.first_line - 1

@@ -29,6 +29,7 @@ class Given:
     reason: str = ""
     cell: str = ""  # the place in the notebook that a traceback names for this line
     line: int = 0
+    late: frozenset[str] = frozenset()  # what its objects read when they are used
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,9 @@ class _Pass:
     def run(self) -> Slice:
         for name in self.plan.outputs:
             self.want(name, len(self.steps), Need.SURE)
+        for given in self.plan.given:
+            for name in given.late:
+                self.want(name, given.index, Need.LATE)
         for index in range(len(self.steps), -1, -1):
             for given in self.plan.given:
                 if given.index == index:
