@@ -217,6 +217,7 @@ def clean_cell(raw: str) -> Cleaned:
     return replace(_without_magics(clean, tree, lines, lines_of(raw)), binds=tuple(binds))
 
 
+@lru_cache(maxsize=2)  # asked whether it parses, and then for its statements
 def parse(source: str) -> ast.Module:
     """The program's tree. Raises one of `UNREADABLE`. What Python warns about, the kernel has shown already."""
     with warnings.catch_warnings():
@@ -328,6 +329,7 @@ def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
     text = lines_of(clean.source)
     nodes = parse(clean.source).body
     found = []
+    has_magics = "get_ipython" in clean.source
     previous_end = 0
     for position, node in enumerate(nodes):
         start, end = _span(node)
@@ -342,7 +344,7 @@ def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
             segment = ast.get_source_segment(clean.source, node) or ast.unparse(node)
             lines = tuple(Line(part, clean.lines[start - 1 + i]) for i, part in enumerate(lines_of(segment)))
         previous_end = end
-        foreign = "a magic's result" if _has_magic(node) else ""
+        foreign = "a magic's result" if has_magics and _has_magic(node) else ""
         is_last = position == len(nodes) - 1
         found.append(Statement(cell=count, label=label, lines=lines, node=node, foreign=foreign, is_last=is_last))
     return found

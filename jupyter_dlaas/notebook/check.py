@@ -200,6 +200,8 @@ class _Checker:
         self.watcher = Watcher(self.tracer)
         self.steps: list[Step] = []
         self.results: set[str] = set()  # brought back by a %%train cell with -o
+        self.lines: dict[int, Line] = {}
+        self.omitted: dict[tuple[int, str], Omitted] = {}
         self.may_bind = ""  # a cell or file that may bind names, and could not be read
 
     def report(self) -> Report:
@@ -301,15 +303,8 @@ class _Checker:
                 errors.append(said)
             else:
                 (warnings if problem.code in WARNINGS else errors).append(said)
-        kept, left = [], []
-        for index in range(goal):
-            statement = traced.steps[index].statement
-            if index in solved.slice.kept:
-                kept.append(Line(statement.cell, statement.line, statement.source))
-            elif index in solved.slice.left:
-                kind, reason = solved.slice.left[index]
-                option = f"--with-cell {statement.cell}" if kind in _OPTIONAL else ""
-                left.append(Omitted(statement.cell, statement.line, statement.head, kind, reason, option))
+        kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
+        left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
         push = f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
         return CellReport(
             cell=number,
@@ -322,6 +317,22 @@ class _Checker:
             warnings=tuple(warnings),
             type=f"%%{JOB_MAGIC} {job_name(self.path)} --gpus 1:{LEARNERS_MAX}{push}",
         )
+
+    def _line(self, index: int, traced: Trace) -> Line:
+        """Kept by one training cell after another: made once."""
+        if index not in self.lines:
+            statement = traced.steps[index].statement
+            self.lines[index] = Line(statement.cell, statement.line, statement.source)
+        return self.lines[index]
+
+    def _omitted(self, index: int, traced: Trace, kind: str, reason: str) -> Omitted:
+        known = self.omitted.get((index, reason))
+        if known is None:
+            statement = traced.steps[index].statement
+            option = f"--with-cell {statement.cell}" if kind in _OPTIONAL else ""
+            known = Omitted(statement.cell, statement.line, statement.head, kind, reason, option)
+            self.omitted[index, reason] = known
+        return known
 
 
 def _said(problem: Problem, number: int) -> Said:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from jupyter_dlaas.notebook.names import Function, bound_names, root_name
+from jupyter_dlaas.notebook.names import LEAVES, Function, bound_names, children, root_name, walk
 
 
 def words(text: str) -> frozenset[str]:
@@ -83,6 +83,7 @@ SETUP_STARTS = (
     "tf.config.",
     "logging.basicConfig(",
 )
+SETUP_ROOTS = words("sys os torch jax tf logging __import__")
 PICTURES = words("plt mpl matplotlib sns pd pandas rcParams alt px pio")
 HANDS_ON = words(
     """
@@ -206,6 +207,7 @@ class Behaviour:
     calls: frozenset[str] = frozenset()  # functions and, with a dot, methods that it calls
     mentions: frozenset[str] = frozenset()  # names from outside that it may hand on
     made: Behaviour | None = None  # of the functions that it defines inside, one of which it may return
+    made_params: frozenset[str] = frozenset()  # its parameters that those change: `def patch(cls): def inner(f): …`
     line: int = 0
 
     def touched_args(self, call: Call) -> frozenset[str]:
@@ -242,8 +244,8 @@ def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             if not isinstance(node, ast.Lambda):
                 outside += node.decorator_list
             todo += outside[::-1]
-        else:
-            todo += list(ast.iter_child_nodes(node))[::-1]
+        elif type(node) not in LEAVES:
+            todo += children(node)
 
 
 def effects_of(nodes: Iterable[ast.AST]) -> Effects:
@@ -275,10 +277,10 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                 functions.add(id(node.func))
                 if isinstance(node.func, ast.Call):
                     called.add(id(node.func))
-                call = _call(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
-                calls.append(call)
-                if call.stores:
-                    holds.append(Hold(frozenset({call.receiver or ""}), call.args, frozenset(), False))
+                one = _call(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
+                calls.append(one)
+                if one.stores:
+                    holds.append(Hold(frozenset({one.receiver or ""}), one.args, frozenset(), False))
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     touches |= _changed_parts(target)
@@ -301,7 +303,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                     touches |= _changed_parts(target)
             case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
                 touches |= _changed_parts(target)
-                objects = frozenset(n.id for n in ast.walk(source) if isinstance(n, ast.Name))
+                objects = frozenset(n.id for n in walk(source) if isinstance(n, ast.Name))
                 passed |= _objects(source)
                 holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
             case ast.comprehension(iter=source):
@@ -309,7 +311,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case ast.withitem(context_expr=value, optional_vars=target):
                 if target is not None:
                     holds.append(_hold([target], value, is_sure=False))
-                entered |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+                entered |= {n.id for n in walk(value) if isinstance(n, ast.Name)}
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if id(node) in top:
                 for decorator in node.decorator_list:
                     if isinstance(decorator, ast.Call):
@@ -376,7 +378,9 @@ def behaviour_of(function: Function) -> Behaviour:
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
     own = params | stored
     made: Behaviour | None = None
+    made_params: frozenset[str] = frozenset()
     for one in [behaviour_of(n) for n in inside if isinstance(n, NESTED)]:
+        made_params |= one.touches & params
         keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
@@ -392,6 +396,7 @@ def behaviour_of(function: Function) -> Behaviour:
         calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
         mentions=effects.values - own,
         made=made,
+        made_params=made_params,
         line=getattr(function, "lineno", 0),
     )
 
@@ -421,6 +426,8 @@ def is_setup(node: ast.stmt) -> bool:
     if isinstance(value, ast.Call) and _verb(value.func) in SEEDS:
         return True
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    if root_name(targets[0] if targets else value) not in SETUP_ROOTS:
+        return False
     texts = [ast.unparse(t) for t in targets] or [ast.unparse(value)]
     return any(text.startswith(SETUP_STARTS) or text == "sys.path" for text in texts)
 
@@ -469,7 +476,7 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
 
 def _own_calls(method: Function) -> set[str]:
     """The methods that a method calls on its own object."""
-    calls = [part.func for part in ast.walk(method) if isinstance(part, ast.Call)]
+    calls = [part.func for part in walk(method) if isinstance(part, ast.Call)]
     return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}
 
 
@@ -484,7 +491,7 @@ def loaded_modules(node: ast.stmt) -> frozenset[str]:
 
 def dotted_names(node: ast.AST) -> frozenset[str]:
     """The first two parts of `a.b.c`, wherever it stands, bodies of functions included."""
-    pairs = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    pairs = [n for n in walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
     return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -12,6 +12,11 @@ from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 GIVEN_IN_JOBS = frozenset({"display", "get_ipython"})  # the job's runner provides them
+
+
+SAVED = ("saved", "writes a file, which is there; the job does not write it again")
+SHOWN = ("shown", "shows something and changes nothing")
+UNNEEDED = ("unneeded", "the training cell does not need it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ class _Pass:
         self.wanted: dict[str, Want] = {}
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
+        # no value is given, no cell is asked for: names alone decide
+        self.is_simple = not plan.given and not plan.with_cells and not plan.poison
         self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
 
     def run(self) -> Slice:
@@ -138,11 +145,15 @@ class _Pass:
         """A definition that ran again unchanged, with nothing different in between, need not stand there twice."""
         in_force: dict[str, tuple[str, int]] = {}  # name -> text of its definition, step
         rebound: dict[str, int] = {}
+        repeated = [i for i in sorted(self.slice.kept) if i < self.plan.goal and self.steps[i].is_definition]
+        last = repeated[-1] if repeated else -1
+        read = frozenset().union(*(self.steps[i].flow.reads for i in repeated))
         for index in sorted(self.slice.kept):
             step = self.steps[index]
-            source, names = step.statement.source, step.flow.binds
-            again = [in_force.get(name, ("", -1)) for name in names]
+            names = step.flow.binds
             if index < self.plan.goal and step.is_definition and names and not step.is_future and not step.changes:
+                source = step.statement.source
+                again = [in_force.get(name, ("", -1)) for name in names]
                 first = again[0][1]
                 is_same = all(text == source and at == first for text, at in again)
                 if is_same and all(rebound.get(name, -1) < first for name in step.flow.reads):
@@ -153,7 +164,9 @@ class _Pass:
             else:
                 for name in in_force.keys() & (names | step.changes):
                     del in_force[name]
-            rebound.update(dict.fromkeys(names | step.changes, index))
+            if index < last:
+                rebound.update(dict.fromkeys(names, index))
+                rebound.update(dict.fromkeys(step.changes & read, index))
 
     def drop_detours(self) -> None:
         """Where the program would only pass through a directory, it does not go there."""
@@ -200,6 +213,9 @@ class _Pass:
     # steps
     def step(self, index: int) -> None:
         step, plan = self.steps[index], self.plan
+        if index < plan.goal and step.is_plain and self.is_simple and self.wanted.keys().isdisjoint(step.provides):
+            self.slice.left[index] = _idle(step)
+            return
         statement = step.statement
         if index >= plan.goal or step.is_future:
             self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
@@ -224,8 +240,8 @@ class _Pass:
             return
         settled = self.settled(index)
         self.deleted(index, step)
-        wanted = frozenset(self.wanted) - settled
-        binds = (step.flow.binds | step.globals_bound) & wanted
+        wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
+        binds = frozenset(wanted & (step.flow.binds | step.globals_bound))
         changes = self._changes(step, wanted, settled)
         if not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
@@ -240,13 +256,15 @@ class _Pass:
                 self.slice.trained.append(Trained(index, tuple(sorted(changes or binds)), is_kept=True))
             self.keep(index, _because(binds, changes))
 
-    def _changes(self, step: Step, wanted: frozenset[str], settled: frozenset[str]) -> frozenset[str]:
+    def _changes(self, step: Step, wanted: Set[str], settled: frozenset[str]) -> frozenset[str]:
         """The wanted names that a step changes, but for changes that a given value already has in it."""
+        if not settled:
+            return frozenset(wanted & step.changes)
         found: frozenset[str] = frozenset()
         for touch in step.touches:
             if touch.below.isdisjoint(settled) or touch.name in wanted:
                 found |= touch.affects
-        return found & wanted
+        return frozenset(wanted & found)
 
     def keep(self, index: int, reason: str) -> None:
         step = self.steps[index]
@@ -275,7 +293,7 @@ class _Pass:
         self.slice.left[index] = (kind, reason)
 
     def deleted(self, index: int, step: Step) -> None:
-        for name in step.flow.deletes & frozenset(self.wanted):
+        for name in step.flow.deletes & self.wanted.keys():
             if name in BUILTINS:
                 self.wanted.pop(name)  # `del list` gives the builtin back
             elif name not in self.settled(index):
@@ -326,11 +344,13 @@ class _Pass:
             kinds = sorted(given.kind for given in self.plan.given if touched & set(given.names))
             reasons = [given.reason for given in self.plan.given if touched & set(given.names) and given.reason]
             return kinds[0], (reasons or [f"{_list(sorted(touched))} comes with the value that it has now"])[0]
-        if step.saves and not step.flow.binds:
-            return "saved", "writes a file, which is there; the job does not write it again"
-        if not step.flow.binds and not step.changes:
-            return "shown", "shows something and changes nothing"
-        return "unneeded", "the training cell does not need it"
+        return _idle(step)
+
+
+def _idle(step: Step) -> tuple[str, str]:
+    if step.saves and not step.flow.binds:
+        return SAVED
+    return UNNEEDED if step.flow.binds or step.changes else SHOWN
 
 
 def _magic(step: Step) -> tuple[str, str]:

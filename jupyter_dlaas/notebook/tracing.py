@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jupyter_dlaas.notebook.cells import Statement
 from jupyter_dlaas.notebook.effects import (
@@ -35,10 +35,14 @@ from jupyter_dlaas.notebook.effects import (
     own_methods,
     reach,
     walk_now,
+    words,
 )
-from jupyter_dlaas.notebook.names import Flow, flow_of, root_name
+from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
+GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937")
+DRAWS = words("one_batch show_batch")  # fastai's loaders have a stream of their own
+QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -63,6 +67,7 @@ class Step:
     uses: frozenset[str]  # the notebook's own functions that it may call
     loads: frozenset[str]  # "package.module" that an import loads beside what it binds
     dotted: frozenset[str]  # "package.module" that the statement may need loaded
+    is_definition: bool  # an import, function, class or plain constant: the same wherever it runs
     is_setup: bool
     saves: bool  # writes a file
     is_star: bool
@@ -73,19 +78,13 @@ class Step:
     foreign: str  # why it cannot run again, "" if it can
     calls: tuple[Call, ...]  # that run where they stand
     changes: frozenset[str]  # all names whose objects are different afterwards
+    is_plain: bool  # nothing speaks for keeping or leaving it but the names that it provides
+    provides: frozenset[str]  # names that it binds, changes or deletes
 
     @property
     def is_block(self) -> bool:
         """A loop, with, if, try or match."""
         return isinstance(self.statement.node, BLOCKS)
-
-    @property
-    def is_definition(self) -> bool:
-        """An import, function, class or plain constant: no side effect, and the same wherever it runs."""
-        node = self.statement.node
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            return node.value is not None and _is_constant(node.value)
-        return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,9 @@ class Tracer:
         self._hold(effects, flow)
         touches = self._touches(effects, behaviour, uses, statement)
         fits, trained, trains = self._training(effects, uses)
-        asks = self._asks(node, uses)  # before the statement's own bindings: it may bind a function anew that it calls
+        asks = self._asks(
+            node, reads, uses
+        )  # before the statement's own bindings: it may bind a function anew that it calls
         self._remember(node, flow, self._carried(node, effects, reads))
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
@@ -173,6 +174,10 @@ class Tracer:
                 self.late[name] = sums[id(known)][1]
         root = module_attribute(node)
         own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
+        loads = loaded_modules(node)
+        sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
+        is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         return Step(
             statement=statement,
             flow=flow,
@@ -180,18 +185,21 @@ class Tracer:
             touches=touches,
             globals_bound=globals_bound,
             uses=uses,
-            loads=loaded_modules(node),
+            loads=loads,
             dotted=self._dotted(node),
-            is_setup=is_setup(node) or own_seed or (root is not None and root in self.modules),
+            is_definition=_is_definition(node),
+            is_setup=sets_up,
             saves=any(call.saves for call in effects.calls),
-            is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
-            is_future=isinstance(node, ast.ImportFrom) and node.module == "__future__",
+            is_star=is_star,
+            is_future=is_future,
             trains=trains,
             trained=trained,
             fits=fits,
             foreign=statement.foreign or asks,
             calls=effects.calls,
             changes=changes,
+            is_plain=not (loads or sets_up or is_star or is_future) and statement.ran == "yes",
+            provides=flow.binds | flow.deletes | globals_bound | changes,
         )
 
     def _dotted(self, node: ast.stmt) -> frozenset[str]:
@@ -209,8 +217,9 @@ class Tracer:
         """The names read whose code may live on in what is bound: `x = f(1)` is a number, unless `f` makes objects."""
         if isinstance(node, DEFINITIONS):
             return reads
-        only_called = {call.function for call in effects.calls if call.function in self.behaviours} - effects.values
-        return reads - {name for name in only_called if name is not None and not self._hands_on_code(name)}
+        called = {call.function for call in effects.calls if call.function is not None}
+        only_called = (called & self.behaviours.keys()) - effects.values
+        return reads - {name for name in only_called if not self._hands_on_code(name)}
 
     def _hands_on_code(self, function: str) -> bool:
         """What it returns may have code of the notebook's in it."""
@@ -306,6 +315,12 @@ class Tracer:
         match value:
             case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
                 return True
+            case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
+                verb in GENERATORS or any(option.arg == "generator" for option in options)
+            ):
+                return True  # each draw, also by those who only look, leaves it elsewhere
+            case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
+                return self._is_used_up(maker)
             case ast.Call(func=ast.Name(id=name)) if name in self.behaviours:
                 return self.behaviours[name].yields
             case _:
@@ -340,7 +355,7 @@ class Tracer:
         for call in effects.calls:
             touched |= self._touched_by(call, uses, shows_value=shows_value)
             also |= self._touched_elsewhere(call)
-        if effects.entered & (self.classes | self.seen):
+        if not effects.entered.isdisjoint(self.seen):
             for method in {"__enter__", "__exit__", "__aenter__", "__aexit__"} & self.methods.keys():
                 also |= self.methods[method].touches
         for source in effects.passed & self.iterators:
@@ -355,11 +370,15 @@ class Tracer:
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
+        if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
+            found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:
             return set(call.args)
         own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
         if call.function is not None and own is not None:
             found |= {call.function} if own.keeps else set()
+            if call.is_called and own.made_params:
+                found |= set(replace(own, touched_params=own.made_params).touched_args(call))
             return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
         if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
             return found
@@ -470,13 +489,14 @@ class Tracer:
         return False
 
     # what cannot run again
-    def _asks(self, node: ast.stmt, uses: frozenset[str]) -> str:
+    def _asks(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
         if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
             return ""
-        for part in walk_now([node]):
+        asked = "input" in reads or not self.asking.isdisjoint(reads)
+        for part in walk_now([node]) if asked else ():
             if not isinstance(part, ast.Call):
                 continue
-            names = {n.id for n in ast.walk(part.func) if isinstance(n, ast.Name)}
+            names = {n.id for n in walk(part.func) if isinstance(n, ast.Name)}
             if "input" in names and isinstance(part.func, ast.Name) and "input" not in self.seen:
                 return "input()"
             if names & self.asking:
@@ -506,6 +526,7 @@ def _nothing(statement: Statement) -> Step:
         uses=none,
         loads=none,
         dotted=none,
+        is_definition=False,
         is_setup=False,
         saves=False,
         is_star=False,
@@ -516,12 +537,20 @@ def _nothing(statement: Statement) -> Step:
         foreign="",
         calls=(),
         changes=none,
+        is_plain=False,
+        provides=none,
     )
 
 
 def _named(call: Call) -> frozenset[str]:
     """The variables that a call runs or hands over."""
     return call.args | {name for name in (call.function, call.receiver) if name is not None}
+
+
+def _is_definition(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return node.value is not None and _is_constant(node.value)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
 
 
 def _only_defines(node: ast.stmt) -> bool:
@@ -535,4 +564,4 @@ def _binds_plain(node: ast.stmt) -> bool:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in ast.walk(node))
+    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in walk(node))

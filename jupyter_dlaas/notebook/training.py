@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
+from jupyter_dlaas.notebook.names import walk
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
 
 __all__ = ["Watcher", "looks_like_training"]
@@ -64,7 +65,7 @@ class Watcher:
             node = step.statement.node
             if node is None or isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
                 continue
-            has_loop = step.is_block and any(isinstance(part, LOOPS) for part in ast.walk(node))
+            has_loop = step.is_block and any(isinstance(part, LOOPS) for part in walk(node))
             for call in step.calls:
                 if found := self._why_call(call, is_alone=not (has_loop or has_step)):
                     return found
@@ -93,7 +94,7 @@ class Watcher:
             self.places[node.name] = step.statement.label
             if _computes_gradients(node):
                 self.gradients.add(node.name)
-            if any(isinstance(part, LOOPS) for part in ast.walk(node)):
+            if any(isinstance(part, LOOPS) for part in walk(node)):
                 self.loops.add(node.name)
 
     def _why_call(self, call: Call, *, is_alone: bool) -> str:
@@ -172,7 +173,7 @@ def _says_training(name: str) -> bool:
 
 def _chained(node: ast.AST) -> str:
     """The root of `inference.append(x).train()`: not a mode, which is set on a model, its maker or its `to(device)`."""
-    for part in ast.walk(node):
+    for part in walk(node):
         match part:
             case ast.Call(
                 func=ast.Attribute(
@@ -184,11 +185,11 @@ def _chained(node: ast.AST) -> str:
 
 
 def _computes_gradients(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Call) and _verb(part.func) in GRADIENTS for part in ast.walk(node))
+    return any(isinstance(part, ast.Call) and _verb(part.func) in GRADIENTS for part in walk(node))
 
 
 def _names(node: ast.AST) -> list[str]:
-    return [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return [part.id for part in walk(node) if isinstance(part, ast.Name)]
 
 
 def _verb(function: ast.expr) -> str:
