@@ -162,7 +162,7 @@ class _Watch:
 
     def _put_back(self, kept: dict[str, Any]) -> None:
         for name, value in kept["sums"].items():
-            setattr(self.trainer, name, value)
+            setattr(self.trainer, name, value.to(self.trainer.args.device) if hasattr(value, "to") else value)
         for one, own in zip(self._own(), kept["callbacks"], strict=False):
             values.put_back(vars(one), own)
 

@@ -350,7 +350,8 @@ def _sum(metric: Any) -> tuple[dict[str, Any], int]:
 
 def _put_back_sum(metric: Any, kept: tuple[dict[str, Any], int]) -> None:
     for name, value in kept[0].items():
-        setattr(metric, name, value)
+        is_list = isinstance(value, list)
+        setattr(metric, name, [one.to(metric.device) for one in value] if is_list else value.to(metric.device))
     metric._update_count = kept[1]
 
 
