@@ -9,11 +9,13 @@ import ast
 import re
 from collections.abc import Sequence
 
+from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, statements_of
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.notebook.names import walk
+from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
 
-__all__ = ["Watcher", "looks_like_training"]
+__all__ = ["Watcher", "looks_like_training", "training_cells"]
 
 TRAIN_CALLS = words(
     """train fit train_model fit_model train_loop training_loop run_training train_epoch train_one_epoch train_network
@@ -39,6 +41,21 @@ _TEXT = re.compile(r"\.backward\(|\.fit\(|\.train_on_batch\(|apply_gradients\(|\
 def looks_like_training(text: str) -> bool:
     """The same for a cell that Python cannot read."""
     return _TEXT.search(text) is not None
+
+
+def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
+    """For each cell, in the order of execution, what makes it a training; "" for one that trains nothing."""
+    tracer = Tracer()
+    watcher = Watcher(tracer)
+    found = []
+    for cell in cells:
+        if clean_cell(cell.source).kind == "broken" and looks_like_training(cell.source):
+            found.append("looks like training")
+            continue
+        steps = [tracer.step(one) for one in statements_of(cell, f"cell [{cell.count}]", {})]
+        is_job = any(step.statement.kind == "job" for step in steps)
+        found.append(f"%%{JOB_MAGIC}" if is_job else watcher.why(steps))
+    return found
 
 
 class Watcher:

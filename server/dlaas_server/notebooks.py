@@ -6,7 +6,6 @@ on they make up the program's main part; those before it are kept whole in front
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.cells import clean_cell
 from jupyter_dlaas.notebook.records import Capture, ExecutedCell, LineRef, TrainingCell, line_map
 from jupyter_dlaas.notebook.suggest import Suggestion, suggest
+from jupyter_dlaas.notebook.training import training_cells
 from jupyter_dlaas.protocol import JobSpec, Note, Origin, Refused, Submit
 from jupyter_dlaas.sources import Parcel
 
@@ -30,8 +30,6 @@ __all__ = ["Notebook", "folder_of", "interpreter_of", "make"]
 _PYTHONS: Final = ("python", "python3")
 _OLDEST: Final = (3, 11)
 _ASK_S: Final = 20.0
-_STEPS: Final = frozenset({"backward", "fit", "train_step", "minimize", "apply_gradients", "apply_updates", "train"})
-_RUNS: Final = frozenset({"epochs", "batches"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +84,8 @@ def _chosen(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:
 
 def _first_training(chosen: Sequence[tuple[int, Cell]]) -> int:
     """The place in `chosen` of the first cell that trains; the last cell where none seems to."""
-    return next((at for at, (_, cell) in enumerate(chosen) if _trains(cell.source)), len(chosen) - 1)
-
-
-def _trains(source: str) -> bool:
-    """True for a cell whose own statements (not the bodies of its functions) take training steps."""
-    try:
-        tree = ast.parse(clean_cell(source).source)
-    except (SyntaxError, ValueError):
-        return False
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Call) and _takes_steps(node):
-            return True
-        waiting += ast.iter_child_nodes(node)
-    return False
-
-
-def _takes_steps(call: ast.Call) -> bool:
-    if isinstance(call.func, ast.Name):
-        return call.func.id in ("train", "fit")
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    # `model.train()` sets a mode; it takes no steps
-    is_mode = call.func.attr == "train" and not call.keywords and all(isinstance(a, ast.Constant) for a in call.args)
-    return call.func.attr in _RUNS or (call.func.attr in _STEPS and not is_mode)
+    cells = [ExecutedCell(count=n, source=cell.source, cell_id=cell.id) for n, cell in chosen]
+    return next((at for at, why in enumerate(training_cells(cells)) if why), len(chosen) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,8 @@ def start_server(
     log.close()
     record = runtime / f"jpserver-{process.pid}.json"
     try:
-        until(lambda: record.exists() or process.poll() is not None, 90)
+        # the server makes the file first and writes it then, in one piece
+        until(lambda: (record.exists() and record.stat().st_size > 0) or process.poll() is not None, 90)
         assert process.poll() is None, (where / "server.log").read_text()
         said = json.loads(record.read_text())
         until(lambda: is_listening(said["port"]), 60)
