@@ -260,6 +260,10 @@ class _Solver:
         step = self.steps[index]
         return step.trains or bool(step.fits)
 
+    def _writes(self, index: int, name: str) -> bool:
+        node = self.steps[index].statement.node
+        return node is not None and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
     def _where(self, blocked: Blocked) -> tuple[str, str, int]:
         """The place that reads the name: the training cell's, where it does."""
         last = len(self.steps)
@@ -267,8 +271,12 @@ class _Solver:
         inside = [i for i in inside if i >= self.goal] or inside
         if not inside:
             return f"-o {blocked.name}", f"cell [{self.training.count}]", self.training.first_line - 1
-        statement = self.steps[inside[0]].statement
-        line = _line_of(self.steps[inside[0]], blocked.name)
+        index = inside[0]
+        if blocked.need is Need.LATE:  # by a function: there it stands
+            written = (i for i in range(index, -1, -1) if self.steps[i].is_definition and self._writes(i, blocked.name))
+            index = next(written, index)
+        statement = self.steps[index].statement
+        line = _line_of(self.steps[index], blocked.name)
         return f"{statement.label}, line {line},", statement.label, line
 
 

@@ -1,0 +1,195 @@
+"""What is said before a job starts, as the user reads it: what, where, what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.records import (
+    Capture,
+    ExecutedCell,
+    KernelFacts,
+    NameFact,
+    OwnModule,
+    TrainingCell,
+)
+
+
+def made(
+    *sources: str,
+    train: str,
+    learners: int = 1,
+    push: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = (),
+    seconds: dict[int, float] | None = None,
+    facts: KernelFacts | None = None,
+) -> Capture:
+    cells = [
+        ExecutedCell(count=n, source=source, duration_s=(seconds or {}).get(n, 0.0))
+        for n, source in enumerate(sources, 1)
+    ]
+    cell = TrainingCell(count=len(cells) + 1, source=train, learners_max=learners, push=push, outputs=outputs)
+    return capture(cells, cell, facts)
+
+
+def said(one: Capture) -> list[str]:
+    return [problem.message for problem in (*one.errors, *one.warnings)]
+
+
+# ------------------------------------------------------------------------------------- files that every learner writes
+
+OVER_EACH_OTHER = "so they write over each other. Put it under `if run.is_main:`."
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("torch.save(model, 'm.pt')", "torch.save(…)"),
+        ("frame.to_csv('x.csv')", "frame.to_csv(…)"),
+        ("plt.savefig('x.png')", "plt.savefig(…)"),
+        ("writer = SummaryWriter()", "SummaryWriter(…)"),
+        ("writer = tensorboard.SummaryWriter('runs')", "tensorboard.SummaryWriter(…)"),
+        ("open('log.txt', 'w').write('x')", "open(…, 'w')"),
+        ("open('log.txt', mode='a')", "open(…, 'a')"),
+        ("model.save_pretrained('out')", "model.save_pretrained(…)"),
+        ("model.save('m.keras')", "model.save(…)"),
+        ("np.savetxt('x', model)", "np.savetxt(…)"),
+        ("joblib.dump(model, 'm')", "joblib.dump(…)"),
+    ],
+)
+def test_a_file_that_every_learner_would_write_is_told_where_more_than_one_may_run(line: str, what: str) -> None:
+    imports = "import torch, tensorboard, joblib\nimport numpy as np\nimport matplotlib.pyplot as plt\n"
+    imports += "from torch.utils.tensorboard import SummaryWriter\nmodel = frame = torch.nn.Linear(1, 1)"
+
+    assert said(made(imports, train=f"x = 1\n{line}", learners=4)) == [
+        f"cell [2], line 3: each of up to 4 learners runs {what}, {OVER_EACH_OTHER}"
+    ]
+    assert said(made(imports, train=f"x = 1\n{line}", learners=1)) == []
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "if run.is_main:\n    {}",
+        "if rank == 0:\n    {}",
+        "if not rank:\n    {}",
+        "if int(os.environ['RANK']) == 0:\n    {}",
+        "if rank != 0:\n    pass\nelse:\n    {}",
+        "if accelerator.is_main_process:\n    for _ in range(2):\n        {}",
+        "if dist.get_rank() == 0:\n    {}",
+    ],
+)
+def test_a_file_that_one_learner_writes_is_nothing_to_tell(guard: str) -> None:
+    before = "import os, torch\nimport torch.distributed as dist\nrank = 0\nrun = accelerator = model = object()"
+
+    assert said(made(before, train=guard.format("torch.save(model, 'm.pt')"), learners=2)) == []
+
+
+def test_a_file_that_a_function_writes_is_told_with_the_functions_place() -> None:
+    function = "def keep(model):\n    torch.save(model, 'm.pt')"
+
+    assert said(made("import torch\nmodel = 1", function, train="keep(model)", learners=2)) == [
+        f"cell [2], line 2: each of up to 2 learners runs torch.save(…), {OVER_EACH_OTHER}"
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ names and input
+
+
+def test_an_undefined_name_in_a_function_is_told_with_the_functions_place() -> None:
+    assert said(made("def f():\n    return nowhere + 1", train="f()")) == [
+        "cell [1], line 2, may read `nowhere`, which nothing binds. If that line runs in the job, it fails there."
+    ]
+
+
+def test_a_result_that_nothing_binds_is_told() -> None:
+    assert said(made("hist = 1", train="x = hist", outputs=("history",))) == [
+        "-o history: nothing binds `history` in the training cell or before it. Did you mean -o hist?"
+    ]
+
+
+def test_a_question_in_a_function_is_told_with_the_functions_place() -> None:
+    assert said(made("def ask():\n    return input('n? ')", train="n = ask()")) == [
+        "cell [1], line 2: input() has nobody to answer it in a job. Ask in an earlier cell and use the variable here."
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- slow to redo
+
+
+def test_slow_cells_are_told_with_the_push_of_what_they_end_in() -> None:
+    one = made(
+        "import numpy as np\ndef load():\n    return np.zeros((3, 2))",
+        "raw = load()\nlimit = 3\ndata = raw[:limit]\nclean = data.copy",
+        "labels = clean()[:, 0]",
+        train="print(data, labels, limit)",
+        seconds={1: 99.0, 2: 95.4, 3: 0.2},
+        facts=KernelFacts(
+            names={
+                "clean": NameFact(type_name="builtin_function_or_method", is_callable=True),
+                "limit": NameFact(type_name="int", literal="3", is_immutable=True),
+            }
+        ),
+    )
+
+    assert [problem.message for problem in one.warnings if problem.code == "slow_prelude"] == [
+        "The cells that the job runs again took 96 s here, most of it cell [2] (95 s). --push data sends what it made."
+    ]
+
+
+def test_a_push_that_is_asked_for_already_stands_in_the_offer() -> None:
+    one = made(
+        "model = list(range(3))",
+        "data = list(range(5))",
+        train="print(model, data)",
+        push=("model",),
+        seconds={2: 40.0},
+        facts=KernelFacts(
+            names={
+                "model": NameFact(type_name="Net"),
+                "data": NameFact(type_name="numpy.ndarray"),
+            }
+        ),
+    )
+
+    offers = [problem.message for problem in one.warnings if problem.code == "slow_prelude"]
+    assert [offer.rpartition(". ")[2] for offer in offers] == ["--push model,data sends what it made."]
+
+
+def test_thirty_seconds_are_not_slow() -> None:
+    one = made("data = list(range(3))", train="print(data)", seconds={1: 30.0})
+
+    assert one.warnings == ()
+
+
+# --------------------------------------------------------------------------------------------------------------- pushes
+
+
+def test_a_pushed_optimiser_and_a_model_that_is_made_anew_are_refused_together() -> None:
+    facts = KernelFacts(
+        names={"net": NameFact(type_name="Net"), "opt": NameFact(type_name="torch.optim.SGD", shares=("net", "other"))}
+    )
+    cells = ("import torch", "net = torch.nn.Linear(1, 1)", "opt = torch.optim.SGD(net.parameters())")
+
+    assert said(made(*cells, train="net(1)\nopt.step()", push=("opt",), facts=facts)) == [
+        (
+            "cell [2], line 1: the job would make `net` anew, and the pushed `opt` would go on with another one, as it "
+            "is here. Push them together: --push opt,net."
+        )
+    ]
+    assert said(made(*cells, train="net(1)\nopt.step()", push=("opt", "net"), facts=facts)) == []
+    assert said(made(*cells, train="opt.step()", push=("opt",), facts=facts)) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- modules
+
+
+def test_a_module_that_was_edited_after_its_import_is_told() -> None:
+    facts = KernelFacts(own_modules=(OwnModule("tools.data", "tools/data.py", is_edited=True),))
+
+    assert said(made("from tools import data", train="data.load()", facts=facts)) == [
+        (
+            "tools/data.py was edited after the kernel imported it; the job takes the file as it is now. To have the same "
+            "here: import importlib, tools.data; importlib.reload(tools.data)."
+        )
+    ]
