@@ -7,6 +7,7 @@ recorder and a directory, so that points and progress are really written.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import sys
@@ -16,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from jupyter_dlaas.learner import bars, watching
 from jupyter_dlaas.learner.context import Context, enter
 from jupyter_dlaas.learner.control import Control
@@ -25,6 +24,7 @@ from jupyter_dlaas.learner.place import Place
 from jupyter_dlaas.learner.printed import Tee
 from jupyter_dlaas.protocol import JobSpec
 
+tqdm = importlib.import_module("tqdm").tqdm
 PLAIN = "processing item 4711 of the data set, result ok, took 12 ms"
 METRICS = "Epoch 3/10, Step [100/600], train loss: 0.5231, val acc: 92.3%"
 
