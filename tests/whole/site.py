@@ -173,8 +173,9 @@ class Site:
         def record() -> dict[str, Any] | None:
             assert process.poll() is None, (self.folder / "server.log").read_text()[-3000:]
             for path in self.runtime.glob(f"jpserver-{process.pid}.json"):
-                if path.name not in known:
-                    return dict(json.loads(path.read_text()))
+                text = path.read_text()
+                if path.name not in known and text.endswith("}"):  # else it is being written
+                    return dict(json.loads(text))
             return None
 
         found = until(record, "the Jupyter server is up")
