@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from dlaas_server.sim.experiments import PackSpreadCase, gang_outcome, is_stuck, pack_spread_cases
+from dlaas_server.core.place import Layout
+from dlaas_server.sim.experiments import PackSpreadCase, gang_outcome, is_stuck, pack_spread_cases, tetris_outcome
 from tests.sim.builders import tjob, trace
 
 
@@ -35,3 +36,10 @@ def test_without_gangs_most_orders_deadlock() -> None:
 
 def test_one_job_alone_is_never_stuck() -> None:
     assert not is_stuck(trace(tjob("a", 0, 1, 60, learners=4)), 4, random.Random(0))
+
+
+def test_tetris_ends_as_early_as_the_best_reference_and_its_jobs_sooner() -> None:
+    makespan_s, jct_s = tetris_outcome("srtf", Layout.TETRIS)
+
+    assert makespan_s <= 4270
+    assert jct_s <= 1330

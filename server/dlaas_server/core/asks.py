@@ -33,6 +33,8 @@ class Ask:
     submitted_s: float
     estimate_s: float | None = None
     """How long it is expected to run in all; None: nobody knows."""
+    batch_s: float = 0.0
+    """What the others of its batch are expected to take: tasks that only count together go by what all of them take."""
     usual_s: float | None = None
     """The same, drawn to what is usual in this pool: a wild guess shall not make it wait for ever."""
     priority: int = 0

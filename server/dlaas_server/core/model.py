@@ -32,6 +32,8 @@ class Node:
     devices: tuple[Device, ...] = ()
     cpus: float = 0.0
     memory_bytes: int = 0
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
     cordoned: str | None = None
     """Why no learner may be placed here, in words; those that run stay."""
 

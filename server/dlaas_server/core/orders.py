@@ -9,6 +9,7 @@ from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import log2
 from typing import Final, Protocol
 
 from dlaas_server.core.asks import Ask, level
@@ -19,6 +20,7 @@ UNKNOWN: Final = 6
 """The rank of a job of unknown length: as if an hour on one GPU (4^6 GPU-seconds)."""
 LEAST: Final = 4
 """Below 4^4 GPU-seconds (four minutes) all are equally short: stopping one for another never pays."""
+BRIEF_S: Final = 16.0
 USUAL: Final = 9
 """Where half of the work lies, as long as fewer than fifty jobs have ended: 4^9 GPU-seconds, three days."""
 
@@ -103,7 +105,7 @@ class Shortest:
     def rank(self, ask: Ask, now_s: float) -> int:
         executed_s = ask.executed(now_s)
         total_s = ask.total_s(executed_s)
-        return UNKNOWN if total_s is None else max(level((total_s - executed_s) * ask.weight), LEAST)
+        return UNKNOWN if total_s is None else max(level((total_s - executed_s + ask.batch_s) * ask.weight), LEAST)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
         """When it falls to the next class; in the last class, when it overruns."""
@@ -111,28 +113,31 @@ class Shortest:
         total_s = ask.total_s(executed_s)
         if total_s is None or ask.since_s is None:
             return None
-        here = level((total_s - executed_s) * ask.weight)
-        left_s = total_s - (4**here / ask.weight if here > LEAST else 0.0)
+        here = level((total_s - executed_s + ask.batch_s) * ask.weight)
+        left_s = total_s - max(4.0**here / ask.weight - ask.batch_s if here > LEAST else 0.0, 0.0)
         return max(ask.since_s, now_s) + max(left_s - executed_s, 0.0) + 1e-3
 
 
 @dataclass(slots=True)
 class Remaining(_Unlearned):
-    """`srtf`: by the time that is expected to be left, whatever the size; twice as short may preempt."""
+    """`srtf`: by the time that is expected to be left, whatever the size, to a tenth; twice as short may preempt."""
+
+    gap: int = 8
 
     def rank(self, ask: Ask, now_s: float) -> int:
         executed_s = ask.executed(now_s)
         total_s = ask.total_s(executed_s)
-        return 2 * UNKNOWN if total_s is None else max(level((total_s - executed_s) ** 2), LEAST)
+        left_s = 3600.0 if total_s is None else total_s - executed_s + ask.batch_s
+        return int(8 * log2(max(left_s, BRIEF_S)))
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
+        """At half of what is left; when it overruns."""
         executed_s = ask.executed(now_s)
         total_s = ask.total_s(executed_s)
         if total_s is None or ask.since_s is None:
             return None
-        here = level((total_s - executed_s) ** 2)
-        left_s = total_s - (2.0**here if here > LEAST else 0.0)
-        return max(ask.since_s, now_s) + max(left_s - executed_s, 0.0) + 1e-3
+        left_s = total_s - executed_s
+        return max(ask.since_s, now_s) + (left_s / 2 if left_s + ask.batch_s > BRIEF_S else left_s) + 1e-3
 
 
 @dataclass(slots=True)

@@ -7,13 +7,22 @@ all nodes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import sqrt
 
 from dlaas_server.core.model import Job, Node, Seat
-from jupyter_dlaas.protocol import Placement
 
-__all__ = ["Free", "Frees", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
+__all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
+
+
+class Layout(StrEnum):
+    """How learners are laid over nodes; the pool's own beside those that a job can ask for."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    TETRIS = "tetris"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +33,25 @@ class Shape:
     cpus: float
     memory_bytes: int
     gpu_kind: str | None
-    placement: Placement
+    placement: Layout
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
 
     @property
     def is_plain(self) -> bool:
         """Only the number of devices counts."""
-        return self.gpu_kind is None and not self.cpus and not self.memory_bytes
+        return self.gpu_kind is None and not (self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps)
 
 
 def shape_of(job: Job) -> Shape:
     """The shape of one learner of this job."""
     spec = job.spec
     return Shape(
-        spec.gpus_per_learner, spec.cpus_per_learner, spec.memory_bytes_per_learner, spec.gpu_kind, spec.placement
+        spec.gpus_per_learner,
+        spec.cpus_per_learner,
+        spec.memory_bytes_per_learner,
+        spec.gpu_kind,
+        Layout(spec.placement.value),
     )
 
 
@@ -52,14 +67,18 @@ class Free:
     cpus: float
     memory_bytes: int
     learners: int = 0
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
     index: int = field(default=0, compare=False)
     """Place of the node among all, by name."""
     order: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False)
     """Every device of the node -> its place there and its kind."""
+    whole: tuple[float, ...] = field(default=(0.0,) * 5, compare=False)
+    """What the empty node has: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
 
     def copy(self) -> Free:
         """An independent copy."""
-        return Free(self.name, list(self.devices), self.cpus, self.memory_bytes, self.learners, self.index, self.order)
+        return replace(self, devices=list(self.devices))
 
     def fits(self, shape: Shape, most: int) -> int:
         """How many learners of this shape fit here, up to `most`."""
@@ -71,6 +90,10 @@ class Free:
             count = min(count, int((self.cpus + 1e-9) // shape.cpus))
         if shape.memory_bytes:
             count = min(count, self.memory_bytes // shape.memory_bytes)
+        if shape.disk_mbps:
+            count = min(count, int((self.disk_mbps + 1e-9) // shape.disk_mbps))
+        if shape.net_mbps:
+            count = min(count, int((self.net_mbps + 1e-9) // shape.net_mbps))
         return count if count > 0 else 0
 
     def _devices_for(self, shape: Shape) -> list[str]:
@@ -84,9 +107,7 @@ class Free:
         else:
             ids = tuple(self._devices_for(shape)[:gpus])
             self.devices = [d for d in self.devices if d[1] not in ids]
-        self.cpus -= shape.cpus
-        self.memory_bytes -= shape.memory_bytes
-        self.learners += 1
+        self._use(shape, 1)
         return Seat(self.name, ids)
 
     def _give(self, shape: Shape, seat: Seat) -> None:
@@ -94,9 +115,27 @@ class Free:
         if seat.devices:
             self.devices += [(order[d][1], d) for d in seat.devices if d in order]
             self.devices.sort(key=lambda device: order[device[1]][0])
-        self.cpus += shape.cpus
-        self.memory_bytes += shape.memory_bytes
-        self.learners -= 1
+        self._use(shape, -1)
+
+    def _use(self, shape: Shape, learners: int) -> None:
+        """Take what so many learners need beside devices; give it back where there are less than none."""
+        self.learners += learners
+        if not shape.is_plain:
+            self.cpus -= shape.cpus * learners
+            self.memory_bytes -= shape.memory_bytes * learners
+            self.disk_mbps -= shape.disk_mbps * learners
+            self.net_mbps -= shape.net_mbps * learners
+
+    def alike(self, shape: Shape) -> float:
+        """How much what is free here looks like what is asked for: the cosine of the two, each as a share of the node.
+
+        Source: Grandl et al., "Multi-resource packing for cluster schedulers", SIGCOMM 2014.
+        """
+        asked = (shape.gpus, shape.cpus, shape.memory_bytes, shape.disk_mbps, shape.net_mbps)
+        free = (len(self.devices), self.cpus, self.memory_bytes, self.disk_mbps, self.net_mbps)
+        shares = [(a / w, f / w) for a, f, w in zip(asked, free, self.whole, strict=True) if w]
+        length = sqrt(sum(a * a for a, _ in shares)) * sqrt(sum(f * f for _, f in shares))
+        return sum(a * f for a, f in shares) / length if length else 0.0
 
 
 def is_kind(kind: str, asked: str) -> bool:
@@ -158,9 +197,7 @@ class Frees(Sequence[Free]):
             if free is not None:
                 self._leave(free)
                 free.devices = [d for d in free.devices if d[1] not in seat.devices]
-                free.cpus -= shape.cpus
-                free.memory_bytes -= shape.memory_bytes
-                free.learners += 1
+                free._use(shape, 1)
                 self._enter(free)
 
     def has(self, shape: Shape, seats: Sequence[Seat]) -> bool:
@@ -250,7 +287,8 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
             continue
         usable = [(d.kind, d.id) for d in node.devices if d.out_of_service is None]
         order = {d: (place, kind) for place, (kind, d) in enumerate(usable)}
-        frees[node.name] = Free(node.name, usable, node.cpus, node.memory_bytes, order=order)
+        whole = (len(usable), node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps)
+        frees[node.name] = Free(node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole)
     for job in jobs:
         shape = shape_of(job)
         for node_name, devices, learners in _occupied(job):
@@ -258,9 +296,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
             if free is None:
                 continue
             free.devices = [d for d in free.devices if d[1] not in devices]
-            free.cpus -= shape.cpus * learners
-            free.memory_bytes -= shape.memory_bytes * learners
-            free.learners += learners
+            free._use(shape, learners)
     return Frees(frees.values())
 
 
@@ -286,11 +322,13 @@ def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
     """Seats for a whole gang, taken from `frees`; or None, and nothing is taken.
 
     `pack`: the tightest node that takes the whole gang; else the node that takes the most of it, then the rest alike.
-    `spread`: one learner at a time on the node with the fewest learners. Ties go by name, so that the same pool always
-    gives the same plan.
+    `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
+    resources look most like the demand. Ties go by name, so that the same pool always gives the same plan.
     """
-    if shape.placement is Placement.SPREAD:
-        return _spread(frees, shape, learners)
+    if shape.placement == Layout.SPREAD:
+        return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
+    if shape.placement == Layout.TETRIS:
+        return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
     whole = frees.tightest(shape, learners)
     if whole is not None:
         return frees.take(whole, shape, learners)
@@ -307,11 +345,12 @@ def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
     return tuple(seats)
 
 
-def _spread(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+def _one_by_one(
+    frees: Frees, shape: Shape, learners: int, key: Callable[[Free], tuple[float, int, str]]
+) -> tuple[Seat, ...] | None:
     if frees.room(shape, learners) < learners:
         return None
     seats: list[Seat] = []
     for _ in range(learners):
-        candidates = (f for f in frees.at_least(shape.gpus) if f.fits(shape, 1))
-        seats += frees.take(min(candidates, key=lambda f: (f.learners, -len(f.devices), f.name)), shape)
+        seats += frees.take(min((f for f in frees.at_least(shape.gpus) if f.fits(shape, 1)), key=key), shape)
     return tuple(seats)

@@ -118,12 +118,12 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         len(job.gang) or job.spec.learners_min,
         job.submitted_s,
         known.length_s,
-        known.usual_s,
-        job.priority,
-        job.spec.queue,
-        known.restart_s,
-        policy.preempts and _is_settled(job),
-        job.id,
+        usual_s=known.usual_s,
+        priority=job.priority,
+        queue=job.spec.queue,
+        restart_s=known.restart_s,
+        may_stop=policy.preempts and _is_settled(job),
+        id=job.id,
     )
     ask.executed_s = known.executed_s
     return ask

@@ -15,14 +15,14 @@ from dlaas_server.core.place import Free, Frees, Shape, is_kind
 __all__ = ["Reservation", "reserve", "victims_for"]
 
 Room = list[float]
-"""What is free on a node: devices of the kind that is asked for, CPUs, bytes of memory."""
+"""What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network."""
 
 
 def _room_of(node: Free, shape: Shape) -> Room:
     devices = len(node.devices)
     if shape.gpu_kind is not None:
         devices = sum(is_kind(kind, shape.gpu_kind) for kind, _ in node.devices)
-    return [devices, node.cpus, node.memory_bytes]
+    return [devices, node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps]
 
 
 def _fits(room: Room, shape: Shape) -> int:
@@ -31,6 +31,10 @@ def _fits(room: Room, shape: Shape) -> int:
         count = min(count, (room[1] + 1e-9) // shape.cpus)
     if shape.memory_bytes:
         count = min(count, room[2] // shape.memory_bytes)
+    if shape.disk_mbps:
+        count = min(count, (room[3] + 1e-9) // shape.disk_mbps)
+    if shape.net_mbps:
+        count = min(count, (room[4] + 1e-9) // shape.net_mbps)
     return int(count) if count > 0 else 0
 
 
@@ -39,10 +43,9 @@ def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: in
     if shape.gpu_kind is not None:
         devices = sum(d in node.order and is_kind(node.order[d][1], shape.gpu_kind) for d in seat.devices)
     room[0] += sign * devices
-    if held.cpus:
-        room[1] += sign * held.cpus
-    if held.memory_bytes:
-        room[2] += sign * held.memory_bytes
+    if not held.is_plain:
+        for i, amount in enumerate((held.cpus, held.memory_bytes, held.disk_mbps, held.net_mbps), start=1):
+            room[i] += sign * amount
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ class Policy:
     ran_factor: float = 10.0
     """Nobody is preempted before it ran so many times what its stop and restart cost."""
     preempts: bool = True
+    """Whether running jobs are stopped for others at all."""
     patience_factor: float = 100.0
     """Nobody preempts for its rank (for its priority it does) before it waited so many times what that costs."""
 
@@ -104,6 +105,8 @@ class _Group:
 
 
 IDLE: Final = Choice()
+MANY: Final = 64
+"""Beyond so many groups, empty ones are forgotten."""
 SAME_S: Final = 1e-6
 LATE: Final = 4
 MOST_VICTIMS: Final = 1024
@@ -124,7 +127,7 @@ class Scheduler:
         self.running: dict[int, Ask] = {}
         self.waiting = 0
         self._priority: int | None = None
-        self._may_preempt = bool(self.order.gap)
+        self._may_preempt = policy.preempts and bool(self.order.gap)
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
         self._by_turn = isinstance(self.order, Slices)
         self._groups: dict[tuple[Shape, int, str], _Group] = {}
@@ -148,18 +151,21 @@ class Scheduler:
             self._meet(ask.priority, now_s)
         ask.queued_s = now_s
         ask.rank = self.order.rank(ask, now_s)
+        self._note_bound(ask, now_s)
+        self._line_up(ask)
+
+    def _note_bound(self, ask: Ask, now_s: float) -> None:
         if not ask.is_lifted and self.order.age_factor:
             lift_s = ask.submitted_s + ask.executed_s + self._bound_s(ask)
             if lift_s <= now_s:
                 ask.is_lifted = True
             else:
                 heapq.heappush(self._timers, (lift_s, ask.number, LIFT, ask.stamp, ask))
-        self._line_up(ask)
 
     def _meet(self, priority: int, now_s: float) -> None:
         """Another priority than that of the last job: from now on it matters who may be preempted."""
         is_second, self._priority = self._priority is not None, priority
-        if is_second and not self._may_preempt:
+        if is_second and self.policy.preempts and not self._may_preempt:
             self._may_preempt = True
             for ask in self.running.values():
                 self._note_victim(ask, now_s)
@@ -306,9 +312,18 @@ class Scheduler:
             else:
                 self._rerank(ask, now_s)
 
+    def reconsider(self, ask: Ask, now_s: float) -> None:
+        """What is known of a waiting job changed: it takes another place in line."""
+        ask.rank = self.order.rank(ask, now_s)
+        self._move(ask)
+        self._note_bound(ask, now_s)
+
     def _lift(self, ask: Ask) -> None:
-        group = self._groups[ask.shape, ask.learners, ask.queue]
         ask.is_lifted = True
+        self._move(ask)
+
+    def _move(self, ask: Ask) -> None:
+        group = self._groups[ask.shape, ask.learners, ask.queue]
         ask.stamp += 1
         group.is_shut = False
         if group.head is ask:
@@ -345,38 +360,32 @@ class Scheduler:
         starts: list[Ask] = []
         stops: list[Preemption] = []
         reservation: Reservation | None = None
-        while (group := self._next()) is not None:
+        todo = self._open()
+        while todo:
+            key, _, group = heapq.heappop(todo)
             ask = group.head
-            assert ask is not None
-            assert group.key is not None
-            if reservation is not None or self._is_held(group.key):
-                passing = None
-                if self._fits(ask):
-                    if reservation is None:
-                        assert self._held is not None
-                        reservation = self._reserve(self._held[1], now_s)
-                    passing = self._passing(group, reservation, now_s)
-                if passing is None:
-                    seats = self._make_room(ask, now_s, stops)
-                    if seats is None:
-                        group.is_shut = True
-                        continue
-                    ask.seats, passing = seats, ask
-                self._start(passing, group, now_s, starts)
+            if ask is None or group.key != key:
                 continue
-            seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
-            if seats is None:
-                seats = self._make_room(ask, now_s, stops)
-            if seats is not None:
-                ask.seats = seats
-                self._start(ask, group, now_s, starts)
+            if group.is_shut:
+                break  # only in strict order
+            if reservation is None and self._is_held(key) and self._fits(ask):
+                assert self._held is not None
+                reservation = self._reserve(self._held[1], now_s)
+            stopped = len(stops)
+            chosen = self._chosen(group, ask, reservation, now_s, stops)
+            if chosen is not None:
+                self._start(chosen, group, now_s, starts)
+                if len(stops) > stopped:
+                    todo = self._open()
+                elif group.key is not None:
+                    heapq.heappush(todo, (group.key, ask.number, group))
                 continue
             group.is_shut = True
             if self.policy.is_strict:
                 break
-            if self._is_reserved_for(ask, now_s) and self.frees.devices:
+            if (self._held is None or key < self._held[0]) and self._is_reserved_for(ask, now_s) and self.frees.devices:
+                self._held = (key, ask, ask.stamp)
                 reservation = self._reserve(ask, now_s)
-                self._held = (group.key, ask, ask.stamp)
         return Choice(
             starts,
             stops,
@@ -391,16 +400,34 @@ class Scheduler:
     def _fits(self, ask: Ask) -> bool:
         return ask.weight <= self._room(ask) and self.frees.room(ask.shape, ask.learners) >= ask.learners
 
-    def _next(self) -> _Group | None:
-        """The group whose head is to be tried now."""
-        found: _Group | None = None
-        best: Key | None = None
-        is_strict = self.policy.is_strict
-        for group in self._groups.values():
-            key = group.key
-            if key is not None and (best is None or key < best) and (is_strict or not group.is_shut):
-                found, best = group, key
-        return None if is_strict and found is not None and found.is_shut else found
+    def _open(self) -> list[tuple[Key, int, _Group]]:
+        """The groups whose heads are to be tried, as a heap; in strict order all groups."""
+        all_of_them = self.policy.is_strict
+        todo = [
+            (group.key, i, group)
+            for i, group in enumerate(self._groups.values())
+            if group.key is not None and (all_of_them or not group.is_shut)
+        ]
+        heapq.heapify(todo)
+        return todo
+
+    def _chosen(
+        self, group: _Group, ask: Ask, reservation: Reservation | None, now_s: float, stops: list[Preemption]
+    ) -> Ask | None:
+        """Who of this group starts now; its seats are taken, by preempting others if need be."""
+        if reservation is not None and ask is not reservation.ask:
+            passing = self._passing(group, reservation, now_s) if self._fits(ask) else None
+            if passing is not None:
+                return passing
+            seats = None
+        else:
+            seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
+        if seats is None:
+            seats = self._make_room(ask, now_s, stops)
+        if seats is None:
+            return None
+        ask.seats = seats
+        return ask
 
     @property
     def head(self) -> Ask | None:
@@ -414,6 +441,8 @@ class Scheduler:
         self.waiting -= 1
         self.seat(ask, ask.seats, now_s)
         group.refresh()
+        if group.key is None and len(self._groups) > MANY:
+            del self._groups[ask.shape, ask.learners, ask.queue]
         starts.append(ask)
 
     # -- reservations -------------------------------------------------------------------------------------------------

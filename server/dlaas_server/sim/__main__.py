@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.formats import read_nodes, read_trace
@@ -22,10 +23,11 @@ from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, table, write_jobs
 from dlaas_server.sim.rules.names import RULES, pool_rule
 from dlaas_server.sim.trace import NodeSpec
-from jupyter_dlaas.protocol import Placement
 from jupyter_dlaas.wire import DlaasError
 
-POOL = re.compile(r"(?P<nodes>[1-9]\d{0,5})x(?P<gpus>\d{1,4})(?P<rest>(,(cpus|mem_gb)=\d+(\.\d+)?)*)")
+POOL = re.compile(
+    r"(?P<nodes>[1-9]\d{0,5})x(?P<gpus>\d{1,4})(?P<rest>(,(cpus|mem_gb|disk_mbps|net_mbps)=\d+(\.\d+)?)*)"
+)
 
 
 def pool_of(text: str) -> tuple[NodeSpec, ...]:
@@ -41,6 +43,8 @@ def pool_of(text: str) -> tuple[NodeSpec, ...]:
             gpus=int(found["gpus"]),
             cpus=float(rest.get("cpus", 0)),
             mem_gb=float(rest.get("mem_gb", 0)),
+            disk_mbps=float(rest.get("disk_mbps", 0)),
+            net_mbps=float(rest.get("net_mbps", 0)),
         )
         for i in range(count)
     )
@@ -68,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
     who = made.add_mutually_exclusive_group()
     who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
     who.add_argument("--rules", choices=sorted(RULES), help="the rules of another simulator")
-    made.add_argument("--placement", choices=[p.value for p in Placement], default="pack", help="where gangs sit")
+    made.add_argument(
+        "--placement", choices=[layout.value for layout in Layout], default="pack", help="where gangs sit"
+    )
     made.add_argument(
         "--restart-s", type=seconds, default=0, help="what a preempted job pays when it starts again (default 0)"
     )
@@ -79,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIGMA",
         help="expected lengths are wrong by a log-normal factor with this σ (default 0: exact)",
     )
+    made.add_argument("--no-preemption", action="store_true", help="nobody who runs is stopped")
     made.add_argument("--workload", type=int, help="which of several workloads in the file")
     made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
     made.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -99,8 +106,8 @@ def run(options: argparse.Namespace) -> tuple[str, Replay]:
         name = f"{order}, {options.placement}"
         rule = ByCore(
             nodes,
-            Policy(order=order),
-            Placement(options.placement),
+            Policy(order=order, preempts=not options.no_preemption),
+            Layout(options.placement),
             restart_s=options.restart_s,
             estimate_error=options.estimate_error,
             seed=options.seed,

@@ -9,16 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
-from dlaas_server.sim.trace import NodeSpec, Trace
+from dlaas_server.sim.trace import NodeSpec, Task, Trace
 from jupyter_dlaas.protocol import Placement
 
-__all__ = ["EXPERIMENTS", "GangOutcome", "PackSpreadCase", "gang_outcome", "is_stuck", "pack_spread_cases"]
+__all__ = [
+    "EXPERIMENTS",
+    "GangOutcome",
+    "PackSpreadCase",
+    "gang_outcome",
+    "is_stuck",
+    "pack_spread_cases",
+    "tetris_outcome",
+]
 
 TRACES: Final = Path(__file__).parent / "traces"
 
@@ -172,5 +181,39 @@ def gang(seed: int) -> str:
     )
 
 
-EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang}
+def tetris_nodes() -> tuple[NodeSpec, ...]:
+    """20 nodes x (16 CPUs, 64 GB, 400 MB/s of disk, 1000 Mbit/s of network)."""
+    return tuple(NodeSpec(name=f"n{i:02}", gpus=0, cpus=16, mem_gb=64, disk_mbps=400, net_mbps=1000) for i in range(20))
+
+
+def tetris_outcome(order: str, layout: Layout) -> tuple[float, float]:
+    """Makespan and mean completion time of jobs, in seconds; a job is complete when its last task is."""
+    policy = Policy(order=order, preempts=False)
+    result = replay(read_trace(TRACES / "tetris_40x30.csv"), 0, ByCore(tetris_nodes(), policy, layout))
+    begins: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    for done in result.done:
+        assert isinstance(done.job.work, Task)
+        job = done.job.work.job
+        begins[job] = min(begins.get(job, done.job.submit_s), done.job.submit_s)
+        ends[job] = max(ends.get(job, 0.0), done.end_s)
+    return result.end_s, sum(ends[job] - begins[job] for job in ends) / len(ends)
+
+
+def tetris(seed: int) -> str:
+    """The table of Tetris against FIFO."""
+    lines = [
+        "Tetris: 40 jobs x 30 tasks, 20 nodes with CPUs, memory, disk and network; nobody is preempted",
+        f"{'':<52}{'makespan':>10}{'mean JCT':>10}",
+    ]
+    with (TRACES / "tetris_baseline.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            lines.append(f"{'reference: ' + row['policy']:<52.52}{row['makespan_s']:>8} s{row['avg_jct_s']:>8} s")
+    for order, layout in (("fifo-skip", Layout.TETRIS), ("srtf", Layout.PACK), ("srtf", Layout.TETRIS)):
+        makespan_s, jct_s = tetris_outcome(order, layout)
+        lines.append(f"{f'core: {order}, {layout}':<52}{makespan_s:>8.0f} s{jct_s:>8.0f} s")
+    return "\n".join(lines)
+
+
+EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang, "tetris": tetris}
 """Name on the command line -> what prints it, given a seed."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History
 from dlaas_server.core.model import Device, Node
-from dlaas_server.core.place import Shape, free_of
+from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
-from dlaas_server.sim.trace import NodeSpec, TraceJob
+from dlaas_server.sim.trace import NodeSpec, Task, TraceJob
 from jupyter_dlaas.protocol import Placement
 
 __all__ = ["ByCore", "nodes_of", "shape_in"]
@@ -29,19 +29,24 @@ def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
             devices=tuple(Device(id=f"{spec.name}/{i}", index=i, kind=spec.kind) for i in range(spec.gpus)),
             cpus=spec.cpus,
             memory_bytes=round(spec.mem_gb * GB),
+            disk_mbps=spec.disk_mbps,
+            net_mbps=spec.net_mbps,
         )
         for spec in specs
     )
 
 
-def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Placement) -> Shape:
+def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Placement) -> Shape:
     """What one learner needs of this pool: only what its nodes count."""
+    task = job.work if isinstance(job.work, Task) else None
     return Shape(
         gpus=job.gpus_per_learner,
         cpus=job.cpus_per_learner if any(spec.cpus for spec in specs) else 0.0,
         memory_bytes=round(job.mem_gb_per_learner * GB) if any(spec.mem_gb for spec in specs) else 0,
         gpu_kind=None,
-        placement=placement,
+        placement=Layout(placement.value),
+        disk_mbps=task.disk_mbps if task and any(spec.disk_mbps for spec in specs) else 0.0,
+        net_mbps=task.net_mbps if task and any(spec.net_mbps for spec in specs) else 0.0,
     )
 
 
@@ -51,7 +56,7 @@ class ByCore:
 
     specs: Sequence[NodeSpec]
     policy: Policy = field(default_factory=Policy)
-    placement: Placement = Placement.PACK
+    placement: Layout | Placement = Layout.PACK
     restart_s: float = 0.0
     estimate_error: float | None = 0.0
     """None: there are no estimates."""
@@ -59,10 +64,11 @@ class ByCore:
     scheduler: Scheduler = field(init=False)
     asks: dict[int, Ask] = field(init=False, default_factory=dict)
     """Unfinished jobs, by place in the trace."""
-    _shapes: dict[tuple[int, int, float, float], tuple[Shape, int]] = field(init=False, default_factory=dict)
+    _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
     _runs: dict[int, Run] = field(init=False, default_factory=dict)
     history: History = field(init=False, default_factory=History)
     _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
+    _batches: dict[str, float] = field(init=False, default_factory=dict)
     _learns: bool = field(init=False)
     _chance: random.Random = field(init=False)
 
@@ -79,8 +85,14 @@ class ByCore:
             ask = self.asks.pop(run.index)
             del self._runs[run.index]
             scheduler.leave(ask, now_s)
+            if isinstance(run.job.work, Task):
+                self._shorten(run.job.work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
                 self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
+        for run in arrived:
+            if isinstance(run.job.work, Task):
+                batch = run.job.work.job
+                self._batches[batch] = self._batches.get(batch, 0.0) + run.work_s
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
             self._runs[run.index] = run
@@ -111,19 +123,34 @@ class ByCore:
             learners,
             run.job.submit_s,
             usual_s if guess_s is None else guess_s,
-            usual_s,
+            usual_s=usual_s,
+            batch_s=self._batch_s(run),
             queue=run.job.queue,
             restart_s=self.restart_s,
         )
 
+    def _batch_s(self, run: Run) -> float:
+        """What the other tasks of the same job take: all that arrive are told at once."""
+        return self._batches.get(run.job.work.job, 0.0) - run.work_s if isinstance(run.job.work, Task) else 0.0
+
+    def _shorten(self, batch: str, done_s: float, now_s: float) -> None:
+        """A task of this batch ended: the others that wait have less before them."""
+        self._batches[batch] -= done_s
+        for ask in self.asks.values():
+            work = self._runs[ask.number].job.work
+            if ask.since_s is None and isinstance(work, Task) and work.job == batch:
+                ask.batch_s -= done_s
+                self.scheduler.reconsider(ask, now_s)
+
     def _shape(self, job: TraceJob) -> tuple[Shape, int]:
-        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner)
+        task = (job.work.disk_mbps, job.work.net_mbps) if isinstance(job.work, Task) else None
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, task)
         found = self._shapes.get(asked)
         if found is None:
             shape = shape_in(job, self.specs, self.placement)
             learners = job.learners
             if learners == 1 and shape.is_plain and shape.gpus > max(spec.gpus for spec in self.specs):
-                shape, learners = Shape(1, 0.0, 0, None, self.placement), shape.gpus
+                shape, learners = replace(shape, gpus=1), shape.gpus
             if free_of(nodes_of(self.specs), ()).room(shape, learners) < learners:
                 asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
                 raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool")

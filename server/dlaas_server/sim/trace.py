@@ -132,6 +132,8 @@ class NodeSpec:
     cpus: float = 0.0
     mem_gb: float = 0.0
     kind: str = "GPU"
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

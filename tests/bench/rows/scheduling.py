@@ -1,0 +1,192 @@
+"""The scheduler in virtual time: against Tiresias, PACK/SPREAD, Tetris; and what a decision costs."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+import time
+from pathlib import Path
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.place import Layout, Shape, free_of
+from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.sim.experiments import TRACES, gang_outcome, pack_spread_nodes, tetris_outcome
+from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.loop import Replay, replay
+from dlaas_server.sim.production import ByCore, nodes_of
+from dlaas_server.sim.report import figures
+from dlaas_server.sim.trace import NodeSpec
+from tests.bench.measuring import Bench
+from tests.bench.table import Figure, Line, ratio
+
+FILES = Path(__file__).parents[2] / "traces"
+LAS = {  # Tiresias' own simulator, dlas-gpu: mean JCT, p99 JCT, preemptions
+    "philly_ee9e8c": (248_295.2, 3_007_185.0, 1640),
+    "philly_103959": (95_298.0, 861_565.0, 1408),
+    "philly_0e4a51": (376_387.9, 3_080_219.0, 1674),
+}
+GPUS = {"philly_ee9e8c": 128, "philly_103959": 24, "philly_0e4a51": 48}
+RESTART_S = 60
+
+
+def measure(bench: Bench) -> list[Line]:
+    """All in one process; nothing is started."""
+    lines = [line for name in LAS for line in _against_tiresias(name)]
+    return [*lines, *_pack_spread(), *_tetris(), _gang(), *_speed(), *_decisions("shortest"), *_decisions("fifo-skip")]
+
+
+def _pool(gpus: int, each: int = 8) -> tuple[NodeSpec, ...]:
+    return tuple(NodeSpec(name=f"n{i:05}", gpus=each) for i in range(gpus // each))
+
+
+def _replayed(name: str, gpus: int, order: str, error: float, seed: int) -> Replay:
+    rule = ByCore(_pool(gpus), Policy(order=order), restart_s=RESTART_S, estimate_error=error, seed=seed)
+    return replay(read_trace(FILES / f"{name}.csv"), gpus, rule, restart_s=RESTART_S)
+
+
+def _once(value: float, unit: str) -> Figure:
+    return Figure(value, value, value, 1, unit)
+
+
+def _against_tiresias(name: str) -> list[Line]:
+    found = [figures(_replayed(name, GPUS[name], "shortest", 1.0, seed)) for seed in range(5)]
+    rows = (
+        ("mean JCT", "≤ 0.80 ×", [one.jct_avg_s for one in found], LAS[name][0], "s"),
+        ("p99 JCT", "≤ 1.1 ×", [one.jct_p99_s for one in found], LAS[name][1], "s"),
+        ("preemptions", "≤ 25 %", [float(one.preemptions) for one in found], LAS[name][2], ""),
+    )
+    lines = []
+    for what, bar, values, theirs, unit in rows:
+        mean = statistics.mean(values)
+        lines.append(
+            Line(
+                what=f"{name}, shortest, σ = 1, 5 seeds: {what}",
+                bar=bar,
+                measured=Figure(mean, min(values), max(values), 5, unit),
+                beside="Tiresias 2D-LAS",
+                beside_figure=_once(theirs, unit),
+                times=f"{mean / theirs:.3f} ×",
+            )
+        )
+    return lines
+
+
+def _pack_spread() -> list[Line]:
+    trace = read_trace(TRACES / "ffdl_pack_spread_load0.9.csv")
+    result = replay(trace, 400, ByCore(pack_spread_nodes(), restart_s=RESTART_S), restart_s=RESTART_S)
+    largest = max(done.job.gpus for done in result.done)
+    waits = [done.start_s - done.job.submit_s for done in result.done if done.job.gpus == largest]
+    return [
+        Line(
+            what="PACK/SPREAD, load 0.9, default policy: mean queue",
+            bar="≤ 4.6",
+            measured=_once(figures(result).queued_avg, "jobs"),
+            beside="PACK FIFO",
+            beside_figure=_once(14.2, "jobs"),
+        ),
+        Line(
+            what=f"… the largest ({largest} GPUs) start after, mean and most",
+            bar="none starves",
+            measured=Figure(statistics.mean(waits), min(waits), max(waits), len(waits), "s"),
+        ),
+    ]
+
+
+def _tetris() -> list[Line]:
+    makespan_s, jct_s = tetris_outcome("srtf", Layout.TETRIS)
+    return [
+        Line(
+            what="Tetris, srtf: makespan",
+            bar="≤ 4270 s",
+            measured=_once(makespan_s, "s"),
+            beside="fifo-skip",
+            beside_figure=_once(4305, "s"),
+        ),
+        Line(
+            what="Tetris, srtf: mean JCT of jobs",
+            bar="≤ 1330 s",
+            measured=_once(jct_s, "s"),
+            beside="fifo-skip",
+            beside_figure=_once(1421, "s"),
+        ),
+    ]
+
+
+def _gang() -> Line:
+    found = gang_outcome(seed=0)
+    beside = f"learner by learner: {found.deadlocks / found.orders:.0%} of {found.orders:,} orders deadlock"
+    return Line(what="gangs held in part", bar="0", measured=_once(found.partial_holds, ""), beside=beside)
+
+
+def _speed() -> list[Line]:
+    lines = []
+    for order, bar in (("fifo-skip", "≥ 50,000 jobs/s"), ("shortest", "≥ 3,000 jobs/s")):
+        begin = time.process_time()
+        _replayed("philly_6214e9", 128, order, 0.0, 0)
+        rate = 41_226 / (time.process_time() - begin)
+        lines.append(Line(what=f"simulator, 41,226 jobs, {order}", bar=bar, measured=_once(rate, "jobs/s")))
+    return lines
+
+
+def _ask(number: int, now_s: float, chance: random.Random) -> Ask:
+    gpus = chance.choice([1, 1, 1, 1, 2, 2, 4, 8, 8, 16, 32, 64])
+    length_s = chance.lognormvariate(8, 2)
+    shape = Shape(min(gpus, 8), 0.0, 0, None, Layout.PACK)
+    return Ask(number, shape, max(1, gpus // 8), now_s, length_s, usual_s=length_s, restart_s=RESTART_S)
+
+
+def _decisions(order: str, events: int = 10_000, queued: int = 100_000) -> list[Line]:
+    """Ends and submissions in turn, on 10,000 GPUs with 100,000 waiting."""
+    chance, nodes = random.Random(0), nodes_of(_pool(10_000))
+    scheduler, now_s, took_s = Scheduler(free_of(nodes, ()), Policy(order=order)), 0.0, []
+    count = queued + 3000
+    for number in range(count):
+        scheduler.enter(_ask(number, now_s, chance), now_s)
+    begin = time.thread_time()
+    started = scheduler.decide(now_s).starts
+    full_s = time.thread_time() - begin
+    ends = [(one.estimate_s or 0.0, one.number, one) for one in started]
+    heapq.heapify(ends)
+    for event in range(events):
+        leaving = None
+        while event % 2 and (leaving is None or leaving.since_s is None):
+            end_s, _, leaving = heapq.heappop(ends)
+            now_s = max(now_s, end_s)
+        arriving = _ask(count + event, now_s, chance)
+        begin = time.thread_time()
+        if leaving is not None:
+            scheduler.leave(leaving, now_s)
+        else:
+            scheduler.enter(arriving, now_s)
+        choice = scheduler.decide(now_s)
+        took_s.append(time.thread_time() - begin)
+        for one in choice.starts:
+            heapq.heappush(ends, (now_s + (one.estimate_s or 0.0) - one.executed_s, one.number, one))
+    took_s.sort()
+    # A node fewer and again: all heads are tried anew.
+    begin = time.thread_time()
+    scheduler.reopen()
+    scheduler.decide(now_s)
+    again_s = time.thread_time() - begin
+    what = f"decision, {order}, 10,000 GPUs, {scheduler.waiting:,} queued"
+    anchor = _once(810, "/s")
+    rate = _once(events / sum(took_s), "/s")
+    return [
+        Line(what=f"{what}: p99", bar="< 1 ms", measured=_once(1000 * took_s[int(events * 0.99)], "ms")),
+        Line(
+            what=f"{what}: events per second",
+            bar="> 5,000/s",
+            measured=rate,
+            beside="(kube-scheduler, with its API)",
+            beside_figure=anchor,
+            times=ratio(rate, anchor),
+        ),
+        Line(
+            what=f"{what}: all heads tried anew",
+            bar="≤ 50 ms",
+            measured=_once(1000 * again_s, "ms"),
+            beside="first pass, empty pool",
+            beside_figure=_once(1000 * full_s, "ms"),
+        ),
+    ]

@@ -1,0 +1,245 @@
+"""Orders, ageing, reservations and preemption, event by event."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.estimates import History
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.place import Layout, Shape, free_of
+from dlaas_server.core.scheduler import Choice, Policy, Scheduler
+from tests.core.builders import node
+
+HOUR = 3600.0
+
+
+def ask(
+    number: int,
+    gpus: int = 1,
+    *,
+    learners: int = 1,
+    length: float | None = HOUR,
+    priority: int = 0,
+    at: float = 0.0,
+    restart: float = 1.0,
+) -> Ask:
+    shape = Shape(gpus, 0.0, 0, None, Layout.PACK)
+    return Ask(
+        number, shape, learners, at, length, usual_s=length, priority=priority, restart_s=restart, id=f"j{number}"
+    )
+
+
+def scheduler(order: str = "shortest", *sizes: int) -> Scheduler:
+    nodes = [node(f"n{i}", size) for i, size in enumerate(sizes or (4,))]
+    return Scheduler(free_of(nodes, ()), Policy(order=order))
+
+
+def entered(on: Scheduler, now_s: float, *asks: Ask) -> Choice:
+    for one in asks:
+        on.enter(one, now_s)
+    return on.decide(now_s)
+
+
+def numbers(asks: Iterable[Ask]) -> list[int]:
+    return [one.number for one in asks]
+
+
+def test_the_shortest_goes_first_and_equally_long_ones_go_by_age() -> None:
+    on = scheduler()
+    entered(on, 0.0, ask(0, 4))
+    entered(on, 1.0, ask(1, 4, length=100 * HOUR), ask(2, 4), ask(3, 4, length=1.1 * HOUR))
+
+    assert numbers(on.line()) == [2, 3, 1]
+
+
+def test_a_much_shorter_job_preempts_once_it_was_patient_and_the_other_ran_for_a_while() -> None:
+    on = scheduler()
+    long, brief = ask(0, 4, length=100 * HOUR), ask(1, 4, length=60.0, at=5.0)
+    entered(on, 0.0, long)
+
+    first = entered(on, 5.0, brief)
+    assert first.stops == []
+    assert first.wake_s is not None
+
+    later = on.decide(105.0)
+    assert [(one.victim.number, one.winner.number) for one in later.stops] == [(0, 1)]
+    assert numbers(later.starts) == [1]
+
+
+def test_who_is_preempted_goes_on_where_it_was() -> None:
+    on = scheduler()
+    long, brief = ask(0, 4, length=100 * HOUR), ask(1, 4, length=60.0, at=5.0)
+    entered(on, 0.0, long)
+    entered(on, 5.0, brief)
+    on.decide(105.0)
+    on.leave(brief, 166.0)
+
+    assert numbers(on.decide(166.0).starts) == [0]
+    assert long.executed_s == 105.0
+    assert long.since_s == 167.0  # its restart is no work
+
+
+def test_nobody_of_the_same_class_is_preempted() -> None:
+    on = scheduler()
+    entered(on, 0.0, ask(0, 4, length=2 * HOUR))
+    entered(on, 5.0, ask(1, 4, length=1.9 * HOUR, at=5.0))
+
+    assert on.decide(1000.0).stops == []
+
+
+def test_a_higher_priority_preempts_without_patience_and_as_few_as_needed() -> None:
+    on = scheduler("fifo-skip", 4)
+    entered(on, 0.0, *(ask(n) for n in range(4)))
+
+    found = entered(on, 20.0, ask(9, 2, priority=1, length=100 * HOUR, at=20.0))
+
+    assert sorted((one.victim.number, one.winner.number) for one in found.stops) == [(2, 9), (3, 9)]
+    assert numbers(on.line()) == [2, 3]
+
+
+def test_a_job_that_just_began_is_not_preempted() -> None:
+    on = scheduler("fifo-skip", 4)
+    entered(on, 0.0, *(ask(n, restart=60.0) for n in range(4)))
+
+    assert entered(on, 599.0, ask(9, priority=1, at=599.0)).stops == []
+    assert len(on.decide(600.0).stops) == 1
+
+
+def test_nobody_is_preempted_where_the_pool_does_not_want_it() -> None:
+    on = Scheduler(free_of([node("n0", 4)], ()), Policy(preempts=False))
+    entered(on, 0.0, ask(0, 4, length=100 * HOUR))
+
+    assert entered(on, HOUR, ask(1, 4, length=1.0, priority=5, at=HOUR)).stops == []
+
+
+def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
+    on = scheduler("fifo-skip", 4)
+    entered(on, 0.0, ask(0, 2, length=100.0))
+    entered(on, 1.0, ask(1, 4, length=50.0, at=1.0))
+
+    found = entered(on, 2.0, ask(2, 2, length=2000.0, at=2.0), ask(3, 2, length=90.0, at=2.0))
+
+    assert numbers(found.starts) == [3]
+    assert (found.reserved and found.reserved.number, found.reserved_s) == (1, 100.0)
+
+
+def test_a_passing_job_may_stay_where_the_first_in_line_does_not_need_it() -> None:
+    on = scheduler("fifo-skip", 4, 4)
+    entered(on, 0.0, ask(0, 4, length=100.0), ask(1, 2, length=500.0))
+    entered(on, 1.0, ask(2, 4, length=50.0, at=1.0))
+
+    assert numbers(entered(on, 2.0, ask(3, 2, length=10_000.0, at=2.0)).starts) == [3]
+
+
+def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
+    on = scheduler("fifo", 4)
+    entered(on, 0.0, ask(0, 2))
+
+    assert entered(on, 1.0, ask(1, 4, at=1.0), ask(2, 1, at=1.0)).starts == []
+
+
+def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -> None:
+    on = scheduler()
+    entered(on, 0.0, ask(0, 4, restart=1e9))
+    entered(on, 1.0, ask(1, 4, length=30 * HOUR, at=1.0, restart=1e9))
+    entered(on, 95 * HOUR, ask(2, 4, length=25 * HOUR, at=95 * HOUR), ask(3, 4, length=HOUR, at=95 * HOUR))
+
+    assert numbers(on.line()) == [3, 1, 2]
+
+
+def test_least_attained_service_goes_first() -> None:
+    on = scheduler("las")
+    entered(on, 0.0, ask(0, 4, length=None))
+    entered(on, 2 * HOUR, ask(1, 4, length=None, at=2 * HOUR))
+
+    assert [one.victim.number for one in on.decide(2 * HOUR + 100.0).stops] == [0]
+
+
+def test_jobs_take_turns() -> None:
+    on = scheduler("time-slice")
+    entered(on, 0.0, ask(0, 4, length=None), ask(1, 4, length=None))
+
+    turns = [numbers(on.decide(at).starts) for at in (600.0, 1200.0, 1801.0)]
+
+    assert turns == [[1], [], [0]] or turns == [[1], [0], [1]]
+
+
+def test_a_guess_that_was_always_right_is_kept_and_a_wild_one_is_drawn_to_what_is_usual() -> None:
+    right, wild, chance = History(), History(), Random(0)
+    for _ in range(50):
+        actual_s = chance.lognormvariate(8, 1)
+        right.learn(actual_s, actual_s, 1)
+        wild.learn(actual_s * chance.lognormvariate(0, 2), actual_s, 1)
+
+    assert right.expected_s(1e6, 1) == pytest.approx(1e6)
+    drawn = wild.expected_s(1e6, 1)
+    assert drawn is not None
+    assert 3000 < drawn < 2e5
+
+
+def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
+    history = History()
+    assert history.expected_s(None, 4) is None
+    for actual_s in (10.0, 20.0, 40.0) * 4:
+        history.learn(None, actual_s, 4)
+
+    assert history.expected_s(None, 4) == pytest.approx(20.0)
+
+
+def _stream(chance: Random, count: int) -> list[Ask]:
+    now_s, found = 0.0, []
+    for number in range(count):
+        now_s += chance.expovariate(1 / 200)
+        gpus, learners = chance.choice([(1, 1), (1, 1), (2, 1), (4, 1), (2, 3), (1, 5)])
+        actual_s = chance.lognormvariate(6, 1.5)
+        one = ask(number, gpus, learners=learners, length=actual_s * chance.lognormvariate(0, 1), at=now_s)
+        one.priority = chance.choice([0, 0, 0, 0, 1])
+        one.id = repr(actual_s)
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(12))
+def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_ends(order: str, seed: int) -> None:
+    chance = Random(seed)
+    on, coming = scheduler(order, 4, 4, 2), _stream(chance, 120)
+    todo: list[tuple[float, int, int]] = [(one.submitted_s, one.number, 0) for one in coming]
+    heapq.heapify(todo)
+    ended: set[int] = set()
+    wake_s: float | None = None
+    while todo or wake_s is not None:
+        now_s = min([*([todo[0][0]] if todo else []), *([wake_s] if wake_s is not None else [])])
+        while todo and todo[0][0] <= now_s:
+            _, number, starts = heapq.heappop(todo)
+            one = coming[number]
+            if not starts:
+                on.enter(one, now_s)
+            elif one.starts == starts and one.since_s is not None:
+                on.leave(one, now_s)
+                ended.add(number)
+        found = on.decide(now_s)
+        for begun in found.starts:
+            assert begun.since_s is not None
+            left_s = max(float(begun.id) - begun.executed_s, 1e-3)
+            heapq.heappush(todo, (begun.since_s + left_s, begun.number, begun.starts))
+        _check(on)
+        wake_s = found.wake_s
+        if not todo and not on.waiting and not on.running:
+            break
+
+    assert ended == set(range(len(coming)))
+
+
+def _check(on: Scheduler) -> None:
+    used = [(seat.node, device) for one in on.running.values() for seat in one.seats for device in seat.devices]
+    free = [(one.name, device) for one in on.frees for _, device in one.devices]
+    assert len(used) + len(free) == len({*used, *free}) == 10
+    for one in on.running.values():
+        assert len(one.seats) == one.learners
+        assert all(len(seat.devices) == one.shape.gpus for seat in one.seats)
