@@ -462,16 +462,16 @@ class Tracer:
         elif call.receiver is not None and call.receiver not in self.modules:
             if call.verb in self.methods and self._trains(f".{call.verb}"):
                 return True
-            given = self.handed.get(call.receiver, frozenset())
-            if RUNS.match(call.verb) and any(self._trains(name) for name in given):
+            if self.runs_training(call):
                 return True
-        if (
-            call.verb in HANDS_ON
-            or call.verb[:1].isupper()
-            or call.verb.startswith(("add_", "register", "set_", "on_"))
-        ):
+        if only_hands_on(call):
             return False
         return any(name in self.behaviours and self._trains(name) for name in call.args)
+
+    def runs_training(self, call: Call) -> bool:
+        """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
+        given = self.handed.get(call.receiver or "", frozenset())
+        return RUNS.match(call.verb) is not None and any(self._trains(name) for name in given)
 
     def _trains(self, function: str) -> bool:
         """An own function, or with a dot a method, takes training steps, or one that it calls does."""
@@ -503,6 +503,12 @@ class Tracer:
                 return "a widget or a prompt"
         asking = sorted(name for name in uses if self.behaviours[name].asks)
         return f"input(), asked by `{asking[0]}`" if asking else ""
+
+
+def only_hands_on(call: Call) -> bool:
+    """The functions that a call is given do not run in it: constructors, wrappers, what registers."""
+    starts = ("add_", "register", "set_", "on_")
+    return call.verb in HANDS_ON or call.verb[:1].isupper() or call.verb.startswith(starts)
 
 
 def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:

@@ -13,7 +13,7 @@ from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, statements_of
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.notebook.names import walk
 from jupyter_dlaas.notebook.records import ExecutedCell
-from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
+from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
 
 __all__ = ["Watcher", "looks_like_training", "training_cells"]
 
@@ -123,7 +123,9 @@ class Watcher:
         if is_step(call) and not (call.verb == "backward" and is_alone):
             shown = f"{call.receiver}.{call.verb}" if call.receiver else call.verb
             return f"takes training steps (`{shown}`)"
-        for name in sorted(call.args):
+        if call.receiver and call.receiver not in tracer.modules and tracer.runs_training(call):
+            return f"calls `{call.receiver}.{call.verb}`, which trains"
+        for name in sorted(() if only_hands_on(call) else call.args):
             if name in tracer.behaviours and self._trains(name):
                 return f"hands on `{name}`, which trains{self._in(name)}"
         if call.receiver is None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Waiter", "newest_cell"]
 
 _MISSING: Final = object()
+_NOT_HERE: Final = re.compile(r"Can.t get attribute .(\w+). on <module .__main__.")
 _PATIENCE_S: Final = 10.0
 _FETCH_S: Final = 600.0
 _AGAIN_S: Final = 60.0
@@ -309,7 +310,13 @@ class Waiter:
         try:
             value = _load(arrived.raw[name])
         except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
-            return f'not loaded ({type(error).__name__}: {error}); dlaas.result("{job.id}", "{name}") tries again.'
+            again = f'dlaas.result("{job.id}", "{name}")'
+            if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
+                return (
+                    f"not loaded: it is made of `{missing[1]}`, which only the training cell defines, and that ran in "
+                    f"the job. Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
+                )
+            return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
         space[name] = value
         self._assigned[name] = (value, job.number, ResultRef(job.id, name, newest_cell(self._shell)))
         return ""

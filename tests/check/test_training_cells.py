@@ -8,6 +8,8 @@ import pytest
 
 from jupyter_dlaas.notebook.check import check
 
+STEP = "def update(engine, batch):\n    loss(batch).backward()\n    optimizer.step()"
+
 
 def training_cells(*sources: str) -> list[int]:
     cells = [{"cell_type": "code", "source": source} for source in sources]
@@ -27,6 +29,8 @@ def training_cells(*sources: str) -> list[int]:
         "from library import fit_to_data\nflow, losses = fit_to_data(key, flow, x)",
         "from library import train_and_evaluate\ntrain_and_evaluate(config)",
         "import train\nstate = train.train_and_evaluate(workdir='.')",
+        f"{STEP}\ntrainer = Engine(update)\ntrainer.run(x, max_epochs=2)",
+        f"{STEP}\npool.map(update, x)",
     ],
 )
 def test_it_looks_like_training(source: str) -> None:
@@ -46,6 +50,9 @@ def test_it_looks_like_training(source: str) -> None:
         "from library import train_loader, train_transforms\nbatch = train_loader(x)\nt = train_transforms(x)",
         "import data\ntrain_x = data.train_dataset(x)",
         "def fit_line(a):\n    return a\nfit_line(x)",  # its own text says that it trains nothing
+        f"{STEP}\ntrainer = Engine(update)",
+        f"{STEP}\nupdate = torch.compile(update)",
+        f"{STEP}\ntrainer = Engine(update)\ntrainer.add_event_handler(1, log)",
     ],
 )
 def test_it_does_not_look_like_training(source: str) -> None:

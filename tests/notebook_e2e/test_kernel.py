@@ -36,6 +36,16 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert kernel.updates[card["transient"]["display_id"]][MIME]["job"]["state"] == "COMPLETED"
 
 
+def test_a_result_of_a_class_that_only_the_training_cell_defines_is_told_with_the_way_out(
+    kernel: Kernel, pool: Pool
+) -> None:
+    sent = kernel.run("%%train own -o thing\nclass Thing:\n    size = 3\nthing = Thing()")
+
+    kernel.listen(lambda: displays_of(kernel, "it is made of `Thing`, which only the training cell defines"))
+    kernel.run("class Thing:\n    size = 3")
+    assert kernel.value(f"dlaas.result('{sent.job['id']}', 'thing').size") == 3
+
+
 def test_the_job_is_the_cells_value(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train value\nx = 1")
 
