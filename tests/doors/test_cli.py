@@ -84,7 +84,7 @@ def test_submit_sends_the_script_and_its_own_modules(
     code, out, _ = run(
         capsys, "submit", "my-train.py", "--gpus", "1:4", "--priority", "high", "-o", "model,history", "-e", "A=b",
         *("--include", "table.csv", "--memory", "8G", "--max-time", "2h", "--metric", "loss: (.*)"),
-        *("--", "--lr", "0.1"),
+        *("--autolog", "off", "--", "--lr", "0.1"),
     )  # fmt: skip
 
     assert code == 0
@@ -93,6 +93,7 @@ def test_submit_sends_the_script_and_its_own_modules(
     spec = sent["spec"]
     assert (spec["name"], spec["learners_min"], spec["learners_max"], spec["priority"]) == ("my_train", 1, 4, 100)
     assert (spec["outputs"], spec["command"], spec["framework"]) == (["model", "history"], ["--lr", "0.1"], "torch")
+    assert spec["autolog"] is False
     assert (spec["memory_bytes_per_learner"], spec["max_time_s"]) == (8 * 2**30, 7200.0)
     assert (spec["directory"], spec["interpreter"]) == (str(tmp_path), sys.executable)
     names = ["files/helpers/__init__.py", "files/helpers/deep.py", "files/own.py", "files/table.csv"]

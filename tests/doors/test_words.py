@@ -130,6 +130,14 @@ def test_frameworks(source: str, framework: str | None) -> None:
     assert words.framework_of(source) == framework
 
 
+def test_on_and_off() -> None:
+    given: list[bool | str] = ["on", "off", " ON", True, False]
+
+    assert [words.on_off(one, option="autolog") for one in given] == [True, False, True, True, False]
+    with pytest.raises(Invalid, match="autolog: 'yes' must be on or off"):
+        words.on_off("yes", option="autolog")
+
+
 def test_figures() -> None:
     seconds = (0.3, 0.038, 5, 41, 60, 200, 7500, 273_600, None)
     assert [figures.duration(one) for one in seconds] == [

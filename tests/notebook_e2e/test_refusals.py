@@ -237,6 +237,7 @@ LINES = {
     "--retries some": "retries: 'some' is no whole number",
     "--placement near": "placement: 'near' is none of pack, spread",
     "--elastic on": "elastic: 'on' is none of off, manual",
+    "--autolog maybe": "autolog: 'maybe' must be on or off",
     "-o 2x": "-o: '2x' is no name of a variable",
     "--push a-b": "--push: 'a-b' is no name of a variable",
     "--with-cell x": "--with-cell: 'x' is no whole number",
