@@ -71,6 +71,7 @@ _LEADING: Final = (
 _TOTAL: Final = re.compile(r"\s*(?:/|of|out of)\s*(\d+)(?![\w.]*[A-Za-z])", re.IGNORECASE)
 _BEHIND: Final = re.compile(r"\s*\]?\s*[\[(]\s*(\d+)\s*/\s*(\d+)(?:\s*\(\s*[\d.]+\s*%\s*\))?\s*[\])]")
 _OF_BATCHES: Final = re.compile(r"\s*/\s*(\d+)\s+(?:batches|steps|iters|iterations)\b", re.IGNORECASE)
+_ASIDE_COUNT: Final = re.compile(r"\s*(?:batch(?:es)?|epochs?|steps?|samples?)\s*\)", re.IGNORECASE)
 _MEANS: Final = re.compile(r"\s*[:=]\s*")
 _PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
@@ -212,7 +213,8 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
     for match in numbers:
         if match.start() < end:
             continue
-        kind = _counter_of(text[end : match.start()])
+        gap = text[end : match.start()]
+        kind = _counter_of(gap)
         behind = match.end()
         end = behind
         of_batches = _OF_BATCHES.match(text, behind)
@@ -268,8 +270,12 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
         value, end = _value(text, match)
         line.values.setdefault(name_of(pending), value)
         return end
-    if _counter_of(name) is not None and match[0].replace(".", "", 1).isdigit():
-        line.pending = _named_before(gap)
+    if _ASIDE_COUNT.match(text, end) and "(" in gap:  # "loss (for 1 batch) at step 5:"
+        return match.start() - len(gap)
+    named = _named_before(gap)
+    is_count = match[0].replace(".", "", 1).isdigit() and not (named and re.fullmatch(r"\d*\.\d+", match[0]))
+    if _counter_of(name) is not None and is_count:
+        line.pending = named
         line.phase = line.phase or _phase_of(name, words_of(name))
         total = _TOTAL.match(text, end)
         end = total.end() if total else end

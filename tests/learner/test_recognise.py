@@ -63,6 +63,8 @@ PAIRS: list[Line] = [
     ("Loss step 10:  38.09", {"loss": 38.09}, at(step=10)),
     ("Training loss (for one batch) at step 0: 131.3794", {"train_loss": 131.3794}, at(step=0)),
     ("Epoch: 1/20... Step: 10... Loss: 3.25... Val Loss: 3.21", {"loss": 3.25, "val_loss": 3.21}, at(1, 20, 10)),
+    ("Training loss (for 1 batch) at step 5: 131.3794", {"train_loss": 131.3794}, at(step=5)),
+    ("Training acc over epoch: 0.6010", {"train_acc": 0.601}, {}),
     ("Iteration: 500. Loss: 0.28. Accuracy: 0.89", {"loss": 0.28, "accuracy": 0.89}, at(step=500)),
     ("| epoch 1 | 200/ 2928 batches | ms/batch 30.8 | loss 8.26", {"loss": 8.26}, at(1, step=200, steps=2928)),
     ("epoch: 0\ttrain_loss: 1.08\teltime: 0.13", {"train_loss": 1.08}, at(0)),
