@@ -222,7 +222,8 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
             line.put(step=int(match[0]), steps=int(of_batches[1]))
             end = of_batches.end()
             continue
-        if kind == "epoch" and _FLOAT.fullmatch(match[0]):  # "'epoch': 0.32": so far into the first
+        is_far = _FLOAT.fullmatch(match[0]) and not _named_before(gap)  # not "acc over epoch: 0.32"
+        if kind == "epoch" and is_far:  # "'epoch': 0.32": so far into the first
             line.put(epoch=int(float(match[0])))
         count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
         if kind is None or not count.isdigit():

@@ -74,7 +74,8 @@ _STEMS: Final = (
 FILLERS: Final = frozenset({
     "the", "a", "average", "avg", "mean_of", "current", "cur", "final", "overall", "set", "results", "result", "phase",
     "epoch", "step", "iteration", "per", "for", "on", "in", "at", "after", "got", "now", "info", "debug", "data",
-    "dataset", "metrics", "model", "s", "is", "was", "of", "has", "an", "our", "this", "value", "model's", "split", "over",
+    "dataset", "metrics", "model", "s", "is", "was", "of", "has", "an", "our", "this", "value", "model's", "split",
+    "over",
 })  # fmt: skip
 
 ASIDE: Final = frozenset({
