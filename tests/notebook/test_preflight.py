@@ -189,7 +189,7 @@ def test_a_module_that_was_edited_after_its_import_is_told() -> None:
 
     assert said(made("from tools import data", train="data.load()", facts=facts)) == [
         (
-            "tools/data.py was edited after the kernel imported it; the job takes the file as it is now. To have the same "
-            "here: import importlib, tools.data; importlib.reload(tools.data)."
+            "tools/data.py was edited after the kernel imported it; the job takes the file as it is now. "
+            "To have the same here: import importlib, tools.data; importlib.reload(tools.data)."
         )
     ]
