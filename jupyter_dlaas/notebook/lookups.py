@@ -1,0 +1,39 @@
+"""Names that a program looks up as text: `"model" in globals()`, `locals().get("step", 0)`. Pure."""
+
+from __future__ import annotations
+
+import ast
+
+__all__ = ["looked_up", "looked_up_in"]
+
+SPACES = frozenset({"globals", "locals", "vars", "dir"})
+GETTERS = frozenset({"get", "pop", "setdefault"})
+
+
+def looked_up(node: ast.AST) -> str | None:
+    """The variable that this very expression looks up by its name as text."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=space, attr=verb), args=[ast.Constant(value=str(name)), *_]):
+            return name if verb in GETTERS and _is_space(space) else None
+        case ast.Subscript(value=space, slice=ast.Constant(value=str(name))):
+            return name if _is_space(space) else None
+        case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In() | ast.NotIn()], comparators=[space]):
+            return name if _is_space(space) else None
+        case _:
+            return None
+
+
+def looked_up_in(test: ast.expr) -> frozenset[str]:
+    """The variables that a condition asks for: who reads them below it knows whether they are there."""
+    found = [looked_up(node) for node in ast.walk(test) if isinstance(node, ast.Compare)]
+    return frozenset(name for name in found if name is not None)
+
+
+def _is_space(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[]) if name in SPACES:
+            return True
+        case ast.Call(func=ast.Attribute(value=inner, attr="keys"), args=[]):
+            return _is_space(inner)
+        case _:
+            return False
