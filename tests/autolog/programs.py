@@ -63,13 +63,15 @@ KERAS = WAITING + dedent(
     """
 )
 
+# The first training by Lightning's new name, the second by its old one.
 LIGHTNING = WAITING + dedent(
     """
-    import sys, torch
+    import torch
     from torch import nn
-    import PACKAGE as pl
+    import lightning.pytorch
+    import pytorch_lightning
     from torchmetrics.classification import BinaryAccuracy
-    pl.seed_everything(3)
+    lightning.pytorch.seed_everything(3)
     class Noisy(torch.utils.data.Dataset):
         def __init__(self):
             self.x = torch.randn(44, 5)
@@ -78,46 +80,46 @@ LIGHTNING = WAITING + dedent(
             return 44
         def __getitem__(self, i):
             return self.x[i] + 0.1 * torch.randn(5), self.y[i]
-    class Net(pl.LightningModule):
-        def __init__(self, call):
-            super().__init__()
-            self.call, self.steps, self.order = call, 0, []
-            self.layers = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 1))
-            self.accuracy = BinaryAccuracy()
-        def training_step(self, batch, index):
-            x, y = batch
-            out = self.layers(x)[:, 0]
-            loss = nn.functional.binary_cross_entropy_with_logits(out, y)
-            self.accuracy(out, y)
-            self.log("train_loss", loss, on_step=False, on_epoch=True)
-            self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
-            self.order.append(round(float(x.sum()), 5))
-            return loss
-        def on_train_batch_end(self, *_):
-            self.steps += 1
-            trained(self.call, self.steps)
-        def validation_step(self, batch, index):
-            x, y = batch
-            self.log("val_loss", nn.functional.binary_cross_entropy_with_logits(self.layers(x)[:, 0], y))
-        def configure_optimizers(self):
-            opt = torch.optim.Adam(self.parameters(), lr=0.01)
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=10.0)
-            return {"optimizer": opt, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
-    class Curves(pl.Callback):
-        def __init__(self):
-            self.train, self.val = [], []
-        def on_train_epoch_end(self, trainer, module):
-            self.train.append(float(trainer.callback_metrics["train_loss"]))
-            self.val.append(float(trainer.callback_metrics["val_loss"]))
     data = Noisy()
-    def fit(call, epochs):
+    def fit(pl, call, epochs):
+        class Net(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.steps, self.order = 0, []
+                self.layers = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 1))
+                self.accuracy = BinaryAccuracy()
+            def training_step(self, batch, index):
+                x, y = batch
+                out = self.layers(x)[:, 0]
+                loss = nn.functional.binary_cross_entropy_with_logits(out, y)
+                self.accuracy(out, y)
+                self.log("train_loss", loss, on_step=False, on_epoch=True)
+                self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
+                self.order.append(round(float(x.sum()), 5))
+                return loss
+            def on_train_batch_end(self, *_):
+                self.steps += 1
+                trained(call, self.steps)
+            def validation_step(self, batch, index):
+                x, y = batch
+                self.log("val_loss", nn.functional.binary_cross_entropy_with_logits(self.layers(x)[:, 0], y))
+            def configure_optimizers(self):
+                opt = torch.optim.Adam(self.parameters(), lr=0.01)
+                plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=10.0)
+                return {"optimizer": opt, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+        class Curves(pl.Callback):
+            def __init__(self):
+                self.train, self.val = [], []
+            def on_train_epoch_end(self, trainer, module):
+                self.train.append(float(trainer.callback_metrics["train_loss"]))
+                self.val.append(float(trainer.callback_metrics["val_loss"]))
         own = torch.Generator().manual_seed(5) if call else None
         train = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, generator=own)
-        net, curves = Net(call), Curves()
+        net, curves = Net(), Curves()
         given = [curves, pl.callbacks.EarlyStopping("val_loss", patience=2, min_delta=10.0)][: 2 - call]
         trainer = pl.Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=given,
-            enable_model_summary=False, default_root_dir=_out / "lightning",
+            enable_model_summary=False, default_root_dir=_out / f"lightning-{call}",
         )
         trainer.fit(net, train, torch.utils.data.DataLoader(data, batch_size=22))
         return {
@@ -128,7 +130,7 @@ LIGHTNING = WAITING + dedent(
             "best": float(trainer.checkpoint_callback.best_model_score or 0),
             "rate": trainer.optimizers[0].param_groups[0]["lr"],
         }
-    result = [fit(0, 6), fit(1, 4), torch.rand(1).item()]
+    result = [fit(lightning.pytorch, 0, 6), fit(pytorch_lightning, 1, 4), torch.rand(1).item()]
     """
 )
 

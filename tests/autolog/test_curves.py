@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.autolog.programs import FASTAI, LIGHTNING, SKLEARN, TREES
+from tests.autolog.programs import FASTAI, SKLEARN, TREES
 from tests.autolog.test_halting import curve, end_of, result
 from tests.runtime.jobs import Job
 
 Build = Callable[..., Job]
+pytestmark = pytest.mark.timeout(900)
 
 
 def with_and_without(job: Build, program: str) -> Job:
@@ -66,15 +67,6 @@ def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:
     assert curve(one, "accuracy")[-2:] == pytest.approx([row[2] for row in found["values"]])
     assert found["callbacks"] == ["TrainEvalCallback", "Recorder", "CastToTensor", "ProgressCallback"]
     assert (progress(one)["epoch"], progress(one)["epochs"]) == (2, 2)
-
-
-def test_pytorch_lightning_is_lightning_by_its_old_name(job: Build) -> None:
-    one = with_and_without(job, LIGHTNING.replace("PACKAGE", "pytorch_lightning"))
-    parts = result(one)[:2]
-
-    for name, place in (("train_loss", 0), ("val_loss", 1)):
-        assert curve(one, name) == pytest.approx([value for part in parts for value in part["curves"][place]])
-    assert (progress(one)["epoch"], progress(one)["epochs"], progress(one)["step"]) == (7, 7, 42)
 
 
 def test_what_breaks_on_an_odd_version_is_told_once_and_costs_the_curves_only(job: Build) -> None:
