@@ -7,6 +7,7 @@ a second time from one below it.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
@@ -59,6 +60,7 @@ _SAME: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+@functools.lru_cache(1000)
 def key_of(name: str) -> tuple[str, ...]:
     """What two names of one curve share: "Loss/train", "train_loss" and "Training loss" are the same."""
     parts = re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
