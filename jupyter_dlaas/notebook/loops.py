@@ -218,8 +218,20 @@ class _Finder:
             assert isinstance(loop, ast.For)
             seen.add(id(loop))
             data = unwrapped(loop.iter)
-            why_not = self._why_not(data, end[: at + 1], loop)
-            yield Batches(end[: at + 1], loop, data, _condition(end, at, loop), why_not)
+            bar = self._bar(data, end[at].scope)
+            why_not = self._why_not(bar or data, end[: at + 1], loop)
+            if bar is not None and not (outer.lineno < bar.lineno <= loop.lineno or at > number):  # type: ignore[attr-defined]
+                why_not = (
+                    f"{place(end[at], loop)}: the bar `{ast.unparse(data)}` is made once, outside of the loop. Write "
+                    f"`for … in tqdm({ast.unparse(bar)}):` inside of it, and ask again to have its data shared out."
+                )
+            yield Batches(end[: at + 1], loop, bar or data, _condition(end, at, loop), why_not)
+
+    def _bar(self, data: ast.expr, scope: Scope) -> ast.expr | None:
+        """What `bar` goes over, where `bar = tqdm(loader)` stands in the same scope."""
+        values = scope.values(data.id) if isinstance(data, ast.Name) else []
+        inner = unwrapped(values[-1]) if values else None
+        return inner if values and inner is not values[-1] else None
 
     def _is_data(self, loop: ast.AST, way: Call) -> bool:
         if not isinstance(loop, ast.For) or is_phases(loop) or range_in(loop.iter) is not None:

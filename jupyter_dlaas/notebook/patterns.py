@@ -93,7 +93,7 @@ def whose_parameters(made: ast.Call, home: Scope) -> Iterator[str]:
         node, depth = waiting.pop(0)
         for one in ast.walk(node):
             if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-                if one.func.attr in ("parameters", "named_parameters"):
+                if one.func.attr.endswith("parameters"):
                     yield ast.unparse(_whole_module(one.func.value))
             elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and depth < 3:
                 waiting += [(value, depth + 1) for value in home.values(one.id) if "param" in ast.unparse(value)]

@@ -23,6 +23,7 @@ __all__ = ["Suggestion", "suggest"]
 METRICS: Final = re.compile(
     r"loss|acc|auc|f1|err|mse|mae|perplexity|ppl|score|iou|dice|reward|bleu|psnr", re.IGNORECASE
 )
+SEVERAL: Final = re.compile(r"(losses|accs|accuracies|errors|errs|scores|rewards|metrics)$", re.IGNORECASE)
 LOGGED_MOST: Final = 4
 WORKS: Final = (
     (re.compile(r"\bkeras\b|\btensorflow\b"), r"\.fit\(|\.train_on_batch\(", "Keras"),
@@ -363,7 +364,7 @@ class _Writer:
             for target in node.targets:
                 for one in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(one, ast.Name) and METRICS.search(one.id) and one.id not in lists:
-                        if not _is_number(node.value, one, target):
+                        if SEVERAL.search(one.id) or not self._is_number(node.value, one, target):
                             continue
                         found[one.id] = one.id
                         after = node
@@ -372,6 +373,18 @@ class _Writer:
                 found[name] = text
         chosen = dict(list(found.items())[:LOGGED_MOST])
         return chosen, after
+
+    def _is_number(self, value: ast.expr, one: ast.Name, target: ast.expr) -> bool:
+        """It may be a number: no list, no string, no object of a class, not the zero that a sum begins with."""
+        place_in = target.elts.index(one) if isinstance(target, ast.Tuple) else None
+        if isinstance(value, ast.Call):
+            name = last_name(value.func)
+            own = self.notebook.functions.get(name)
+            if own is not None:
+                return _returns_number(own, place_in)
+            known = name[:1].isupper() or name in ("zeros", "append", "cat", "stack", "figure", "empty")
+            return place_in is None and not known
+        return place_in is None and isinstance(value, ast.BinOp | ast.Attribute | ast.Subscript | ast.Name | ast.IfExp)
 
     def _means(self, loop: ast.For, sums: dict[str, str]) -> Iterator[tuple[str, str]]:
         """What is summed over the batches, as the loop divides it itself: `running_loss / len(loader)`."""
@@ -509,16 +522,19 @@ def _summed(loop: ast.AST) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _is_number(value: ast.expr, one: ast.Name, target: ast.expr) -> bool:
-    """It may be a number: no list, no string, no object of a class, not the zero that a sum begins with."""
-    if isinstance(target, ast.Tuple):
-        return isinstance(value, ast.Call | ast.Tuple)
-    if isinstance(value, ast.Constant | ast.List | ast.Dict | ast.ListComp | ast.JoinedStr | ast.Tuple | ast.Lambda):
-        return False
-    if isinstance(value, ast.Call):
-        name = last_name(value.func)
-        return not name[:1].isupper() and name not in ("zeros", "append", "cat", "stack", "figure", "empty")
-    return isinstance(value, ast.BinOp | ast.Attribute | ast.Subscript | ast.Name | ast.IfExp)
+def _returns_number(function: Scope, at: int | None) -> bool:
+    """What a function gives back, or the part of it at this place, is no list."""
+    lists = _lists(function)
+    for node in function.nodes():
+        if isinstance(node, ast.Return) and node.value is not None:
+            value: ast.expr = node.value
+            if at is not None:
+                if not isinstance(value, ast.Tuple) or at >= len(value.elts):
+                    return False
+                value = value.elts[at]
+            if isinstance(value, ast.List | ast.ListComp | ast.Dict | ast.Tuple) or ast.unparse(value) in lists:
+                return False
+    return True
 
 
 def _sums_samples(loop: ast.For) -> bool:

@@ -277,3 +277,36 @@ def test_sums_over_samples_and_early_breaks_are_told() -> None:
     hints = suggestion_for(MODEL, text).hints
     assert any("all learners must `break` at the same step" in hint for hint in hints)
     assert any("divide by the samples that it saw" in hint for hint in hints)
+
+
+@pytest.mark.parametrize(
+    "bar", ["    bar = tqdm(loader)\n    for x, y in bar:\n", "    with tqdm(loader) as bar:\n      for x, y in bar:\n"]
+)
+def test_a_bar_with_a_name_goes_on_over_the_shared_batches(bar: str) -> None:
+    lines = added(suggestion_for(MODEL, f"for epoch in range(3):\n{bar}{STEP}"))
+
+    assert any("tqdm(run.batches(loader))" in line for line in lines)
+    assert not any("run.batches(bar)" in line for line in lines)
+
+
+def test_a_bar_that_is_made_once_for_all_epochs_is_told() -> None:
+    found = suggestion_for(MODEL, f"bar = tqdm(loader)\nfor epoch in range(3):\n    for x, y in bar:\n{STEP}")
+
+    assert "is made once, outside of the loop" in found.hints[0]
+    assert not any("run.batches" in line for line in added(found))
+
+
+def test_lists_are_not_logged() -> None:
+    function = (
+        "def one(n):\n    losses = []\n    for x, y in loader:\n" + STEP + "        losses.append(loss.item())\n"
+        "    return losses, sum(losses)\n"
+    )
+    cell = "for epoch in range(3):\n    all_loss, mean_loss = one(epoch)\n    val_losses = [1, 2]\n"
+
+    assert "    run.log(mean_loss=mean_loss)" in added(suggestion_for(MODEL, function, cell))
+
+
+def test_parameters_by_other_names_are_a_model_s_too() -> None:
+    more = "ngd = torch.optim.SGD(net.natural_parameters(), lr=1)\n"
+
+    assert "net, ngd = run.prepare(net, ngd)" in added(suggestion_for(MODEL + more, LOOP.replace("opt.", "ngd.")))
