@@ -58,7 +58,8 @@ class Place:
             self._before = 0 if self._label is None or found.epoch < self._label else self._before + self._within
             self._label, self._within = found.epoch, 0
         if found.epochs is not None:
-            self._epochs = found.epochs
+            is_last = self._first == 0 and found.epoch == found.epochs  # "Epoch 0/24" to "Epoch 24/24" are 25
+            self._epochs = found.epochs + is_last
         if found.step is not None:
             self._within, self._each = found.step, found.steps
         if self._label is None:
