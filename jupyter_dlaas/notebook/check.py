@@ -10,10 +10,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from jupyter_dlaas.notebook.capture import WARNINGS
-from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, is_magic_word, statements_of, training_statements
+from jupyter_dlaas.notebook.cells import (
+    JOB_MAGIC,
+    clean_cell,
+    files_run,
+    files_written,
+    is_magic_word,
+    statements_of,
+    training_statements,
+)
 from jupyter_dlaas.notebook.preflight import check_asking, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
@@ -22,7 +31,7 @@ from jupyter_dlaas.notebook.tracing import Step, Trace, Tracer, trace
 from jupyter_dlaas.notebook.training import Watcher, looks_like_training
 from jupyter_dlaas.words import job_name
 
-__all__ = ["CellReport", "Line", "Omitted", "Report", "Said", "check"]
+__all__ = ["CellReport", "Line", "Omitted", "Report", "Said", "check", "run_by"]
 
 LEARNERS_MAX: Final = 4
 LARGEST_BYTES: Final = 512 * 2**20
@@ -97,10 +106,24 @@ class Report:
         return self.error is None and all(cell.is_fine for cell in self.cells)
 
 
-def check(content: bytes, path: str, cell: int | None = None, *, suggests: bool = False) -> Report:
+def run_by(content: bytes) -> tuple[str, ...]:
+    """The files that a notebook's cells `%run`, as written there; `check` takes their text."""
+    if b"%run" not in content:
+        return ()
+    return files_run(ExecutedCell(count=n, source=source) for n, source in enumerate(_sources(content)[0], 1))
+
+
+def check(
+    content: bytes,
+    path: str,
+    cell: int | None = None,
+    *,
+    suggests: bool = False,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
     """Look at a notebook file's bytes. `cell`: only this code cell, whether it looks like training or not.
 
-    `suggests`: say of each cell found what would make it elastic.
+    `suggests`: say of each cell found what would make it elastic. `files`: the text of what `%run` names.
     """
     sources, error, notes = _sources(content)
     if error:
@@ -108,7 +131,7 @@ def check(content: bytes, path: str, cell: int | None = None, *, suggests: bool 
     if cell is not None and not 1 <= cell <= len(sources):
         return Report(path=path, error=f"there is no code cell {cell}: it has {len(sources)}, counted from 1")
     try:
-        found = _Checker(sources, path, cell, notes).report()
+        found = _Checker(sources, path, cell, notes, files).report()
     except RecursionError:
         return Report(path=path, error="a cell is nested too deeply to be read; write the expression in several lines")
     if not suggests:
@@ -193,8 +216,13 @@ def _shown(text: str, width: int = 40) -> str:
 
 
 class _Checker:
-    def __init__(self, sources: Sequence[str], path: str, asked: int | None, notes: tuple[Said, ...]) -> None:
+    def __init__(
+        self, sources: Sequence[str], path: str, asked: int | None, notes: tuple[Said, ...], files: Mapping[str, str]
+    ) -> None:
         self.sources, self.path, self.asked = sources, path, asked
+        cells = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
+        has_runs = any("%run" in source for source in sources)
+        self.files = files_written(cells, files) if has_runs else [files] * len(cells)
         self.notes = list(notes)
         self.tracer = Tracer()
         self.watcher = Watcher(self.tracer)
@@ -223,7 +251,7 @@ class _Checker:
             return self._broken(number, label, source)
         start = len(self.steps)
         executed = ExecutedCell(count=number, source=source, cell_id=str(number))
-        new = [self.tracer.step(statement) for statement in statements_of(executed, label, {})]
+        new = [self.tracer.step(statement) for statement in statements_of(executed, label, self.files[number - 1])]
         self.steps += new
         self._note_files(new, label)
         why = self.watcher.why(new)
@@ -247,7 +275,9 @@ class _Checker:
             traced = trace([*(step.statement for step in self.steps), *statements])
             made = self._taken(number, why, training, traced, len(self.steps))
         executed = ExecutedCell(count=number, source=source, cell_id=str(number))
-        self.steps += [self.tracer.step(statement) for statement in statements_of(executed, label, {})]
+        self.steps += [
+            self.tracer.step(statement) for statement in statements_of(executed, label, self.files[number - 1])
+        ]
         for names in _OUTPUTS.findall(head):
             self.results |= set(names.split(","))
         return replace(made, type=_shown(head, 200))

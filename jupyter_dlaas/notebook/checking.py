@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jupyter_dlaas.notebook.advice import suggestion_text
-from jupyter_dlaas.notebook.check import CellReport, Report, check
+from jupyter_dlaas.notebook.check import CellReport, Report, check, run_by
 from jupyter_dlaas.wire import Invalid
 
 __all__ = ["report_text", "run"]
 
+RUN_BYTES_MAX = 2**20
 SKIPPED = frozenset({".ipynb_checkpoints", "node_modules", "__pycache__"})
 LEFT_WORDS = {
     "shown": "shows or prints",
@@ -61,11 +62,22 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 
 def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
     try:
-        return check(Path(path).read_bytes(), path, cell, suggests=suggests)
+        content = Path(path).read_bytes()
+        return check(content, path, cell, suggests=suggests, files=_beside(Path(path), run_by(content)))
     except OSError as error:
         return Report(path=path, error=f"cannot be read: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001  # one odd notebook must not end the check of all others: it is told
         return Report(path=path, error=f"this notebook is beyond us, please send it: {type(error).__name__}: {error}")
+
+
+def _beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
+    """The text of files that lie where a notebook says; the others may be written by a cell, or elsewhere."""
+    found = {}
+    for name in names:
+        path = notebook.parent / name
+        if path.is_file() and path.stat().st_size <= RUN_BYTES_MAX:
+            found[name] = path.read_text(encoding="utf-8", errors="replace")
+    return found
 
 
 def report_text(report: Report) -> str:

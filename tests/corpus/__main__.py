@@ -91,7 +91,11 @@ def text_of(result: Result) -> str:
     lines = [f"{name}: trained, {same}; {shown}; {result.seconds.get('all')} s"]
     lines += [f"  CHANGED in the kernel: {', '.join(result.kernel_changed)}"] if result.kernel_changed else []
     lines += [f"  not brought back: {', '.join(result.not_brought)}"] if result.not_brought else []
-    lines += [f"  {code}: {text}" for code, text in result.notes if not code.startswith(("left_out", "suggest"))]
+    lines += [
+        f"  {code}: {text}"
+        for code, text in result.notes
+        if not code.startswith(("left_out", "suggest", "elastic_hint"))
+    ]
     return "\n".join(lines)
 
 

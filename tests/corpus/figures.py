@@ -151,7 +151,6 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
     elif is_driver(value):
         yield ".model", getattr(value, "model", None)
         yield ".metrics", dict(getattr(value, "callback_metrics", {}))
-        yield ".values", [list(row) for row in getattr(getattr(value, "recorder", None), "values", ())]
         yield ".log", [_without_times(row) for row in getattr(getattr(value, "state", None), "log_history", ())]
     elif package in ("__main__", "types") or (sys.modules.get(kind.__module__) and _is_own(kind)) or _is_tree(value):
         held = getattr(value, "__dict__", {}).items()

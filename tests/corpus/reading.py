@@ -61,7 +61,7 @@ class Notebook:
     def checked(self) -> Report:
         """What `jupyter dlaas check` says about the cells that ran, one below the other, and the training cell."""
         cells = [self.cells[cell - 1] for cell in self.order]
-        return check(_ipynb([*cells, self.source]), str(self.path), len(cells) + 1)
+        return check(_ipynb([*cells, self.source]), str(self.path), len(cells) + 1, files=self.files)
 
 
 def read(path: Path, cell: int | None = None) -> Notebook:
