@@ -127,7 +127,7 @@ def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) ->
     go_on(one, "3-5", "stop")
     assert end_of(one) == "halted"
     one.run()
-    until(one.output("between").exists, "two trainings later", DEADLINE_S)
+    until(lambda: one.output("between").exists() or _failed(one), "two trainings later", DEADLINE_S)
     one.halt(grace_s=DEADLINE_S)  # in the middle of something that is not ours: nothing is to be waited for
     assert end_of(one, 2) == "halted"
     go_on(one, "between")

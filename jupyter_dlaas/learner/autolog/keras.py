@@ -57,7 +57,9 @@ def hook(keras: Any) -> None:
 def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: KeptCall, watch: Any) -> Any:
     """A call that was through before: build the model as it did, train nothing, and put its end back."""
     end = call.end["end"]
-    nothing = {"epochs": 1, "initial_epoch": 0, "verbose": 0, "validation_data": None, "validation_split": 0.0}
+    # TensorFlow alone builds nothing before the first epoch begins: let it begin, and find no batch.
+    epochs = int(sys.modules["keras"].backend.backend() == "tensorflow")
+    nothing = {"epochs": epochs, "initial_epoch": 0, "verbose": 0, "validation_data": None, "validation_split": 0.0}
     bound.arguments.update(nothing, callbacks=[watch])
     history = original(*bound.args, **bound.kwargs)
     _put_back_variables(watch.fitted, end)
