@@ -35,7 +35,7 @@ class Loop:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps = self._backwards = self._others = self._reads = 0
-        self._leader = 0
+        self._leader = self._other = 0
         self._told_s = self._read_s = float("-inf")
         self._held: list[tuple[str, Any, int]] | None = []
         self._since_s: float | None = None
@@ -43,13 +43,15 @@ class Loop:
 
     def stepped(self, optimizer: object) -> None:
         """An optimiser took a step. One of several leads: a GAN's two are one step together."""
-        if id(optimizer) != self._leader:
-            self._others += 1
+        who, new = id(optimizer), 1
+        if who != self._leader:
+            self._others = self._others + 1 if who == self._other else 1
+            self._other = who
             if self._leader and self._others <= _OTHERS_MOST:
                 return
-            self._leader = id(optimizer)
+            self._leader, new = who, self._others  # the next training: what it did so far counts
         self._others = 0
-        self._steps += 1
+        self._steps += new
         self._tell()
 
     def went_back(self, loss: Any, frame: FrameType) -> None:
