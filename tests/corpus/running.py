@@ -11,10 +11,12 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from jupyter_core.utils import ensure_event_loop
 
 from jupyter_dlaas.protocol import JobView
 from tests.corpus.comparing import Comparison, compare
@@ -105,7 +107,7 @@ class Runner:
     def run(self, notebook: Notebook) -> Result:
         """Never raises for what a notebook may do: that is told in the result."""
         result = Result(path=str(notebook.path), cell=notebook.training)
-        with _timed(result, "all"):
+        with _timed(result, "all"), closing(ensure_event_loop()):  # the kernels' clients make one in each thread
             try:
                 with _timed(result, "notebook"):
                     own = self._as_it_is(notebook)

@@ -104,7 +104,7 @@ def test_other_numbers_are_seen(runner: Runner, tmp_path: Path) -> None:
     counter.write_text("")
     path.write_text(
         f"# %%\nimport torch\nw = torch.ones(3)\n# %% train\nfor step in range(2):\n    w *= 2\n"
-        f"import os\nif 'DLAAS_JOB_DIR' in os.environ:\n    w += 1e-7\nopen({str(counter)!r}, 'a').write('x')\n"
+        f"import sys\nif sys.argv[0].endswith('train.py'):\n    w += 1e-6\nopen({str(counter)!r}, 'a').write('x')\n"
     )
     result = runner.run(read(path))
 
