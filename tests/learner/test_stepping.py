@@ -9,6 +9,9 @@ from typing import Any
 from jupyter_dlaas.learner.stepping import Loop
 from tests.learner.test_watching import Build, curve, names, progress, ran
 
+LONG_S = 150.0
+"""PyTorch is loaded in each job, on a machine that may be busy."""
+
 LOOP = """
     import torch
     torch.manual_seed(0)
@@ -24,7 +27,7 @@ LOOP = """
 
 
 def test_a_silent_loop_shows_its_steps_and_the_loss_under_its_own_name(job: Build) -> None:
-    one = ran(job, LOOP.format(says=""))
+    one = ran(job, LOOP.format(says=""), deadline_s=LONG_S)
 
     assert names(one) == {"cost"}
     drawn = curve(one, "cost")
@@ -35,7 +38,7 @@ def test_a_silent_loop_shows_its_steps_and_the_loss_under_its_own_name(job: Buil
 
 
 def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:
-    one = ran(job, LOOP.format(says="print(f'loss: {cost.item():.3f}')"))
+    one = ran(job, LOOP.format(says="print(f'loss: {cost.item():.3f}')"), deadline_s=LONG_S)
 
     assert names(one) == {"loss"}
     assert progress(one)["step"] == 30
@@ -55,6 +58,7 @@ def test_a_loop_without_an_optimiser_is_counted_by_its_gradients(job: Build) -> 
                     w.grad = None
         train()
         """,
+        deadline_s=LONG_S,
     )
 
     assert names(one) == {"loss"}
@@ -62,14 +66,14 @@ def test_a_loop_without_an_optimiser_is_counted_by_its_gradients(job: Build) -> 
 
 
 def test_nothing_is_watched_without_autolog(job: Build) -> None:
-    one = ran(job, LOOP.format(says=""), autolog=False)
+    one = ran(job, LOOP.format(says=""), deadline_s=LONG_S, autolog=False)
 
     assert names(one) == set()
 
 
 def test_gradients_are_what_they_are_without_the_watching(job: Build) -> None:
     source = LOOP.format(says="") + "\n    print('weights', w.tolist())"
-    one, other = ran(job, source), ran(job, source, autolog=False)
+    one, other = ran(job, source, deadline_s=LONG_S), ran(job, source, deadline_s=LONG_S, autolog=False)
 
     assert _weights(one) == _weights(other)
 
