@@ -44,9 +44,9 @@ def steps_of(pool: Pool, handle: str) -> int:
 
 def trains_on(pool: Pool, handle: str, size: int) -> None:
     """Wait until the job has this size, and takes steps with it."""
-    until(lambda: pool.job(handle).size.held == size)
+    until(lambda: pool.job(handle).size.held == size, 300)
     first = steps_of(pool, handle)
-    until(lambda: steps_of(pool, handle) > first + 3)
+    until(lambda: steps_of(pool, handle) > first + 3, 300)
 
 
 def test_a_rewritten_loop_grows_to_two_and_shrinks_again_and_takes_each_step_once(kernel: Kernel, pool: Pool) -> None:
