@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.page.browser import Lab
 from tests.whole.site import Site, until
@@ -67,26 +65,6 @@ def submitted(lab: Lab, name: str, cell: str) -> str:
     return (card.get_attribute("aria-label") or "").removeprefix("Job ")
 
 
-def themed(lab: Lab, theme: str) -> None:
-    """As a person does it, in the menu."""
-    lab.page.get_by_role("menuitem", name="Settings").click()
-    lab.page.get_by_role("menuitem", name="Theme").hover()
-    lab.page.get_by_role("menuitem", name=theme, exact=True).click()
-    is_light = str("Light" in theme).lower()
-    lab.page.wait_for_selector(f"body[data-jp-theme-light={is_light}]")
-
-
-def pictured(lab: Lab, job: str, name: str) -> None:
-    """Where `DLAAS_PICTURES` names a folder: how it looks, light and dark."""
-    folder = os.environ.get("DLAAS_PICTURES")
-    if folder:
-        lab.card(job).scroll_into_view_if_needed()
-        lab.shot(Path(folder) / f"{name}-light.png")
-        themed(lab, "JupyterLab Dark")
-        lab.shot(Path(folder) / f"{name}-dark.png")
-        themed(lab, "JupyterLab Light")
-
-
 def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Open, site: Site) -> None:
     page = lab()
     job = submitted(page, "plain", TRAIN)
@@ -103,7 +81,6 @@ def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Ope
     picture = card.get_by_role("img", name="figure-001.png")
     picture.wait_for()
     until(lambda: picture.evaluate("image => image.naturalWidth") > 100, "the figure is drawn")
-    pictured(page, job, "plain-ended")
 
 
 def test_a_loop_that_says_nothing_is_told_how_to_log_with_its_own_names(lab: Open, site: Site) -> None:
@@ -113,7 +90,6 @@ def test_a_loop_that_says_nothing_is_told_how_to_log_with_its_own_names(lab: Ope
     card = page.card(job)
     card.get_by_text("Notes", exact=True).click()
     card.get_by_text("run.log(error=error)").wait_for()
-    pictured(page, job, "silent")
     site.job(job).cancel()
     page.is_at(job, "CANCELLED")
 
