@@ -317,4 +317,5 @@ def _build(model: Any, iterator: Any) -> None:
     """TensorFlow builds when it traces the first step; what is put back needs variables before."""
     parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
     if not all(part.built for part in parts if hasattr(part, "built")) and hasattr(iterator, "_distributed_dataset"):
-        model._symbolic_build(data_batch=next(iter(iterator.data_adapter.get_tf_dataset())))
+        # By their shapes: to read a batch would count as an epoch for a pipeline that shuffles itself.
+        model._symbolic_build(data_batch=iterator.data_adapter.get_tf_dataset().element_spec)
