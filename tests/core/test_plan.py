@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, resized, started
-from dlaas_server.core.model import Job, Pool
+from dlaas_server.core.fold import ask, preempted, resized, started
+from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.plan import check_feasible, plan
 from dlaas_server.core.states import Event
+from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused
 from tests.core.builders import deploying, job, node, pool, seats, training
 
@@ -118,6 +119,49 @@ def test_what_cannot_start_now_but_could_later_is_not_refused() -> None:
 def test_a_gang_whose_learners_fit_no_node_is_refused() -> None:
     with pytest.raises(Refused, match="no node of the pool has that much"):
         check_feasible(job(1, gpus=3), [node("a", 2), node("b", 2)])
+
+
+def checkpointed(number: int, learners: int, slots: tuple[Seat, ...], ran_s: float = 1000.0) -> tuple[Job, Known]:
+    one = replace(training(job(number, (learners, learners)), *slots), checkpoint_step=5)
+    return one, Known(executed_s=ran_s, restart_s=1.0)
+
+
+def test_a_higher_priority_takes_the_devices_of_a_job_that_has_a_checkpoint_and_waits_until_they_are_free() -> None:
+    running, known = checkpointed(1, 4, seats("n1", 4))
+    picture = replace(pool([node(devices=4)], running, job(2, (4, 4), priority=9)), known={running.id: known})
+    found = plan(picture, 60.0)
+
+    assert [(p.job, p.winner) for p in found.preempts] == [("job-1", "job-2")]
+    assert found.preempts[0].reason == "job-2 (ana) has priority 9"
+    assert found.starts == ()
+
+    leaving = preempted(running, found.preempts[0].reason, 60.0)[0]
+    again = plan(replace(picture, jobs={**picture.jobs, running.id: leaving}), 61.0)
+    assert (again.preempts, again.starts) == ((), ())
+
+
+def test_devices_that_are_being_freed_for_somebody_are_given_to_nobody_else() -> None:
+    running, known = checkpointed(1, 3, seats("n1", 3))
+    leaving = preempted(running, "job-2", 60.0)[0]
+    picture = pool([node(devices=4)], leaving, job(2, (4, 4), priority=9), job(3))
+
+    assert plan(replace(picture, known={running.id: known}), 61.0).starts == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"checkpoint_step": None}, "it would begin anew"),
+        ({"goal": Goal.HALT}, "it leaves already"),
+        ({"priority": 9}, "it is as important"),
+    ],
+)
+def test_who_cannot_go_on_later_is_not_preempted(changed: dict[str, object], why: str) -> None:
+    running, known = checkpointed(1, 4, seats("n1", 4))
+    running = replace(running, **changed)  # type: ignore[arg-type]
+    picture = pool([node(devices=4)], running, job(2, (4, 4), priority=9))
+
+    assert plan(replace(picture, known={running.id: known}), 60.0).preempts == (), why
 
 
 jobs = st.builds(

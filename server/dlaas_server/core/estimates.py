@@ -44,6 +44,7 @@ class History:
     error, in logarithms): a guess that has always been right is taken as it is, a wild one is drawn to what is usual.
     """
 
+    enough: int = ENOUGH
     lengths: dict[int, Spread] = field(default_factory=dict)
     """Devices of the gang -> log of the seconds that such jobs ran."""
     all_lengths: Spread = field(default_factory=Spread)
@@ -72,6 +73,6 @@ class History:
 
     def _usual(self, weight: int) -> Spread | None:
         same = self.lengths.get(weight)
-        if same is not None and same.count >= ENOUGH:
+        if same is not None and same.count >= self.enough:
             return same
-        return self.all_lengths if self.all_lengths.count >= ENOUGH else None
+        return self.all_lengths if self.all_lengths.count >= self.enough else None

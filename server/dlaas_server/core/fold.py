@@ -15,7 +15,7 @@ from dlaas_server.core.words import count, duration
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
-__all__ = ["Story", "ask", "fold", "guardian_gone", "resized", "started", "wanted"]
+__all__ = ["Story", "ask", "fold", "guardian_gone", "preempted", "resized", "started", "wanted"]
 
 RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
 GUARDIANS_MOST: Final = 8
@@ -105,7 +105,15 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     """The plan gave the waiting job these seats."""
     after = step(job.state, Event.PLACED)
     job = replace(job, state=after, goal=Goal.RUN, is_closed=False, members=(), resize=None, guardian_starts=0)
+    job = replace(job, preempted=None)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.")
+
+
+def preempted(job: Job, reason: str, now_s: float) -> Told:
+    """The plan needs the running job's seats: checkpoint, then back to the queue with its place."""
+    assert job.goal is Goal.RUN, f"{job.id} leaves already"
+    job = _goal(replace(job, preempted=reason), Goal.HALT)
+    return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint, then back to the queue with its place.")
 
 
 def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float) -> Told:
@@ -342,7 +350,9 @@ def _closed(job: Job, fact: Fact) -> Told:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
-    return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", "Back in the queue.")
+    at = "" if job.preempted is None else f" It goes on from step {job.checkpoint_step or 0:,}."
+    job = replace(job, queued_s=fact.at_s)
+    return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
 
 
 _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {

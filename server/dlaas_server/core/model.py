@@ -137,6 +137,10 @@ class Job:
     """Why the job failed, or (while it is not FAILED) the last loss that it survived."""
     results: tuple[str, ...] = ()
     halted_by: str | None = None
+    queued_s: float = 0.0
+    """When it last came back to the queue."""
+    preempted: str | None = None
+    """For whom and why its devices were taken, until it starts again."""
 
     @property
     def name(self) -> str:

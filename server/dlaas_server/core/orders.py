@@ -32,6 +32,8 @@ class Order(Protocol):
     """How many ranks a newcomer must be ahead of what it preempts; 0: nobody is preempted for a rank."""
     lifted: int
     """The rank of a job that waited past its bound; in it, it goes first."""
+    needs_lengths: bool
+    """Whether nobody is preempted for a job of unknown length."""
     age_factor: float
     """The bound in terms of the job's own expected length; 0: nobody is lifted."""
 
@@ -54,6 +56,7 @@ class _Unlearned:
 
     gap: int = 1
     lifted: int = -1
+    needs_lengths: bool = False
     age_factor: float = 10.0
 
     def learn(self, gpu_s: float) -> None:
@@ -84,6 +87,7 @@ class Shortest:
 
     gap: int = 1
     lifted: int = USUAL
+    needs_lengths: bool = True
     age_factor: float = 3.0
     _work: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
@@ -123,6 +127,7 @@ class Remaining(_Unlearned):
     """`srtf`: by the time that is expected to be left, whatever the size, to a tenth; twice as short may preempt."""
 
     gap: int = 8
+    needs_lengths: bool = True
 
     def rank(self, ask: Ask, now_s: float) -> int:
         executed_s = ask.executed(now_s)
@@ -171,6 +176,7 @@ class Gittins:
 
     gap: int = 1
     lifted: int = -1
+    needs_lengths: bool = False
     age_factor: float = 10.0
     least: int = 50
     history: list[float] = field(default_factory=list)

@@ -6,7 +6,7 @@ those who wished for more. A gang that waits takes nothing from those behind it;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +18,9 @@ from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused, State
 
-__all__ = ["DEFAULT", "Plan", "Preempt", "Resized", "Start", "Wait", "check_feasible", "plan"]
+__all__ = ["DEFAULT", "Plan", "Preempt", "Resized", "Start", "Wait", "check_feasible", "plan", "scheduled"]
 
-DEFAULT: Final = Policy(preempts=False)
+DEFAULT: Final = Policy()
 NOTHING_KNOWN: Final = Known()
 
 
@@ -75,28 +75,25 @@ class Plan:
 
 def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
     """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan."""
+    # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
+    leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
     frees = free_of(pool.nodes, pool.jobs.values())
-    scheduler = Scheduler(frees, policy)
-    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
-    for job in jobs:
-        if job.gang:
-            scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s)
-    queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
-    for job in queue:
-        if job.not_before_s <= now_s:
-            scheduler.enter(_ask(job, pool, policy, now_s), now_s)
+    scheduler, queue = scheduled(pool, now_s, policy, leaving)
     order = {ask.id: place for place, ask in enumerate(scheduler.line(), start=1)}
     queue.sort(key=lambda j: (order.get(j.id, len(order) + 1), j.number))
     choice = scheduler.decide(now_s)
     preempts = tuple(_preempt(one, pool) for one in choice.stops)
-    waits_for_room = {one.winner for one in preempts}
-    seats = {ask.id: ask.seats for ask in choice.starts if ask.id not in waits_for_room}
-    blocked = scheduler.waiting or preempts
+    seats: dict[str, tuple[Seat, ...]] = {}
+    for ask in choice.starts:
+        if frees.has(ask.shape, ask.seats):
+            frees.claim(ask.shape, ask.seats)
+            seats[ask.id] = ask.seats
+    blocked = len(seats) < len(order)
     if not blocked:
         for job in queue:
             if job.id in seats:
                 seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
-    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, is_crowded=bool(blocked))
+    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, is_crowded=blocked)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state is State.DEPLOYING and j.not_before_s > now_s]
     delayed += [choice.wake_s] if choice.wake_s is not None else []
@@ -109,8 +106,22 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
     )
 
 
+def scheduled(pool: Pool, now_s: float, policy: Policy, leaving: Container[str]) -> tuple[Scheduler, list[Job]]:
+    """The picture as the scheduler sees it, those that leave gone already; and all jobs that wait."""
+    scheduler = Scheduler(free_of(pool.nodes, [j for j in pool.jobs.values() if j.id not in leaving]), policy)
+    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
+    for job in jobs:
+        if job.gang and job.id not in leaving:
+            scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s)
+    queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
+    for job in queue:
+        if job.not_before_s <= now_s:
+            scheduler.enter(_ask(job, pool, policy, now_s), now_s, max(job.submitted_s, job.queued_s))
+    return scheduler, queue
+
+
 def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
-    """The job as the order sees it. Who changes, ends or is asked to is not preempted."""
+    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted."""
     known = pool.known.get(job.id, NOTHING_KNOWN)
     ask = Ask(
         job.number,
@@ -122,7 +133,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         priority=job.priority,
         queue=job.spec.queue,
         restart_s=known.restart_s,
-        may_stop=policy.preempts and _is_settled(job),
+        may_stop=policy.preempts and _is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )
     ask.executed_s = known.executed_s

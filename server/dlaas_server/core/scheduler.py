@@ -144,12 +144,12 @@ class Scheduler:
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def enter(self, ask: Ask, now_s: float) -> None:
-        """The job waits from now on."""
+    def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
+        """The job waits from now on, or has waited since `queued_s`."""
         self.waiting += 1
         if ask.priority != self._priority:
             self._meet(ask.priority, now_s)
-        ask.queued_s = now_s
+        ask.queued_s = now_s if queued_s is None else queued_s
         ask.rank = self.order.rank(ask, now_s)
         self._note_bound(ask, now_s)
         self._line_up(ask)
@@ -514,7 +514,7 @@ class Scheduler:
 
     def _is_patient_no_more(self, ask: Ask, now_s: float) -> bool:
         """Whether it waited long enough that somebody will be stopped for its rank: often somebody just ends."""
-        if not self.order.gap:
+        if not self.order.gap or (self.order.needs_lengths and ask.estimate_s is None):
             return False
         ready_s = ask.queued_s + self.policy.patience_factor * ask.restart_s
         if ready_s <= now_s or self._by_turn:

@@ -115,7 +115,7 @@ def _transition(job: Job) -> str | None:
     if job.intent is Intent.CANCEL:
         return "cancelling"
     if job.goal is Goal.HALT:
-        return "halting"
+        return "preempting" if job.preempted is not None and job.intent is Intent.RUN else "halting"
     if job.resize is not None:
         return "scaling"
     if job.state is State.DEPLOYING and job.failure is not None:
@@ -149,19 +149,22 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
         case State.HALTED:
             return f"by {job.halted_by} at step {job.step:,}" if job.halted_by else f"at step {job.step:,}"
         case _:
-            return "writes a checkpoint" if transition == "halting" else ""
+            return "writes a checkpoint" if transition in ("halting", "preempting") else ""
 
 
 def _reason(job: Job, wait: Wait | None) -> str:
     if wait is not None:
-        return wait.reason
+        made_room = job.state is State.QUEUED and job.preempted is not None
+        at = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
+        return f"{wait.reason} It made room: {job.preempted}; it goes on {at}." if made_room else wait.reason
     if job.state is State.DEPLOYING and job.failure is not None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
     if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
         return "There is no checkpoint: it starts afresh when resumed."
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
-        return "Goes back to the queue as soon as the halt is done."
+        why = f"Makes room: {job.preempted}. " if job.preempted is not None else ""
+        return f"{why}Goes back to the queue as soon as the halt is done."
     return ""
 
 

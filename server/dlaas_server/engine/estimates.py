@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
-from jupyter_dlaas.protocol import Progress
+from dlaas_server.core.estimates import History
+from dlaas_server.core.model import Job, Known
+from jupyter_dlaas.protocol import Progress, State
 
-__all__ = ["with_time_left"]
+__all__ = ["Lengths", "with_time_left"]
 
-SPREAD = 0.15
+SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
+RESTART_S: Final = 3.0
+"""What stopping a job and restoring it costs, as long as nothing was measured."""
 
 
 def with_time_left(progress: Progress) -> Progress:
@@ -18,3 +24,41 @@ def with_time_left(progress: Progress) -> Progress:
         return progress
     left = max(progress.steps - progress.step, 0) / progress.steps_per_s
     return replace(progress, left_s_low=left * (1 - SPREAD), left_s_high=left * (1 + SPREAD))
+
+
+class Lengths:
+    """How long jobs run: by their own progress, else by those of the same name, else by those of the same size."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, str], History] = {}
+        self._by_size = History()
+        self._seen: set[str] = set()
+
+    def learn(self, job: Job) -> None:
+        """A job that completed teaches how long such jobs run."""
+        if job.id in self._seen or job.state is not State.COMPLETED or job.started_s is None or job.ended_s is None:
+            return
+        self._seen.add(job.id)
+        length_s = job.ended_s - job.started_s
+        self._by_size.learn(None, length_s, _weight(job))
+        self._by_name.setdefault((job.owner, job.name), History(enough=2)).learn(None, length_s, _weight(job))
+
+    def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
+        """What is known of each of these jobs."""
+        return {job.id: self._known(job, progress.get(job.id), now_s) for job in jobs}
+
+    def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
+        executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
+        same = self._by_name.get((job.owner, job.name))
+        usual_s = same.expected_s(None, _weight(job)) if same is not None else None
+        if usual_s is None:
+            usual_s = self._by_size.expected_s(None, _weight(job))
+        length_s = usual_s
+        if progress is not None and progress.steps is not None and progress.steps_per_s:
+            executed_s = progress.step / progress.steps_per_s  # time in the queue, between two starts, is no work
+            length_s = progress.steps / progress.steps_per_s
+        return Known(length_s=length_s, usual_s=usual_s, executed_s=executed_s, restart_s=RESTART_S)
+
+
+def _weight(job: Job) -> int:
+    return (len(job.gang) or job.spec.learners_min) * max(job.spec.gpus_per_learner, 1)

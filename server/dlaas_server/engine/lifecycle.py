@@ -20,10 +20,11 @@ from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.reconcile import Act, Known, reconcile
+from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
-from dlaas_server.engine.estimates import with_time_left
+from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
@@ -79,6 +80,9 @@ class Lifecycle:
         self.engine_id = f"{os.getpid()}-{clock():.6f}"
         """Changes when the engine is restarted."""
         self.blobs: Callable[[str], str] = _no_blobs
+        self.policy = Policy()
+        """How the pool is shared."""
+        self.lengths = Lengths()
         self.keep_s: float | None = None
         """How long ended jobs are kept; None: for ever."""
         self.keep_jobs: int | None = None
@@ -105,6 +109,8 @@ class Lifecycle:
         used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
         self.next_number = 1 + max(used, default=0)
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
+        for known in sorted(self.jobs.values(), key=lambda j: j.number):
+            self.lengths.learn(known)
         await self.pool.open(self._stream_changed, self._nodes_changed)
         for job in self._active:
             self._due[job] = None
@@ -251,7 +257,10 @@ class Lifecycle:
             if _is_overdue(job, draft.now_s):
                 limit = f"its time limit of {job.spec.max_time_s:.0f} s"
                 active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
-        decided = plan(Picture(nodes=self.pool.nodes(), jobs=active), draft.now_s)
+        known = self.lengths.known(active.values(), self.progress, draft.now_s)
+        decided = plan(Picture(nodes=self.pool.nodes(), jobs=active, known=known), draft.now_s, self.policy)
+        for preempt in decided.preempts:
+            draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
         for start in decided.starts:
             draft.put(folding.started(draft.job(start.job), start.seats, draft.now_s))
         for resize in decided.resizes:
@@ -265,6 +274,8 @@ class Lifecycle:
         before, self.waits = self.waits, waits
         self.last_row = draft.last_row
         self.jobs.update(draft.changed)
+        for job in draft.changed.values():
+            self.lengths.learn(job)
         self.rows.update(draft.new_rows)
         self.keys.update(draft.new_keys)
         for job_id in draft.deleted:

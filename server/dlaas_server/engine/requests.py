@@ -167,7 +167,9 @@ class Requests:
         except DlaasError as error:
             return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
         active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
-        decided = plan(Picture(nodes=lifecycle.pool.nodes(), jobs={**active, job.id: job}), lifecycle.clock())
+        jobs, now_s = {**active, job.id: job}, lifecycle.clock()
+        known = lifecycle.lengths.known(jobs.values(), lifecycle.progress, now_s)
+        decided = plan(Picture(nodes=lifecycle.pool.nodes(), jobs=jobs, known=known), now_s, lifecycle.policy)
         waits = {w.job: w for w in decided.waits}
         estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
         return {"problems": [], "estimate": estimate}

@@ -5,6 +5,8 @@ name = "local"
 devices = "auto"              # "gpus" or "cpus" to insist
 cpu_slots = 8                 # instead of one per core
 memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
+order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice
+preemption = true             # false: nobody who runs makes room for others
 
 [retention]
 days = 30                     # ended jobs are removed after that
@@ -25,6 +27,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from dlaas_server.core.orders import ORDERS
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, rule
 
 __all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
@@ -48,7 +51,7 @@ class DeviceChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSection:
-    """[pool]: what it is called and which devices it lends."""
+    """[pool]: what it is called, which devices it lends, and to whom first."""
 
     name: str = field(
         default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no pool name")
@@ -56,6 +59,8 @@ class PoolSection:
     devices: DeviceChoice = DeviceChoice.AUTO
     cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
+    order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
+    preemption: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
