@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from jupyter_dlaas.notebook.names import LEAVES, Function, bound_names, children, root_name, walk
+from jupyter_dlaas.notebook.names import LEAVES, bound_names, children, root_name, walk
 
 
 def words(text: str) -> frozenset[str]:
@@ -192,47 +192,6 @@ class Effects:
     values: frozenset[str]  # names that stand for their object, not only for what a call of them returns
 
 
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """What calling one of the notebook's own functions does."""
-
-    touches: frozenset[str] = frozenset()  # module-level objects
-    params: tuple[str, ...] = ()
-    touched_params: frozenset[str] = frozenset()
-    trains: bool = False
-    asks: bool = False  # input()
-    seeds: bool = False
-    keeps: bool = False  # it is another one after each call: it counts in a closure or in a default argument
-    yields: bool = False  # its value is used up by whoever goes over it
-    calls: frozenset[str] = frozenset()  # functions and, with a dot, methods that it calls
-    mentions: frozenset[str] = frozenset()  # names from outside that it may hand on
-    made: Behaviour | None = None  # of the functions that it defines inside, one of which it may return
-    made_params: frozenset[str] = frozenset()  # its parameters that those change: `def patch(cls): def inner(f): …`
-    line: int = 0
-
-    def touched_args(self, call: Call) -> frozenset[str]:
-        """Which of the variables that a call hands over are different afterwards."""
-        named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
-        found: set[str] = set()
-        for key, names in call.handed:
-            param = key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None
-            if param is None or param in self.touched_params or param not in self.params:
-                found |= names if self.touched_params else set()
-        return frozenset(found)
-
-    def also(self, other: Behaviour) -> Behaviour:
-        return replace(
-            self,
-            touches=self.touches | other.touches,
-            touched_params=self.touched_params | other.touched_params,
-            trains=self.trains or other.trains,
-            asks=self.asks or other.asks,
-            seeds=self.seeds or other.seeds,
-            calls=self.calls | other.calls,
-            keeps=self.keeps or other.keeps,
-        )
-
-
 def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All nodes that run where they stand: function bodies do not."""
     todo = list(nodes)[::-1]
@@ -350,65 +309,6 @@ def joined(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return largest
 
 
-def behaviour_of(function: Function) -> Behaviour:
-    """What a call of this function does, as far as its own text tells; what it calls is looked up elsewhere."""
-    body = function.body if isinstance(function.body, list) else [ast.Expr(function.body)]
-    effects = effects_of(body)
-    held: dict[str, frozenset[str]] = {}
-    for hold in effects.holds:
-        for target in hold.targets:
-            held[target] = held.get(target, frozenset()) | hold.objects
-    touched: set[str] = set(effects.touches)
-    for call in effects.calls:
-        # flags and gradients that each user sets again; the step of the optimiser is what changes things
-        mode_only = call.verb in {"eval", "train", "zero_grad", "backward"}
-        touched |= call.written
-        if call.only_shows or mode_only or not (call.is_dropped or call.is_in_place):
-            continue
-        touched |= {call.receiver} if call.receiver else set()
-        if call.is_dropped and call.verb not in KEEPS_ARGUMENTS:
-            touched |= call.args
-    reached = reach(touched, held)
-    args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    args += [a for a in (function.args.vararg, function.args.kwarg) if a is not None]
-    params = {a.arg for a in args}
-    inside = list(walk_now(body))
-    declared = {name for n in inside if isinstance(n, ast.Global) for name in n.names}
-    outer = {name for n in inside if isinstance(n, ast.Nonlocal) for name in n.names}
-    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
-    own = params | stored
-    made: Behaviour | None = None
-    made_params: frozenset[str] = frozenset()
-    for one in [behaviour_of(n) for n in inside if isinstance(n, NESTED)]:
-        made_params |= one.touches & params
-        keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
-        one = replace(one, touches=one.touches - own, keeps=keeps)
-        made = one if made is None else made.also(one)
-    return Behaviour(
-        touches=reached - own,
-        params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
-        touched_params=reached & params,
-        trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
-        asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
-        seeds=any(call.verb in SEEDS for call in effects.calls),
-        keeps=bool(outer) or not reached.isdisjoint(_remembering(function)),
-        yields=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inside),
-        calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
-        mentions=effects.values - own,
-        made=made,
-        made_params=made_params,
-        line=getattr(function, "lineno", 0),
-    )
-
-
-def _remembering(function: Function) -> set[str]:
-    """Parameters whose default is an object that lives as long as the function: `def note(x, log=[])`."""
-    args = [*function.args.posonlyargs, *function.args.args]
-    pairs = list(zip(args[::-1], function.args.defaults[::-1], strict=False))
-    pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None]
-    return {a.arg for a, d in pairs if isinstance(d, ast.List | ast.Dict | ast.Set | ast.Call)}
-
-
 def is_step(call: Call) -> bool:
     """A call that only training makes: a gradient, or a step of an optimiser."""
     if call.verb == "step" and call.receiver:
@@ -454,30 +354,6 @@ def module_attribute(node: ast.stmt) -> str | None:
         return None
     root = root_name(node.targets[0])
     return None if root in PICTURES else root
-
-
-def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
-    """What each method of a class does; changing `self` counts as changing an argument.
-
-    A method trains also when another one, which it calls on its object, does.
-    """
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
-    found = {method.name: behaviour_of(method) for method in methods}
-    trains = {name for name, behaviour in found.items() if behaviour.trains}
-    if trains and len(trains) < len(found):
-        called_by: dict[str, frozenset[str]] = {}
-        for method in methods:
-            for called in _own_calls(method) & found.keys():
-                called_by[called] = called_by.get(called, frozenset()) | {method.name}
-        for name in reach(trains, called_by) - trains:
-            found[name] = replace(found[name], trains=True)
-    return found
-
-
-def _own_calls(method: Function) -> set[str]:
-    """The methods that a method calls on its own object."""
-    calls = [part.func for part in walk(method) if isinstance(part, ast.Call)]
-    return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}
 
 
 def loaded_modules(node: ast.stmt) -> frozenset[str]:

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from jupyter_dlaas.notebook.behaviours import Behaviour, behaviour_of, own_methods
 from jupyter_dlaas.notebook.cells import Statement
 from jupyter_dlaas.notebook.effects import (
     BLOCKS,
@@ -21,10 +22,8 @@ from jupyter_dlaas.notebook.effects import (
     RUNS,
     SEEDS,
     SETS,
-    Behaviour,
     Call,
     Effects,
-    behaviour_of,
     dotted_names,
     effects_of,
     is_setup,
@@ -32,7 +31,6 @@ from jupyter_dlaas.notebook.effects import (
     joined,
     loaded_modules,
     module_attribute,
-    own_methods,
     reach,
     walk_now,
     words,
