@@ -38,7 +38,7 @@ from jupyter_dlaas.notebook.effects import (
 from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
-GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937")
+GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
 DRAWS = words("one_batch show_batch")  # fastai's loaders have a stream of their own
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

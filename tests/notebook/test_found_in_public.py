@@ -25,3 +25,9 @@ def test_a_function_of_the_notebook_does_not_come_by_a_star() -> None:
     made = job("from library import *", train="own()", facts=known)
 
     assert codes(made) == ["not_reproducible"]
+
+
+def test_the_random_streams_of_flax_are_where_the_cells_before_left_them() -> None:
+    made = job("from flax import nnx\nrngs = nnx.Rngs(0)", "y = model(x, rngs=rngs)", train="z = net(rngs=rngs)")
+
+    assert prelude(made)[-1] == "y = model(x, rngs=rngs)"
