@@ -12,7 +12,7 @@ from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout, Shape, free_of
-from dlaas_server.core.scheduler import Choice, Policy, Scheduler
+from dlaas_server.core.scheduler import Choice, Policy, Scheduler, Share
 from tests.core.builders import node
 
 HOUR = 3600.0
@@ -243,3 +243,35 @@ def _check(on: Scheduler) -> None:
     for one in on.running.values():
         assert len(one.seats) == one.learners
         assert all(len(seat.devices) == one.shape.gpus for seat in one.seats)
+
+
+def fair(*, guaranteed: dict[str, int]) -> Scheduler:
+    shares = {queue: Share(guaranteed=count) for queue, count in guaranteed.items()}
+    return Scheduler(free_of([node("n0", 10)], ()), Policy(order="fair", shares=shares))
+
+
+def of_queue(queue: str, *numbers: int, at: float = 0.0) -> list[Ask]:
+    found = [ask(number, at=at) for number in numbers]
+    for one in found:
+        one.queue = queue
+    return found
+
+
+def test_queues_get_what_they_are_entitled_to_whatever_comes_first() -> None:
+    on = fair(guaranteed={"a": 6, "b": 4})
+    found = entered(on, 0.0, *of_queue("a", *range(20)), *of_queue("b", *range(20, 40)))
+
+    assert sum(one.queue == "a" for one in found.starts) == 6
+    assert len(found.starts) == 10
+
+
+def test_what_a_queue_leaves_idle_is_lent_and_taken_back_from_the_youngest() -> None:
+    on = fair(guaranteed={"a": 6, "b": 4})
+    assert len(entered(on, 0.0, *of_queue("a", *range(8))).starts) == 8
+    assert len(entered(on, 5.0, *of_queue("a", 8, 9, at=5.0)).starts) == 2
+
+    found = entered(on, 100.0, *of_queue("b", *range(20, 26), at=100.0))
+
+    assert sorted(one.victim.number for one in found.stops) == [6, 7, 8, 9]
+    assert numbers(found.starts) == [20, 21, 22, 23]
+    assert on.decide(200.0).stops == []

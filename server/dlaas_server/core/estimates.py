@@ -6,13 +6,15 @@ All in logarithms: lengths of jobs spread over orders of magnitude, and guesses 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Final
 
 __all__ = ["History", "Spread"]
 
 ENOUGH: Final = 8
 """So many values make a mean and a spread worth using."""
+
+UNSURE: Final = 0.3
 
 
 @dataclass(slots=True)
@@ -70,6 +72,13 @@ class History:
         wrong = self.errors.variance + self.errors.mean**2
         trust = usual.variance / (usual.variance + wrong) if wrong else 1.0
         return exp(usual.mean + trust * (log(guess_s) - usual.mean))
+
+    @property
+    def spread(self) -> float:
+        """How wrong guesses were, as the standard deviation of their logarithm, or a first guess."""
+        if self.errors.count < ENOUGH:
+            return UNSURE
+        return sqrt(self.errors.variance + self.errors.mean**2)
 
     def _usual(self, weight: int) -> Spread | None:
         same = self.lengths.get(weight)

@@ -78,6 +78,11 @@ class Age(_Unlearned):
 
 
 @dataclass(slots=True)
+class Fair(Age):
+    """`fair`: the queue that has the least of its share goes first; within a queue, by age."""
+
+
+@dataclass(slots=True)
 class Shortest:
     """`shortest`: by the class of the GPU-seconds that are expected to be left, floor(log4).
 
@@ -249,4 +254,5 @@ ORDERS: Final[Mapping[str, type]] = {
     "las": Attained,
     "gittins": Gittins,
     "time-slice": Slices,
+    "fair": Fair,
 }

@@ -8,18 +8,34 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from dlaas_server.core.asks import Ask, Key, level
+from dlaas_server.core.asks import Ask, Key
+from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
-from dlaas_server.core.orders import ORDERS, Order, Slices
+from dlaas_server.core.orders import ORDERS, Fair, Order, Slices
 from dlaas_server.core.place import Frees, Shape, place
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 
-__all__ = ["Choice", "Policy", "Preemption", "Scheduler"]
+__all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a queue of a `fair` pool is entitled to. What it leaves idle, others may borrow until it wants it back."""
+
+    guaranteed: int = 0
+    """Devices."""
+    weight: float = 1.0
+    """How idle devices are divided among queues without a guarantee."""
+
+    @property
+    def size(self) -> float:
+        """What the queue's use is measured by."""
+        return self.guaranteed or self.weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +43,8 @@ class Policy:
     """How a pool is shared. The same record steers the engine, the simulator and the forecast."""
 
     order: str = "shortest"
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """Queue -> its share, in order `fair`; a queue that is missing has weight 1."""
     age_s: float = 3600.0
     """A job that waited longer than this, and than the order's factor times its own expected length, is lifted."""
     ran_factor: float = 10.0
@@ -61,50 +79,10 @@ class Choice:
     reserved_s: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Gangs of one shape and queue that wait, by expected length."""
-
-    shape: Shape
-    learners: int
-    lines: dict[int, list[tuple[Key, int, Ask]]] = field(default_factory=dict)
-    """Level of the expected length -> heap of (key, stamp, ask)."""
-    head: Ask | None = None
-    key: Key | None = None
-    is_shut: bool = False
-    """Its head was tried, and nothing that could help happened since."""
-
-    def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is the head now."""
-        line = 0 if ask.estimate_s is None else level(ask.estimate_s)
-        heapq.heappush(self.lines.setdefault(line, []), (key, ask.stamp, ask))
-        if self.key is None or key < self.key:
-            self.key, self.head = key, ask
-            return True
-        return False
-
-    def heads(self) -> list[tuple[Key, Ask]]:
-        """The first of each line, first in order first."""
-        found: list[tuple[Key, Ask]] = []
-        for line in self.lines.values():
-            while line and line[0][1] != line[0][2].stamp:
-                heapq.heappop(line)
-            if line:
-                found.append((line[0][0], line[0][2]))
-        found.sort()
-        return found
-
-    def refresh(self) -> None:
-        """Find the head anew, after the old one went."""
-        self.key, self.head = None, None
-        for line in self.lines.values():
-            while line and line[0][1] != line[0][2].stamp:
-                heapq.heappop(line)
-            if line and (self.key is None or line[0][0] < self.key):
-                self.key, self.head = line[0][0], line[0][2]
-
-
+_Todo = tuple[float, tuple[float, Key], Key, Group]
+"""Priority, use of the queue's share, the head's key twice: first to sort by, then to see whether it changed."""
 IDLE: Final = Choice()
+NO_SHARE: Final = Share()
 MANY: Final = 64
 """Beyond so many groups, empty ones are forgotten."""
 SAME_S: Final = 1e-6
@@ -127,10 +105,12 @@ class Scheduler:
         self.running: dict[int, Ask] = {}
         self.waiting = 0
         self._priority: int | None = None
-        self._may_preempt = policy.preempts and bool(self.order.gap)
+        self._is_fair = isinstance(self.order, Fair)
+        self._used: dict[str, int] = {}
+        self._may_preempt = policy.preempts and (self._is_fair or bool(self.order.gap))
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
         self._by_turn = isinstance(self.order, Slices)
-        self._groups: dict[tuple[Shape, int, str], _Group] = {}
+        self._groups: dict[tuple[Shape, int, str], Group] = {}
         self._timers: list[tuple[float, int, int, int, Ask]] = []
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
@@ -179,7 +159,7 @@ class Scheduler:
         named = (ask.shape, ask.learners, ask.queue)
         group = self._groups.get(named)
         if group is None:
-            group = self._groups[named] = _Group(ask.shape, ask.learners)
+            group = self._groups[named] = Group(ask.shape, ask.learners)
         if group.push(self._key(ask), ask):
             group.is_shut = False
 
@@ -198,6 +178,7 @@ class Scheduler:
         self._note_running(ask, now_s)
 
     def _note_running(self, ask: Ask, now_s: float) -> None:
+        self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
         end_s = ask.end_s(now_s)
         if end_s is not None:
             self._end_of[ask.number] = end_s
@@ -266,6 +247,7 @@ class Scheduler:
         ask.stamp += 1
         self._drop_victim(ask)
         del self.running[ask.number]
+        self._used[ask.queue] -= ask.weight
         end_s = self._end_of.pop(ask.number, None)
         if end_s is None or abs(end_s - now_s) > SAME_S:
             self._reservation = None
@@ -362,7 +344,7 @@ class Scheduler:
         reservation: Reservation | None = None
         todo = self._open()
         while todo:
-            key, _, group = heapq.heappop(todo)
+            _, _, key, group = heapq.heappop(todo)
             ask = group.head
             if ask is None or group.key != key:
                 continue
@@ -375,10 +357,10 @@ class Scheduler:
             chosen = self._chosen(group, ask, reservation, now_s, stops)
             if chosen is not None:
                 self._start(chosen, group, now_s, starts)
-                if len(stops) > stopped:
+                if self._is_fair or len(stops) > stopped:
                     todo = self._open()
                 elif group.key is not None:
-                    heapq.heappush(todo, (group.key, ask.number, group))
+                    heapq.heappush(todo, self._todo(group.key, group))
                 continue
             group.is_shut = True
             if self.policy.is_strict:
@@ -400,19 +382,28 @@ class Scheduler:
     def _fits(self, ask: Ask) -> bool:
         return ask.weight <= self._room(ask) and self.frees.room(ask.shape, ask.learners) >= ask.learners
 
-    def _open(self) -> list[tuple[Key, int, _Group]]:
+    def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups."""
         all_of_them = self.policy.is_strict
         todo = [
-            (group.key, i, group)
-            for i, group in enumerate(self._groups.values())
+            self._todo(group.key, group)
+            for group in self._groups.values()
             if group.key is not None and (all_of_them or not group.is_shut)
         ]
         heapq.heapify(todo)
         return todo
 
+    def _todo(self, key: Key, group: Group) -> _Todo:
+        if self._is_fair and group.head is not None:
+            queue = group.head.queue
+            return (float(key[0]), (self._used.get(queue, 0) / self._share(queue).size, key), key, group)
+        return (float(key[0]), (0.0, key), key, group)
+
+    def _share(self, queue: str) -> Share:
+        return self.policy.shares.get(queue, NO_SHARE)
+
     def _chosen(
-        self, group: _Group, ask: Ask, reservation: Reservation | None, now_s: float, stops: list[Preemption]
+        self, group: Group, ask: Ask, reservation: Reservation | None, now_s: float, stops: list[Preemption]
     ) -> Ask | None:
         """Who of this group starts now; its seats are taken, by preempting others if need be."""
         if reservation is not None and ask is not reservation.ask:
@@ -437,7 +428,7 @@ class Scheduler:
         heads = [(group.key, group.head) for group in self._groups.values() if group.key is not None]
         return min(heads, key=lambda entry: entry[0])[1] if heads else None
 
-    def _start(self, ask: Ask, group: _Group, now_s: float, starts: list[Ask]) -> None:
+    def _start(self, ask: Ask, group: Group, now_s: float, starts: list[Ask]) -> None:
         self.waiting -= 1
         self.seat(ask, ask.seats, now_s)
         group.refresh()
@@ -488,7 +479,7 @@ class Scheduler:
             if ask.number not in self._end_of:
                 yield float("inf"), ask
 
-    def _passing(self, group: _Group, reservation: Reservation, now_s: float) -> Ask | None:
+    def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
         """The first of a group that fits now and does not delay the reservation; its seats are taken."""
         for _, ask in group.heads():
             seats = place(self.frees, ask.shape, ask.learners)
@@ -527,11 +518,13 @@ class Scheduler:
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
         """Seats that become free when others are preempted; only as many as needed are."""
         named = self._candidates(ask, now_s) if self._may_preempt else []
-        if not named or sum(self._weights[one] for one in named) + self._room(ask) < ask.weight:
-            return None
-        named.sort(key=lambda one: (one[0], -one[1]))
-        youngest_first = (self.running[number] for one in named for _, number in reversed(self._victims[one]))
-        victims = victims_for(ask, self.frees, islice(youngest_first, MOST_VICTIMS))
+        candidates: Iterator[Ask] = iter(())
+        if named and sum(self._weights[one] for one in named) + self._room(ask) >= ask.weight:
+            named.sort(key=lambda one: (one[0], -one[1]))
+            candidates = (self.running[number] for one in named for _, number in reversed(self._victims[one]))
+        elif self._is_fair and self._may_preempt:
+            candidates = self._borrowers(ask)
+        victims = victims_for(ask, self.frees, islice(candidates, MOST_VICTIMS))
         held = [(victim, victim.seats) for victim in victims]
         for victim in victims:
             self.frees.give(victim.shape, victim.seats)
@@ -543,6 +536,18 @@ class Scheduler:
                 self._preempt(victim, now_s)
                 stops.append(Preemption(victim, ask))
         return seats
+
+    def _borrowers(self, ask: Ask) -> Iterator[Ask]:
+        """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
+        if self._used.get(ask.queue, 0) + ask.weight > self._share(ask.queue).guaranteed:
+            return
+        used = dict(self._used)
+        running = sorted(self.running.values(), key=lambda one: (one.priority, -one.began_s, -one.number))
+        for one in running:
+            over = used[one.queue] - self._share(one.queue).guaranteed
+            if one.is_victim and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
+                used[one.queue] -= one.weight
+                yield one
 
     def _preempt(self, victim: Ask, now_s: float) -> None:
         """Back to the queue, with its place; its seats were given back."""

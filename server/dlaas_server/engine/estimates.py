@@ -8,9 +8,11 @@ from typing import Final
 
 from dlaas_server.core.estimates import History
 from dlaas_server.core.model import Job, Known
+from dlaas_server.core.plan import Wait
+from dlaas_server.core.words import duration
 from jupyter_dlaas.protocol import Progress, State
 
-__all__ = ["Lengths", "with_time_left"]
+__all__ = ["Lengths", "with_start", "with_time_left"]
 
 SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
@@ -40,8 +42,18 @@ class Lengths:
             return
         self._seen.add(job.id)
         length_s = job.ended_s - job.started_s
-        self._by_size.learn(None, length_s, _weight(job))
+        self._by_size.learn(self._usual_s(job), length_s, _weight(job))
         self._by_name.setdefault((job.owner, job.name), History(enough=2)).learn(None, length_s, _weight(job))
+
+    @property
+    def spread(self) -> float:
+        """How wrong expected lengths were until now: the standard deviation of their logarithm."""
+        return self._by_size.spread
+
+    def _usual_s(self, job: Job) -> float | None:
+        same = self._by_name.get((job.owner, job.name))
+        usual_s = same.expected_s(None, _weight(job)) if same is not None else None
+        return self._by_size.expected_s(None, _weight(job)) if usual_s is None else usual_s
 
     def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
         """What is known of each of these jobs."""
@@ -49,15 +61,26 @@ class Lengths:
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
         executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
-        same = self._by_name.get((job.owner, job.name))
-        usual_s = same.expected_s(None, _weight(job)) if same is not None else None
-        if usual_s is None:
-            usual_s = self._by_size.expected_s(None, _weight(job))
-        length_s = usual_s
+        usual_s = length_s = self._usual_s(job)
         if progress is not None and progress.steps is not None and progress.steps_per_s:
             executed_s = progress.step / progress.steps_per_s  # time in the queue, between two starts, is no work
             length_s = progress.steps / progress.steps_per_s
         return Known(length_s=length_s, usual_s=usual_s, executed_s=executed_s, restart_s=RESTART_S)
+
+
+def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float) -> Wait:
+    """The reason, with when the job is expected to start where that can be said."""
+    if expected is None or not wait.place:
+        return wait
+    low, high = (_rounded(max(at_s - now_s, 0.0)) for at_s in expected)
+    when = f"in about {duration(high)}" if low == high else f"in {duration(low)} to {duration(high)}"
+    return replace(wait, reason=f"{wait.reason} Expected to start {when}.")
+
+
+def _rounded(seconds: float) -> float:
+    """To what a guess is worth: 5 s, from 2 minutes on 1 minute, from 2 hours on 10 minutes."""
+    unit = 5 if seconds < 120 else 60 if seconds < 7200 else 600
+    return max(round(seconds / unit), 1) * unit
 
 
 def _weight(job: Job) -> int:

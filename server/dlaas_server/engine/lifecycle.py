@@ -11,11 +11,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
+from dlaas_server.core.forecast import forecast
 from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
@@ -24,7 +25,7 @@ from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
-from dlaas_server.engine.estimates import Lengths, with_time_left
+from dlaas_server.engine.estimates import Lengths, with_start, with_time_left
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
@@ -37,6 +38,8 @@ log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
+FORECAST_MOST: Final = 100
+"""With more jobs waiting, nobody is told when they start: it would cost too much at each turn."""
 
 
 class Listener(Protocol):
@@ -258,7 +261,8 @@ class Lifecycle:
                 limit = f"its time limit of {job.spec.max_time_s:.0f} s"
                 active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
-        decided = plan(Picture(nodes=self.pool.nodes(), jobs=active, known=known), draft.now_s, self.policy)
+        picture = Picture(nodes=self.pool.nodes(), jobs=active, known=known)
+        decided = plan(picture, draft.now_s, self.policy)
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
         for start in decided.starts:
@@ -267,7 +271,15 @@ class Lifecycle:
             draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
-        return _Planned({w.job: w for w in decided.waits}, min(wakes, default=None))
+        return _Planned(self._expected(picture, decided.waits, draft.now_s), min(wakes, default=None))
+
+    def _expected(self, picture: Picture, waits: Sequence[Wait], now_s: float) -> dict[str, Wait]:
+        """What those who wait are told, with when they are expected to start."""
+        waiting = sum(1 for wait in waits if wait.place)
+        expected: Mapping[str, tuple[float, float]] = {}
+        if 0 < waiting <= FORECAST_MOST:
+            expected = forecast(picture, now_s, self.policy, self.lengths.spread)
+        return {wait.job: with_start(wait, expected.get(wait.job), now_s) for wait in waits}
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
         """What was committed becomes what is true; those who listen are told."""

@@ -1,0 +1,50 @@
+"""What is known of a job's length, and what its owner is told of its start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlaas_server.core.model import Job
+from dlaas_server.core.plan import Wait
+from dlaas_server.engine.estimates import Lengths, with_start
+from jupyter_dlaas.protocol import Progress, State
+from tests.core.builders import job, seats, training
+
+
+def completed(number: int, length_s: float, name: str = "job") -> Job:
+    one = job(number)
+    spec = replace(one.spec, name=name)
+    return replace(one, spec=spec, state=State.COMPLETED, started_s=1000.0, ended_s=1000.0 + length_s)
+
+
+def test_a_job_is_expected_to_run_as_long_as_those_of_its_name() -> None:
+    lengths = Lengths()
+    for number, length_s in enumerate((20.0, 20.0, 3000.0, 3000.0)):
+        lengths.learn(completed(number, length_s, name="short" if length_s < 100 else "job"))
+
+    assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s == pytest.approx(3000.0)
+
+
+def test_nothing_is_made_up_where_nothing_is_known() -> None:
+    assert Lengths().known([job(9)], {}, 0.0)["job-9"].length_s is None
+
+
+def test_a_job_that_reports_its_steps_is_known_by_them() -> None:
+    running = training(job(1), *seats("n1", 1))
+    found = Lengths().known([running], {running.id: Progress(step=100, steps=400, steps_per_s=2.0)}, 9000.0)
+
+    assert (found[running.id].executed_s, found[running.id].length_s) == (50.0, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ((1360.0, 1540.0), "Needs 1 GPU. Expected to start in 6 min to 9 min."),
+        ((1058.0, 1061.0), "Needs 1 GPU. Expected to start in about 1 min."),
+        (None, "Needs 1 GPU."),
+    ],
+)
+def test_who_waits_is_told_when_it_is_expected_to_start(expected: tuple[float, float] | None, said: str) -> None:
+    assert with_start(Wait("job-1", "Needs 1 GPU.", 1, 1), expected, 1000.0).reason == said
