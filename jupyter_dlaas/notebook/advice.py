@@ -16,7 +16,7 @@ from jupyter_dlaas.protocol import Note
 __all__ = ["is_for_page", "notes_of", "suggestion_html", "suggestion_text", "trains_alone"]
 
 _GANG: Final = frozenset(
-    {"dlaas", "distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "lightning"}
+    {"distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "lightning"}
 )
 _NOTE_MAX: Final = 4000
 _WHOLE: Final = 10**6
@@ -90,4 +90,17 @@ def trains_alone(source: str) -> bool:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    return not names & _GANG
+    return not names & _GANG and not any(_is_run(node) for node in ast.walk(tree))
+
+
+def _is_run(node: ast.AST) -> bool:
+    """`dlaas.run`, however it is called; `dlaas.pushed` and the like say nothing of other learners."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="dlaas" | "jupyter_dlaas"), attr="run"):
+            return True
+        case ast.ImportFrom(module=str(module), names=names) if module.startswith("jupyter_dlaas"):
+            return any(name.name in {"run", "*"} for name in names)
+        case ast.Import(names=names):
+            return any(name.name == "jupyter_dlaas" and name.asname not in {None, "dlaas"} for name in names)
+        case _:
+            return False

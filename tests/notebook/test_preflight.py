@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_dlaas.notebook.advice import trains_alone
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.records import (
     Capture,
@@ -179,6 +180,24 @@ def test_a_pushed_optimiser_and_a_model_that_is_made_anew_are_refused_together()
     ]
     assert said(made(*cells, train="net(1)\nopt.step()", push=("opt", "net"), facts=facts)) == []
     assert said(made(*cells, train="opt.step()", push=("opt",), facts=facts)) == []
+
+
+# ----------------------------------------------------------------------------------------------------- several learners
+
+
+@pytest.mark.parametrize(
+    ("text", "is_alone"),
+    [
+        ("x = 1", True),
+        ("import jupyter_dlaas as dlaas\nmodel = dlaas.pushed('model')\ndlaas.random_as_before(3)", True),
+        ("import jupyter_dlaas as dlaas\nrun = dlaas.run()", False),
+        ("from jupyter_dlaas import run", False),
+        ("import torch.distributed as dist\ndist.init_process_group()", False),
+        ("import os\nrank = os.environ['RANK']", False),
+    ],
+)
+def test_a_program_that_knows_nothing_of_other_learners_trains_alone(text: str, is_alone: bool) -> None:
+    assert trains_alone(text) is is_alone
 
 
 # -------------------------------------------------------------------------------------------------------------- modules
