@@ -103,6 +103,7 @@ def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
         yield
         return
     one.leaders.append(source.rank)
+    one.was_led = True
     try:
         yield
     finally:
@@ -140,6 +141,7 @@ class Recorder:
         """`does_log`: the program means to use `run.log`."""
         self.leaders: list[int] = []
         """Ranks of the sources that lead now."""
+        self.was_led = False
         self._run = run
         self._does_log = does_log
         self._lock = threading.Lock()
@@ -169,7 +171,7 @@ class Recorder:
             return False
         if any(rank < source.rank for rank in self.leaders) and source is not Source.ASKED:
             return False
-        if source is Source.LOOP and any(rank < source.rank for rank in self._best.values()):
+        if source is Source.LOOP and (self.was_led or any(rank < source.rank for rank in self._best.values())):
             return False  # a loop that says anything says what counts
         key = key_of(name)
         if logged and key in {key_of(one) for one in logged}:
@@ -233,6 +235,8 @@ class Recorder:
         with self._lock:
             if source.rank > self._told_by or any(rank < source.rank for rank in self.leaders):
                 return
+            if source is Source.LOOP and self.was_led:
+                return  # the loop was a framework's, which says itself how far it is
             self._told_by = source.rank
             if epoch is not None:
                 self._epoch = epoch

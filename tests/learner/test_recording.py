@@ -94,6 +94,17 @@ def test_while_a_framework_leads_only_it_and_what_was_asked_for_count(run: Seen)
     assert [one[0] for one in run.records] == [{"b": 2.0}, {"loss": 3.0}, {"test_accuracy": 0.9}]
 
 
+def test_steps_of_a_loop_do_not_tell_how_far_a_framework_came(run: Seen) -> None:
+    recorder = Recorder(run)
+    recorder.progress(Source.LOOP, None, None, 3, None, None)
+    recorder.was_led = True
+    recorder.progress(Source.LOOP, None, None, 8, None, None)
+    say(recorder, Source.LOOP, loss=1.0)
+
+    assert [one[2] for one in run.shown] == [3]
+    assert run.records == []
+
+
 def test_without_a_step_the_points_of_a_curve_are_counted(run: Seen) -> None:
     recorder = Recorder(run)
     for value in (3.0, 2.0, 1.0):
