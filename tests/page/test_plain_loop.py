@@ -60,9 +60,12 @@ def submitted(lab: Lab, name: str, cell: str) -> str:
         lab.run(index)
         lab.ran(index)
     lab.run(2)
-    card = lab.page.wait_for_selector(f'[aria-label^="Job {name}-"]')
-    assert card is not None
-    return (card.get_attribute("aria-label") or "").removeprefix("Job ")
+    error = '[data-mime-type="application/vnd.jupyter.error"]'
+    found = lab.page.wait_for_selector(f'[aria-label^="Job {name}-"], {error}')
+    assert found is not None
+    label = found.get_attribute("aria-label")
+    assert label is not None, found.inner_text()
+    return label.removeprefix("Job ")
 
 
 def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Open, site: Site) -> None:
