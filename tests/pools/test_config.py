@@ -68,3 +68,26 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, says: str) -> No
 
     assert str(tmp_path / "config.toml") in str(error.value)
     assert says in str(error.value)
+
+
+def test_the_order_and_the_shares_of_queues_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[pool]\norder = "fair"\npreemption = false\n[[queues]]\nname = "research"\nguaranteed = 6\n'
+    )
+    policy = load_config(tmp_path).policy
+
+    assert (policy.order, policy.preempts, policy.shares["research"].guaranteed) == ("fair", False, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
+        ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
+    ],
+)
+def test_an_order_or_a_queue_that_makes_no_sense_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(text)
+
+    with pytest.raises(ConfigError, match=says):
+        load_config(tmp_path)

@@ -23,7 +23,6 @@ from typing import Final
 import tornado.httpserver
 
 import jupyter_dlaas
-from dlaas_server.core.scheduler import Policy
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.service import BODY_MOST, application
@@ -78,9 +77,9 @@ async def serve(folder: Path, idle_s: float) -> None:
     if store.warning:
         log.warning("%s", store.warning)
     pool = LocalPool(folder)
-    section, retention = pool.config.pool, pool.config.retention
+    retention = pool.config.retention
     lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name)
-    lifecycle.policy = Policy(order=section.order, preempts=section.preemption)
+    lifecycle.policy = pool.config.policy
     lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)
     lifecycle.keep_s = None if retention.days is None else retention.days * 86400
     lifecycle.keep_jobs = retention.jobs

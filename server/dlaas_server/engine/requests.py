@@ -142,8 +142,9 @@ class Requests:
             raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
         if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
-        if spec.queue != "default":
-            raise Refused(f"spec.queue: there is no queue '{spec.queue}'; there is default")
+        queues = ["default", *sorted(self.lifecycle.policy.shares.keys() - {"default"})]
+        if spec.queue not in queues:
+            raise Refused(f"spec.queue: there is no queue '{spec.queue}'; there is {', '.join(queues)}")
         _check_apart([file.path for file in submit.files])
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")

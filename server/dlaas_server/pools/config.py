@@ -5,8 +5,13 @@ name = "local"
 devices = "auto"              # "gpus" or "cpus" to insist
 cpu_slots = 8                 # instead of one per core
 memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
-order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice
+order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair
 preemption = true             # false: nobody who runs makes room for others
+
+[[queues]]                    # for order "fair"; beside `default`, which is always there
+name = "research"
+guaranteed = 6                # devices; what is idle of them is lent, and taken back from the youngest
+weight = 1.0                  # how idle devices are divided among queues without a guarantee
 
 [retention]
 days = 30                     # ended jobs are removed after that
@@ -28,6 +33,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.scheduler import Policy, Share
+from jupyter_dlaas.protocol import NAME_PATTERN
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, rule
 
 __all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
@@ -61,6 +68,15 @@ class PoolSection:
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
     order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
     preemption: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEntry:
+    """[[queues]]: a queue and its share."""
+
+    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
+    weight: float = field(default=1.0, metadata=rule(least=0.001, most=10**6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +117,13 @@ class PoolConfig:
     pool: PoolSection = PoolSection()
     retention: Retention = Retention()
     nodes: tuple[NodeEntry, ...] = ()
+    queues: tuple[QueueEntry, ...] = ()
+
+    @property
+    def policy(self) -> Policy:
+        """How the pool is shared."""
+        shares = {queue.name: Share(guaranteed=queue.guaranteed, weight=queue.weight) for queue in self.queues}
+        return Policy(order=self.pool.order, preempts=self.pool.preemption, shares=shares)
 
 
 def load_config(directory: Path) -> PoolConfig:
@@ -130,6 +153,10 @@ def _check_unique(file: Path, config: PoolConfig) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise ConfigError(f"{file}: nodes[{i}].name: there are two nodes {name!r}")
+    queues = [queue.name for queue in config.queues]
+    for i, name in enumerate(queues):
+        if name in queues[:i]:
+            raise ConfigError(f"{file}: queues[{i}].name: there are two queues {name!r}")
     seen: set[str] = set()
     for i, node in enumerate(config.nodes):
         if node.slots and node.devices:
