@@ -28,6 +28,7 @@ ROWS: Final[dict[str, str]] = {
     "overhead": "steps per second; beside the plain script and torchrun",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
+    "checking": "jupyter dlaas check: the median notebook, the largest",
     "scheduling": "the scheduler in virtual time: policies beside their references, cost of a decision",
     "slurm": "Slurm on one node (with --slurm; Debian packages slurm-wlm slurmctld slurmd munge)",
 }

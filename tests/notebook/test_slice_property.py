@@ -81,9 +81,46 @@ STATEMENTS = [
     "with open('/dev/null') as z:\n    <x> = <y>",
     "<s> = sorted(<t>)[:4]\n<s>.reverse()",
     "u, *v = [<x>, <y>, <k>]\n<s>.extend(v)",
+    "def note(v, log=[]):\n    log.append(v)\n    return len(log)\n<x> = note(<k>)",
+    (
+        "def counter():\n    n = <x>\n    def up():\n        nonlocal n\n"
+        "        n += <k>\n        return n\n    return up\ntick = counter()\n<y> = tick() + tick()"
+    ),
+    "put = <s>.append\nput(<x>)",
+    "r = t = <s>\nt.insert(0, <x>)",
+    "rows = [<s>, <t>]\nfor row in rows:\n    row.append(<x>)",
+    "rows = []\nrows.append(<s>)\nrows[0].append(<k>)",
+    "gen = (v + <x> for v in [1, 2, 3])\n<y> = next(gen)\n<s> = list(gen)",
+    (
+        "def numbers(n):\n    for v in range(n):\n        yield v + <x>\n"
+        "many = numbers(3)\n<y> = next(many)\n<s> = [*many]"
+    ),
+    (
+        "def shout(func):\n    def inner(*args):\n        <s>.append(len(args))\n        return func(*args)\n"
+        "    return inner\n@shout\ndef k(v):\n    return v + <x>\n<y> = k(<z>)"
+    ),
+    "def put_in(func):\n    <s>.append(func(1))\n    return func\n@put_in\ndef q1(v):\n    return v + <x>",
+    (
+        "class A:\n    total = <x>\n    def __enter__(self):\n        A.total += 1\n"
+        "        return self\n    def __exit__(self, *why):\n        <s>.append(A.total)\n"
+        "with A() as here:\n    <y> = here.total"
+    ),
+    "class B:\n    def __init__(self):\n        <s>.append(<x>)\nB()",
+    "from functools import partial\nadd = partial(<s>.insert, 0)\nadd(<x>)",
+    "import itertools\n<s> = [*itertools.islice(itertools.cycle([*<t>, 1]), 3)]",
+    "try:\n    raise ValueError(<x>)\nexcept ValueError as error:\n    <y> = error.args[0]\nelse:\n    <z> = 1",
+    "def f(x):\n    return g2(x) - <y>\ndef g2(x):\n    return x * <k>",
+    "<s>, <x> = [<y>, *<t>][:4], <z>",
+    "if (m := <x>) > <k>:\n    <s>.append(m)",
+    "<x> = [<y>, <z>][<y> > <z>]",
+    "def g(xs, ys=<s>):\n    ys.append(len(xs))\n    return <x>",
+    "box = {}\nbox.setdefault('k', <s>).append(<x>)",
+    "<s>[:] = [*<t>, <x>][-3:]",
+    "[<s>.append(v) for v in (<x>, <y>)]",
 ]
 statements = st.sampled_from(STATEMENTS).flatmap(_template)
 programs = st.lists(st.lists(statements, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=8)
+histories = programs.flatmap(lambda cells: st.lists(st.sampled_from(cells), min_size=1, max_size=12))
 
 
 def _run(source: str) -> dict[str, object]:
@@ -92,7 +129,7 @@ def _run(source: str) -> dict[str, object]:
     return space
 
 
-@given(programs, st.sets(st.sampled_from([*NUMBERS, *LISTS]), min_size=1, max_size=3))
+@given(histories, st.sets(st.sampled_from([*NUMBERS, *LISTS]), min_size=1, max_size=3))
 def test_the_slice_gives_the_asked_names_the_value_that_all_cells_give(cells: list[str], asked: set[str]) -> None:
     names = sorted(asked)
     everything = _run("\n".join([START, *cells]))
