@@ -90,6 +90,11 @@ def trains_alone(source: str) -> bool:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names.update((node.module or "").split("."))
+        elif isinstance(node, ast.Import):
+            names.update(part for name in node.names for part in name.name.split("."))
     return not names & _GANG and not any(_is_run(node) for node in ast.walk(tree))
 
 
