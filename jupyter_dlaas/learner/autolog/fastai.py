@@ -45,6 +45,10 @@ class _Watch:
         self.watched = call
         self.batches_done = 0
 
+    def _component_attr_filter(self, name: str) -> bool:
+        """Events that we do not take are not looked for in the learner and its model: ten times a batch that shows."""
+        return False
+
     @guarded
     def before_fit(self) -> None:
         learn = self.learn  # type: ignore[attr-defined]  # fastai's own
