@@ -15,7 +15,7 @@ WAITING = dedent(
         with open(_out / "steps", "a") as file:
             file.write(f"{call} {step}\\n")
         if call == 0:
-            time.sleep(0.03)  # so that this training is worth storing when it ends
+            time.sleep(0.1)  # so that this training is worth storing when it ends
         pauses = (_out / "pause").read_text().split() if (_out / "pause").exists() else []
         if f"{call}-{step}" in pauses:
             (_out / f"at-{call}-{step}").touch()

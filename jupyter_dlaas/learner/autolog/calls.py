@@ -23,8 +23,8 @@ from jupyter_dlaas.learner.running import Run, run_of
 
 __all__ = ["Call", "KeptCall", "keeping", "tell", "watching"]
 
-WORTH_S: Final = 0.2
-"""Shorter calls are not stored when they end: a restart trains them again."""
+WORTH_S: Final = 1.0
+"""Shorter calls are not stored when they end (that takes about 10 ms): a restart trains them again."""
 _POINT_S: Final = 0.05
 """Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
 _LOOPS: Final = (".epochs(", ".batches(")
