@@ -111,3 +111,24 @@ def test_a_pool_that_makes_no_sense_is_refused(pool: str, capsys: pytest.Capture
 def test_an_experiment_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gang"]) == 0
     assert "jobs that run at once" in capsys.readouterr().out
+
+
+def test_a_queue_gets_its_share_back_from_a_borrower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, trace = tmp_path / "out.csv", tmp_path / "trace.csv"
+    lines = [f"a{n},0,A,1,1000\n" for n in range(4)] + [f"b{n},100,B,1,50\n" for n in range(2)]
+    trace.write_text("job_id,submit_s,queue,gpus,duration_s\n" + "".join(lines))
+
+    options = ["--pool", "1x4", "--order", "fair", "--share", "A=2", "--share", "B=2", "--jobs-csv", str(out)]
+    assert main([str(trace), *options]) == 0
+
+    with out.open(newline="") as file:
+        found = {row["job_id"]: row for row in csv.DictReader(file)}
+    assert [found[f"b{n}"]["start_s"] for n in range(2)] == ["100", "100"]
+    assert [found[f"a{n}"]["preemptions"] for n in range(4)] == ["0", "0", "1", "1"]
+    assert "preemptions         2" in capsys.readouterr().out
+
+
+def test_a_share_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([TRACE, "--order", "fair", "--share", "A"])
+    assert "is no share" in capsys.readouterr().err

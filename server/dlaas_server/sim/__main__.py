@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout
-from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.loop import Replay, Rule, replay
@@ -48,6 +48,14 @@ def pool_of(text: str) -> tuple[NodeSpec, ...]:
         )
         for i in range(count)
     )
+
+
+def share(text: str) -> tuple[str, Share]:
+    """`research=60`: the queue is guaranteed so many devices."""
+    name, _, count = text.rpartition("=")
+    if not name or not count.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: say QUEUE=DEVICES, as in research=60")
+    return name, Share(guaranteed=int(count))
 
 
 def seconds(text: str) -> float:
@@ -85,6 +93,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIGMA",
         help="expected lengths are wrong by a log-normal factor with this σ (default 0: exact)",
     )
+    made.add_argument(
+        "--share", type=share, action="append", default=[], metavar="QUEUE=DEVICES", help="what --order fair guarantees"
+    )
     made.add_argument("--no-preemption", action="store_true", help="nobody who runs is stopped")
     made.add_argument("--workload", type=int, help="which of several workloads in the file")
     made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
@@ -106,7 +117,7 @@ def run(options: argparse.Namespace) -> tuple[str, Replay]:
         name = f"{order}, {options.placement}"
         rule = ByCore(
             nodes,
-            Policy(order=order, preempts=not options.no_preemption),
+            Policy(order=order, preempts=not options.no_preemption, shares=dict(options.share)),
             Layout(options.placement),
             restart_s=options.restart_s,
             estimate_error=options.estimate_error,
