@@ -116,7 +116,7 @@ def in_kernel(case: Case) -> dict[str, Any]:
     sys.path.insert(0, "")
     shell = InteractiveShell.instance(user_module=space)
     shell.builtin_trap.activate()
-    shell.enable_gui = lambda gui=None: None  # what a kernel has, and a bare shell has not
+    vars(shell)["enable_gui"] = lambda gui=None: None  # what a kernel has, and a bare shell has not
     recorder = Recorder(shell)
     for source in case.ran:
         shell.run_cell(source, store_history=True)
