@@ -155,7 +155,6 @@ def main(folder: Path, work: Path) -> dict[str, Any]:
     import builtins
 
     import IPython.core.interactiveshell
-    import IPython.core.magics
 
     import jupyter_dlaas.notebook.capture
     import jupyter_dlaas.notebook.kernel  # noqa: F401  # loaded once, for all forks
