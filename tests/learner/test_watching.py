@@ -71,7 +71,7 @@ def test_steps_within_epochs_go_on_over_epochs(job: Build) -> None:
         epochs=3,
     )
 
-    assert curve(one, "loss") == [(0, 3), (50, 3), (100, 2), (150, 2), (200, 1), (250, 1)]
+    assert curve(one, "train_loss") == [(0, 3), (50, 3), (100, 2), (150, 2), (200, 1), (250, 1)]
     assert (progress(one)["step"], progress(one)["steps"], progress(one)["epoch"]) == (250, 300, 2)
 
 
