@@ -174,5 +174,6 @@ def test_the_traces_kept_here_are_read_whole() -> None:
     counts = {path.name: len(read_trace(path).jobs) for path in sorted(TRACES.glob("*.csv"))}
 
     assert counts == {
-        "philly_0e4a51.csv": 1435, "philly_103959.csv": 1934, "philly_ee9e8c.csv": 1511, "tiresias_60.csv": 60,
+        "philly_0e4a51.csv": 1435, "philly_103959.csv": 1934, "philly_ee9e8c.csv": 1511,
+        "philly_6214e9.csv": 41226, "tiresias_60.csv": 60,
     }  # fmt: skip
