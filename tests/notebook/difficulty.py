@@ -153,12 +153,10 @@ def in_job(kernel: dict[str, Any]) -> dict[str, Any]:
 
 def main(folder: Path, work: Path) -> dict[str, Any]:
     import builtins
+    import importlib
 
-    import IPython.core.interactiveshell
-
-    import jupyter_dlaas.notebook.capture
-    import jupyter_dlaas.notebook.kernel  # noqa: F401  # loaded once, for all forks
-
+    for name in ("IPython.core.interactiveshell", "jupyter_dlaas.notebook.capture", "jupyter_dlaas.notebook.kernel"):
+        importlib.import_module(name)  # once, for all forks
     builtins.input = lambda prompt="": "3"  # the user at the keyboard
     found = {}
     for number, case in enumerate(cases_of(folder)):
