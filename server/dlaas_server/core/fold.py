@@ -13,11 +13,10 @@ from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingRes
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import count, duration
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
+from jupyter_dlaas.protocol import RETRIED, Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
 __all__ = ["Story", "ask", "fold", "guardian_gone", "preempted", "resized", "started", "wanted"]
 
-RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
 GUARDIANS_MOST: Final = 8
 """Guardians started for one wish before the job is given up."""
 
@@ -104,7 +103,9 @@ def _goal(job: Job, goal: Goal) -> Job:
 def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     """The plan gave the waiting job these seats."""
     after = step(job.state, Event.PLACED)
-    job = replace(job, state=after, goal=Goal.RUN, is_closed=False, members=(), resize=None, guardian_starts=0)
+    job = replace(
+        job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
+    )
     job = replace(job, preempted=None)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.")
 
@@ -117,7 +118,7 @@ def preempted(job: Job, reason: str, now_s: float) -> Told:
 
 
 def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float) -> Told:
-    """The plan gave the running job other seats: a new generation takes over from a checkpoint."""
+    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains."""
     before = len(job.gang)
     job = replace(job, resize=PendingResize(before=before, after=len(seats), by=by, since_s=now_s), guardian_starts=0)
     return _tell(_seat(job, seats), "scaling", f"Scaling {before} → {len(seats)}, by {by}.")
@@ -142,13 +143,23 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
 
 
 def _seat(job: Job, seats: Sequence[Seat]) -> Job:
-    """A new generation on these seats. Members of earlier generations hold theirs until they are down."""
+    """A new generation on these seats. Members of earlier generations hold theirs until they are down.
+
+    In a gang that can change while it trains whoever keeps the seat goes on, and comes first.
+    """
     generation = job.generation + 1
+    left = list(seats)
+    stay: list[Member] = []
+    for m in job.gang if job.is_live else ():
+        if m.seat in left and m.state is not MemberState.DOWN:
+            left.remove(m.seat)
+            stay.append(replace(m, generation=generation, rank=len(stay)))
     fresh = tuple(
-        Member(member=job.next_member + rank, generation=generation, rank=rank, seat=seat)
-        for rank, seat in enumerate(seats)
+        Member(member=job.next_member + number, generation=generation, rank=len(stay) + number, seat=seat)
+        for number, seat in enumerate(left)
     )
-    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN)
+    known = {m.member for m in stay}
+    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN and m.member not in known) + tuple(stay)
     return replace(
         job,
         generation=generation,
@@ -234,8 +245,10 @@ def _generation(job: Job, fact: Fact) -> Told:
     generation, at = fact.generation or 0, fact.step or 0
     if generation < job.live_generation or job.state.is_final:
         return job, ()
+    job, missed = _together(job, fact)
     job = replace(
         job,
+        is_live=bool(fact.live),
         live_generation=generation,
         started_s=fact.at_s if job.started_s is None else job.started_s,
         step=at,
@@ -249,14 +262,56 @@ def _generation(job: Job, fact: Fact) -> Told:
             at_s=fact.at_s,
             step=at,
             before=job.resize.before,
-            after=job.resize.after,
+            after=len(job.gang),
             by=job.resize.by,
             idle_s=fact.idle_s,
         )
         job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:])
         pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
         said = f"{done.before} → {done.after}, by {done.by}, at step {at:,}{pause}."
+        if missed:
+            said = f"{count(missed, 'learner')} that were to join did not come; {said}"
     return _tell(job, "training", said)
+
+
+def _together(job: Job, fact: Fact) -> tuple[Job, int]:
+    """The members as the guardian has them, and how many of those who were to join are missing.
+
+    Who was to join and did not is tried again, after a growing delay: the others train on meanwhile.
+    """
+    if fact.members is None or fact.generation != job.generation:
+        return replace(job, joins_failed=0), 0
+    ranks = {member: rank for rank, member in enumerate(fact.members)}
+    lost = [m for m in job.gang if m.member not in ranks]
+    members = tuple(replace(m, rank=ranks[m.member]) if m.member in ranks else m for m in job.members if m not in lost)
+    if not lost:
+        return replace(job, members=members, joins_failed=0), 0
+    failed = job.joins_failed + 1
+    return replace(job, members=members, joins_failed=failed, not_before_s=fact.at_s + min(2.0**failed, 60.0)), len(
+        lost
+    )
+
+
+def _regrouped(job: Job, fact: Fact) -> Told:
+    """Learners were lost, and the others went on without them."""
+    if fact.generation != job.generation or fact.members is None or job.state.is_final:
+        return job, ()
+    before, at = len(job.gang), fact.step or 0
+    ranks = {member: rank for rank, member in enumerate(fact.members)}
+    gang = {m.member for m in job.gang}
+    members = tuple(
+        replace(m, rank=ranks[m.member]) if m.member in ranks else m
+        for m in job.members
+        if m.member in ranks or m.member not in gang
+    )
+    done = Resize(at_s=fact.at_s, step=at, before=before, after=len(ranks), by="lost", idle_s=fact.idle_s)
+    job = replace(
+        job, members=members, step=max(job.step, at), resizes=(*job.resizes, done)[-200:], failure=fact.failure
+    )
+    pause = f", after {duration(fact.idle_s)}" if fact.idle_s is not None else ""
+    why = fact.failure.what if fact.failure is not None else "learners were lost"
+    goes = "goes" if len(ranks) == 1 else "go"
+    return _tell(job, "regrouped", f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}.")
 
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
@@ -286,6 +341,7 @@ def _lost(job: Job, fact: Fact) -> Told:
         job,
         state=step(job.state, Event.LOST),
         members=(),
+        is_live=False,
         resize=None,
         failure=failure,
         restarts=job.restarts + 1,
@@ -362,6 +418,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.LEARNER_READY: _learner_ready,
     FactKind.LEARNER_DOWN: _learner_down,
     FactKind.GENERATION: _generation,
+    FactKind.REGROUPED: _regrouped,
     FactKind.CHECKPOINT: _checkpoint,
     FactKind.COMMITTED: _committed,
     FactKind.LOST: _lost,

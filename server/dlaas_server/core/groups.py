@@ -25,13 +25,13 @@ class Group:
     """Its head was tried, and nothing that could help happened since."""
 
     def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is the head now."""
+        """Put a job in line; True if it is the first of its line now."""
         line = 0 if ask.estimate_s is None else level(ask.estimate_s)
-        heapq.heappush(self.lines.setdefault(line, []), (key, ask.stamp, ask))
+        waiting = self.lines.setdefault(line, [])
+        heapq.heappush(waiting, (key, ask.stamp, ask))
         if self.key is None or key < self.key:
             self.key, self.head = key, ask
-            return True
-        return False
+        return waiting[0][2] is ask
 
     def heads(self) -> list[tuple[Key, Ask]]:
         """The first of each line, first in order first."""

@@ -107,6 +107,10 @@ class Job:
     """The newest generation that was decided; 0 before the first start."""
     live_generation: int = 0
     """The newest generation known to train together."""
+    is_live: bool = False
+    """The gang can change its size while it trains: members that stay go on."""
+    joins_failed: int = 0
+    """Changes in a row in which somebody who was to join did not come to it."""
     next_member: int = 0
     members: tuple[Member, ...] = ()
     """All learners that hold a seat, of all generations."""

@@ -93,9 +93,10 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
         for job in queue:
             if job.id in seats:
                 seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
-    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, is_crowded=blocked)
+    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, now_s, is_crowded=blocked)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
-    delayed += [j.not_before_s for j in pool.jobs.values() if j.state is State.DEPLOYING and j.not_before_s > now_s]
+    held = (State.DEPLOYING, State.PROCESSING)
+    delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
     delayed += [choice.wake_s] if choice.wake_s is not None else []
     return Plan(
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
@@ -165,7 +166,7 @@ def _is_settled(job: Job) -> bool:
 
 
 def _resize(
-    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], *, is_crowded: bool
+    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], now_s: float, *, is_crowded: bool
 ) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
     resizes: list[Resized] = []
     waits: list[Wait] = []
@@ -176,9 +177,11 @@ def _resize(
         if job.wish < len(held):
             resizes.append(Resized(job.id, held[: job.wish], "you"))
         elif job.wish > len(held):
-            extra = () if is_crowded else _more(frees, shape_of(job), job.wish - len(held))
+            is_early = job.not_before_s > now_s
+            extra = () if is_crowded or is_early else _more(frees, shape_of(job), job.wish - len(held))
             if extra:
-                resizes.append(Resized(job.id, held + extra, "you"))
+                by = "pool" if job.resizes and job.resizes[-1].by == "lost" else "you"
+                resizes.append(Resized(job.id, held + extra, by))
             if len(held) + len(extra) < job.wish:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
     return tuple(resizes), tuple(waits)

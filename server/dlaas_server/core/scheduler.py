@@ -458,7 +458,7 @@ class Scheduler:
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
         found = self._reservation
-        if found is not None and found.ask is ask and now_s <= found.at_s:
+        if found is not None and found.ask is ask and now_s < found.at_s:
             return found
         found = self._reservation = reserve(ask, self.frees, self._releases(now_s), now_s)
         promised_s = self._promised.setdefault(ask.number, found.at_s)
