@@ -43,9 +43,9 @@ class MemberWanted:
 class Wanted:
     """What should be. `members` are in rank order and make up `generation`.
 
-    A rising generation with other members is a change of size (or a restart after a loss): the guardian brings the
-    present learners to a checkpoint and out, then starts these. Later versions regroup living learners instead; the
-    document stays.
+    A rising generation with other members is a change of size (or a restart after a loss). Where the gang can change
+    while it trains, members that are in both go on; where it cannot, the guardian brings all to a checkpoint and out,
+    then starts these.
     """
 
     revision: int
@@ -71,6 +71,8 @@ class FactKind(StrEnum):
     """`member` is gone: its devices are free. `code` or `signal`; `failure` where it was not asked to leave."""
     GENERATION = "generation"
     """All of `generation` are ready and train together from `step`; `idle_s` since the last step before."""
+    REGROUPED = "regrouped"
+    """`generation` lost learners while it trained and goes on as `members` from `step`; `failure` says why."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of `step` is on disk, whole."""
     COMMITTED = "committed"
@@ -113,6 +115,10 @@ class Fact:
     seconds: float | None = None
     bytes: int | None = None
     has_checkpoint: bool | None = None
+    members: tuple[int, ...] | None = None
+    """Who trains together, in rank order."""
+    live: bool | None = None
+    """The gang can change while it trains."""
     results: tuple[str, ...] | None = None
     why: str | None = None
 

@@ -86,6 +86,10 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
+RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
+"""What may go well the next time."""
+
+
 class Placement(StrEnum):
     """How learners are laid over nodes."""
 

@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
-from jupyter_dlaas.runtime.manifests import FOLDER, MANIFEST, STATE, Manifest, Range, manifests, to_bytes
+from jupyter_dlaas.runtime.manifests import FOLDER, MANIFEST, STATE, Manifest, Range, manifests
+from jupyter_dlaas.runtime.manifests import to_bytes as manifest_bytes
 
-__all__ = ["KEPT", "load", "load_end", "save", "save_end"]
+__all__ = ["KEPT", "from_bytes", "load", "load_end", "save", "save_end", "to_bytes"]
 
 KEPT: Final = 2
 _SUM: Final = hashlib.sha256().digest_size
@@ -53,7 +54,7 @@ def save(
         if add is not None:
             content = content | {"call": add(part)}
             content["files"], size = _seal(part)
-        data = _to_bytes(content | {"position": position})
+        data = to_bytes(content | {"position": position})
         write_whole(part / STATE, data, sync=True)
         manifest = Manifest(
             step=position.step,
@@ -67,7 +68,7 @@ def save(
             trained=tuple(trained),
             left_out=tuple(left_out),
         )
-        write_whole(part / MANIFEST, to_bytes(manifest), sync=True)
+        write_whole(part / MANIFEST, manifest_bytes(manifest), sync=True)
         part.rename(_free(folder, position.step))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -97,7 +98,7 @@ def load(job_dir: Path, *, may_tidy: bool) -> tuple[Manifest, dict[str, Any]] | 
         except OSError:
             data = b""
         if hashlib.sha256(data).hexdigest() == manifest.sha256:
-            content: dict[str, Any] = _from_bytes(data)
+            content: dict[str, Any] = from_bytes(data)
             if all(_sum_of(folder / name) == known for name, known in content.get("files", {}).items()):
                 return manifest, content | {"folder": folder}
         print(f"[the checkpoint of step {manifest.step} is damaged; the one before it is used]", flush=True)
@@ -132,7 +133,7 @@ def save_end(job_dir: Path, call: int, content: dict[str, Any]) -> None:
     """Keep how the `call`-th training of a framework ended, for as long as the job lives. Raises OSError."""
     folder = job_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    data = _to_bytes(content)
+    data = to_bytes(content)
     write_whole(_end_path(job_dir, call), hashlib.sha256(data).digest() + data, sync=True)
 
 
@@ -145,7 +146,7 @@ def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
     if hashlib.sha256(data[_SUM:]).digest() != data[:_SUM]:
         print(f"[how training {call + 1} of this program ended is damaged; it is made again]", flush=True)
         return None
-    content: dict[str, Any] = _from_bytes(data[_SUM:])
+    content: dict[str, Any] = from_bytes(data[_SUM:])
     return content
 
 
@@ -153,7 +154,7 @@ def _end_path(job_dir: Path, call: int) -> Path:
     return job_dir / FOLDER / f"end-{call:06}.bin"
 
 
-def _to_bytes(content: dict[str, Any]) -> bytes:
+def to_bytes(content: dict[str, Any]) -> bytes:
     torch = sys.modules.get("torch")
     if torch is None:
         return pickle.dumps(content, protocol=5)
@@ -162,7 +163,7 @@ def _to_bytes(content: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _from_bytes(data: bytes) -> Any:
+def from_bytes(data: bytes) -> Any:
     if data.startswith(b"PK"):
         import torch
 

@@ -36,6 +36,10 @@ class Context:
     world_size: int
     seed: int
     control: Control
+    is_joining: bool = False
+    """The others train already; the state comes from them."""
+    may_change: bool = False
+    """Learners may join and leave while the others train."""
     script: dict[str, Any] = field(default_factory=dict)
     """The names of train.py, as it runs."""
     is_terminated: bool = False

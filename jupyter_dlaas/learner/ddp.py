@@ -6,7 +6,11 @@ Loaded by `running` only in a gang whose program uses torch.
 from __future__ import annotations
 
 import copyreg
+import functools
 import inspect
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,11 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Gang", "to_device"]
+__all__ = ["Gang", "build_group", "lonely_group", "to_device"]
 
 _NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
+_MEET: Final = timedelta(seconds=60)
 _SLOT: Final = "_dlaas_ddp"
+_c10d: Final[Any] = dist
 _new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -27,16 +33,49 @@ _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARA
 
 
 class Gang:
-    """The learners of this generation, met through the store that the guardian holds."""
+    """The learners that train together, in the group of this generation or in one after the other.
 
-    def __init__(self, device: torch.device, rank: int, size: int) -> None:
+    A gang that `may_change` has groups of its own, none of torch.distributed's default. A loss then raises nothing in
+    the user's loop: it leaves `is_stranded`, the optimiser does not step, and the learner changes over at the boundary.
+    """
+
+    def __init__(self, device: torch.device, rank: int, size: int, *, may_change: bool = False) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.weight = 1.0 / size
         """What this learner's gradients count in the present step: its share of the samples."""
+        self.may_change = may_change
+        self.is_stranded = False
+        self.has_skipped = False
+        """The step in flight came to nothing, since others were lost in it."""
         self._models: list[torch.nn.Module] = []
-        if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, rank=rank, world_size=size, timeout=_NEVER)
+        self._wrappers: list[DistributedDataParallel] = []
+        self._group: Any = None
+        if not may_change:
+            if not dist.is_initialized():
+                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+                dist.init_process_group(backend, rank=rank, world_size=size, timeout=_NEVER)
+            self._group = dist.group.WORLD
+
+    @property
+    def is_alone(self) -> bool:
+        """One learner for the time being: a group of one would cost it much and give it nothing."""
+        return self.may_change and self.size == 1
+
+    def enter(self, group: Any, rank: int, size: int) -> None:
+        """Train in this group from now on; None for one learner alone."""
+        self._group, self.rank, self.size = group, rank, size
+        self.weight = 1.0 / size
+        self.is_stranded = self.has_skipped = False
+        if group is not None:
+            for ddp in self._wrappers:
+                ddp._update_process_group(group)
+
+    def leave(self) -> None:
+        """Give the group in use up, so that nobody waits in it any more. Called from another thread."""
+        group, self.is_stranded = self._group, True
+        if group is not None:
+            with suppress(RuntimeError):
+                group.abort()
 
     def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
         """Let a model's backward pass average gradients over the gang. Returns the model itself."""
@@ -45,46 +84,169 @@ class Gang:
         on_gpu = self.device.type == "cuda"
         # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
+        if self.may_change:
+            options["process_group"] = lonely_group()
         ddp = DistributedDataParallel(model, **options)
         # A lambda, since torch refuses annotations other than its own here.
-        ddp.register_comm_hook(self, lambda gang, bucket: _average(gang, bucket.buffer()))
-        _attach(model, ddp)
+        ddp.register_comm_hook(self, lambda gang, bucket: gang._average(bucket.buffer()))
+        if self.may_change:
+            buckets: Any = _Buckets(ddp.reducer)
+            ddp.reducer = buckets
+            if self._group is not None:
+                ddp._update_process_group(self._group)
+                self._share([*model.parameters(), *model.buffers()])
+        _attach(model, ddp, self)
         self._models.append(model)
+        self._wrappers.append(ddp)
         return model
+
+    def gate(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimiser step only if the gradients are everybody's."""
+        plain = optimizer.step
+        gang = self
+
+        @functools.wraps(plain)
+        def step(self: Any, *args: Any, **options: Any) -> Any:
+            if gang.is_stranded:
+                gang.has_skipped = True
+                return None
+            return plain(*args, **options)
+
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # as LRScheduler does
 
     def share_buffers(self) -> None:
         """Give all learners rank 0's running statistics, as they would be saved."""
+        for model in self._models:
+            self._share(list(model.buffers()))
+
+    def _share(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self.is_alone or self.is_stranded:
+            return
         with torch.no_grad():
-            for model in self._models:
-                for buffer in model.buffers():
-                    dist.broadcast(buffer, 0)
+            for tensor in tensors:
+                self._try(functools.partial(_broadcast, self._group, tensor, 0))
 
     def mean(self, values: list[float], weight: float) -> list[float]:
         """Each value averaged over the gang by weight. All learners must call it."""
         table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
-        dist.all_reduce(table)
+        if not self.is_alone and not self.is_stranded:
+            self._try(lambda: self._group.allreduce([table]).wait())
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
+    def steps(self, step: int) -> list[int]:
+        """At which step each learner is, in rank order. Raises RuntimeError when the group is lost."""
+        found = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        if not self.is_alone:
+            self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]).wait()
+        else:
+            found[0][0] = step
+        return [int(one.item()) for one in found]
+
     def check_step(self, step: int) -> None:
         """All must go on from the same checkpoint; anything else would mix two models in silence."""
-        steps = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(steps, torch.tensor([step], dtype=torch.int64))
-        seen = sorted({int(one.item()) for one in steps})
+        seen = sorted(set(self.steps(step)))
         if len(seen) > 1:
             raise RuntimeError(f"the learners read checkpoints of different steps: {seen}")
 
+    def send(self, data: bytes | None, source: int) -> bytes:
+        """Bytes of one learner to all. Raises RuntimeError when the group is lost."""
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+        _broadcast(self._group, size, source)
+        if data is None:
+            content = torch.empty(int(size.item()), dtype=torch.uint8)
+        else:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        _broadcast(self._group, content, source)
+        return content.numpy().tobytes() if data is None else data
 
-def _average(gang: Gang, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    if gang.weight == 0.0:
-        buffer.zero_()  # not times 0: what does not count may be infinite
-    else:
-        buffer.mul_(gang.weight)
-    future = dist.all_reduce(buffer, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    def _average(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        if self.is_alone:
+            return _now(buffer)
+        if self.weight == 0.0:
+            buffer.zero_()  # not times 0: what does not count may be infinite
+        else:
+            buffer.mul_(self.weight)
+        if self.is_stranded:
+            return _now(buffer)
+        if not self.may_change:
+            whole: torch.futures.Future[torch.Tensor] = dist.all_reduce(buffer, async_op=True).get_future()
+            return whole.then(lambda done: done.value()[0])
+        try:
+            future = self._group.allreduce([buffer]).get_future()
+        except RuntimeError:
+            self.is_stranded = True
+            return _now(buffer)
+
+        def end(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            try:
+                return done.value()[0]
+            except RuntimeError:
+                self.is_stranded = True
+                return buffer
+
+        ended: torch.futures.Future[torch.Tensor] = future.then(end)
+        return ended
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """Talk to the others; that they are lost is noted, where the gang can go on without them."""
+        try:
+            act()
+        except RuntimeError:
+            if not self.may_change:
+                raise
+            self.is_stranded = True
 
 
-def _attach(model: torch.nn.Module, ddp: DistributedDataParallel) -> None:
+def _now(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(buffer)
+    return future
+
+
+def _broadcast(group: Any, tensor: torch.Tensor, source: int) -> None:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = source, 0
+    group.broadcast([tensor], options).wait()
+
+
+def lonely_group() -> Any:
+    """A group of one: DDP is made in it, and put into the gang's afterwards."""
+    return _group(_c10d.HashStore(), 0, 1)
+
+
+def build_group(where: tuple[str, int], number: int, rank: int, size: int) -> Any:
+    """The group of a round, met through the store at `where`. Takes until all have come. Raises RuntimeError."""
+    store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=_MEET)
+    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size)
+
+
+def _group(store: Any, rank: int, size: int) -> Any:
+    """A group that torch.distributed keeps no book of, so that it can be dropped with a dead learner in it."""
+    kinds = dist.ProcessGroup.BackendType
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(kinds.GLOO)
+    group._register_backend(torch.device("cpu"), kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, _NEVER))
+    return group
+
+
+class _Buckets:
+    """DDP's reducer, less its second thoughts about the order of buckets.
+
+    It takes them when a learner has made its first step, and all must take them at once; who joins later cannot.
+    """
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+
+def _attach(model: torch.nn.Module, ddp: DistributedDataParallel, gang: Gang) -> None:
     """Route calls of the model through DDP, and nothing else: attributes, state_dict and pickles stay the model's own.
 
     Its class becomes a subclass of the same name; only an instance's own class can change what calling it does.
@@ -93,7 +255,7 @@ def _attach(model: torch.nn.Module, ddp: DistributedDataParallel) -> None:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         wrapper = self.__dict__.get(_SLOT)
-        if wrapper is None or wrapper.is_inside or not torch.is_grad_enabled():
+        if wrapper is None or wrapper.is_inside or gang.is_alone or not torch.is_grad_enabled():
             return plain.__call__(self, *args, **kwargs)
         wrapper.is_inside = True
         try:

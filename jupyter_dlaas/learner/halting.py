@@ -5,21 +5,44 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from jupyter_dlaas.learner.control import Control
 
-__all__ = ["Boundaries"]
+__all__ = ["Boundaries", "Switch", "Verdict"]
 
 _LOOSE_S: Final = 30.0
 """How long a learner without a guardian may take to its next boundary before a signal ends it."""
 
 
-class Boundaries:
-    """Counts the step boundaries that this learner passed, and knows at which one it stops.
+class Verdict(StrEnum):
+    """What a learner does at a boundary."""
 
-    PROPOSE: from now on it passes no further boundary untold, and says how many it has passed. COMMIT: the boundary at
-    which all learners stop. Until then a boundary costs one uncontended lock, and nothing is sent.
+    GO = "go"
+    STOP = "stop"
+    SWITCH = "switch"
+    """Change over into another group, then ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """From boundary `at` on train in the group of this round; `at` None: at once."""
+
+    round: int
+    generation: int
+    members: tuple[int, ...]
+    at: int | None
+
+
+class Boundaries:
+    """Knows at which step boundary this learner stops, or changes over into another group.
+
+    PROPOSE: from now on it passes no further boundary untold, and says how many it has passed. COMMIT or SWITCH: the
+    boundary at which all learners do so. Until then a boundary costs one uncontended lock, and nothing is sent.
+    A boundary is known by the number of those before it, which is the same in all learners.
     """
 
     def __init__(self, control: Control | None) -> None:
@@ -28,10 +51,17 @@ class Boundaries:
         """None: no loop has begun."""
         self._limit: int | None = None
         self._stop_at: int | None = None
+        self._switch: Switch | None = None
         self._control = control
+        self.round = 0
+        """The group in use: the first one, or the last that was switched to."""
         self.wants_checkpoint = False
         self.is_stopping = False
         """A stop was asked for; read without the lock."""
+        self.on_build: Callable[[dict[str, Any]], None] | None = None
+        """Takes the message that tells to build a group."""
+        self.on_urgent: Callable[[int], None] | None = None
+        """All groups before this round are lost: frees a thread that waits in one."""
         self.is_between = False
         """The program is between two trainings of a framework, with nothing to save: it may be stopped anywhere."""
         if control is not None:
@@ -44,16 +74,36 @@ class Boundaries:
             if self._passed is None:
                 self._passed = 0
 
-    def may_pass(self) -> bool:
-        """At a boundary: True to go on, False to stop here. Waits while the others have not agreed yet."""
+    def ask(self, step: int | None = None, *, is_stranded: bool = False) -> Verdict:
+        """At a boundary. Waits while the others have not agreed yet.
+
+        `step`: how many steps are before it, where learners may begin at different ones; else boundaries are counted.
+        `is_stranded`: the group is lost; nothing can go on before there is another.
+        """
         with self._changed:
-            passed = self._passed or 0
-            while self._limit is not None and self._stop_at is None and passed >= self._limit:
+            step = step if step is not None else self._passed or 0
+            while True:
+                if self._switch is not None and (self._switch.at is None or step >= self._switch.at):
+                    return Verdict.SWITCH
+                if self._stop_at is not None:
+                    if step >= self._stop_at or is_stranded:
+                        return Verdict.STOP
+                    break
+                if not is_stranded and (self._limit is None or step < self._limit or self._switch is not None):
+                    break
                 self._changed.wait()
-            if self._stop_at is not None and passed >= self._stop_at:
-                return False
-            self._passed = passed + 1
-            return True
+            self._passed = step + 1
+            return Verdict.GO
+
+    def take(self) -> Switch | None:
+        """The switch that is due; waits for one where there is none yet. None: stop instead."""
+        with self._changed:
+            while self._switch is None and self._stop_at is None:
+                self._changed.wait()
+            found, self._switch, self._limit = self._switch, None, None
+            if found is not None:
+                self.round = found.round
+        return found
 
     def between(self) -> None:
         """A framework's training is through, and kept: nobody needs to wait for the next boundary."""
@@ -68,15 +118,32 @@ class Boundaries:
     def _told(self, message: dict[str, Any]) -> None:
         kind = message.get("t")
         if kind == "propose":
+            is_regroup = message.get("round") is not None
             with self._changed:
                 self._limit = self._passed or 0
-                self.is_stopping = True
+                self.is_stopping = self.is_stopping or not is_regroup
                 passed, stop_at = self._passed, self._stop_at
             if self._control is not None:
-                self._control.state(is_limited=True)
-                self._control.tell(t="promise", n=message.get("n"), tick=passed, told=stop_at)
+                if is_regroup:
+                    self._control.state(is_held=True)
+                    self._control.tell(t="agrees", round=message["round"], tick=passed or 0)
+                else:
+                    self._control.state(is_limited=True)
+                    self._control.tell(t="promise", n=message.get("n"), tick=passed, told=stop_at)
         elif kind == "commit":
             self._stop(int(message["at"]))
+        elif kind == "build" and self.on_build is not None:
+            self.on_build(message)
+        elif kind == "switch":
+            at = message.get("at")
+            switch = Switch(int(message["round"]), int(message["generation"]), tuple(message["members"]), at)
+            if switch.round <= self.round:
+                return  # said again after a guardian was away
+            if at is None and self.on_urgent is not None:
+                self.on_urgent(switch.round)  # first, so that it cannot hit the group that is entered next
+            with self._changed:
+                self._switch = switch
+                self._changed.notify_all()
         elif kind == "checkpoint":
             self.wants_checkpoint = True
         elif kind == "leave":

@@ -43,7 +43,7 @@ _MEETINGS: Final = (
 def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     """Run a program in a module's names. In a gang, what a notebook's cells put above the training cell has turns."""
     source, path = script.read_bytes(), str(script)
-    has_turns = context.world_size > 1 and bool(context.spec.cells)
+    has_turns = context.world_size > 1 and bool(context.spec.cells) and not context.is_joining
     tree = ast.parse(source, path) if has_turns else None
     if tree is None or not _has_entry(tree):
         exec(compile(source, path, "exec", dont_inherit=True), names)  # noqa: S102 - the user's program

@@ -49,6 +49,10 @@ class Meter:
         if self._shown is not None:
             self._tell(self._shown[0], self._shown[1], force=True)
 
+    def become_main(self, path: Path) -> None:
+        """From now on this one tells."""
+        self._path = path
+
     def step(self, epoch: int, step: int, samples: int) -> None:
         """A step began. Cheap: mostly one look at the clock."""
         if self._path is None:

@@ -76,6 +76,8 @@ def _context(job_dir: Path, member: int) -> Context:
         rank=int(os.environ.get("RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
         seed=seeds.seed_of(job),
+        is_joining=os.environ.get("DLAAS_JOINS") == "1",
+        may_change=os.environ.get("DLAAS_MAY_CHANGE") == "1",
         control=Control(job_dir, member),
     )
 

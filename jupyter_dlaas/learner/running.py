@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner import checkpoints, streams, values
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Plan, Source, length, plan, shares, source_of
-from jupyter_dlaas.learner.halting import Boundaries
+from jupyter_dlaas.learner.halting import Boundaries, Verdict
 from jupyter_dlaas.learner.metrics import History, Metrics, number_of
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.progress import Meter
 from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.manifests import Range
 from jupyter_dlaas.wire import DlaasError, encode
 
@@ -80,6 +84,10 @@ class Run:
         self._boundaries = Boundaries(context.control if context else None)
         self._objects: list[tuple[str, Any]] = []
         self._gang: Any = None
+        self._regrouping: Any = None
+        self._is_joining = context is not None and context.is_joining
+        """Until it has the others' state it only rehearses: nothing of it counts."""
+        self._moved: list[list[Any]] = []
         self._hooks: list[Callable[[], object]] = []
         self._epoch = self._call = self._index = self._step = 0
         self._seed = context.seed if context else derive(time.time_ns())
@@ -95,9 +103,10 @@ class Run:
         self._trained: list[Range] = []
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
+        self._passed_s = 0.0
         job_dir = context.job_dir if context else None
         self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
-        step = self._load(context) if context else None
+        step = self._load(context) if context and not self._is_joining else None
         self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
         if context is not None:
             source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
@@ -189,18 +198,35 @@ class Run:
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
         self._put_back_objects()
-        if torch is not None and self.world_size > 1:
+        if torch is not None and (self.world_size > 1 or self._may_change()):
             self._meet()
             for one in given:
                 if isinstance(one, torch.nn.Module):
                     self._gang.wrap(one, dict(ddp or {}))
+                elif self._gang.may_change and isinstance(one, torch.optim.Optimizer):
+                    self._gang.gate(one)
         return given[0] if len(given) == 1 else tuple(given)
 
+    def _may_change(self) -> bool:
+        """Whether this gang may change over into others while it trains."""
+        return self._context is not None and self._context.may_change and self.device.type == "cpu"
+
     def _meet(self) -> None:
-        if self._gang is None:
-            module = importlib.import_module("jupyter_dlaas.learner.ddp")
-            self._gang = module.Gang(self.device, self.rank, self.world_size)
-            self._gang.check_step(self._step)
+        if self._gang is not None:
+            return
+        module = importlib.import_module("jupyter_dlaas.learner.ddp")
+        may_change = self._may_change()
+        self._gang = gang = module.Gang(self.device, self.rank, self.world_size, may_change=may_change)
+        if may_change and self._context is not None:
+            regrouping = importlib.import_module("jupyter_dlaas.learner.regrouping")
+            self._regrouping = regrouping.Regrouping(self, self._context, gang)
+            if self._is_joining:
+                gang.enter(None, self.rank, 1)
+            elif self.world_size > 1:
+                where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+                gang.enter(module.build_group(where, 0, self.rank, self.world_size), self.rank, self.world_size)
+        if not self._is_joining:
+            gang.check_step(self._step)
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
@@ -212,7 +238,8 @@ class Run:
             raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
         self._begin()
         self._meter.epochs = number
-        for epoch in range(self._resume.epoch if self._resume else 0, number):
+        epoch = -1
+        while (epoch := max(epoch + 1, self._first_epoch())) < number:
             self._epoch, self._call = epoch, 0
             if self._counts_epochs:
                 self._boundary(Position(epoch=epoch, step=self._step))
@@ -220,6 +247,12 @@ class Run:
                 self._count()
             yield epoch
             self._meter.tell(epoch + 1, self._step)
+
+    def _first_epoch(self) -> int:
+        if self._is_joining and self._context is not None:
+            epoch = (read_json(self._context.job_dir / "progress.json") or {}).get("epoch")
+            return epoch if isinstance(epoch, int) else 0
+        return self._resume.epoch if self._resume else 0
 
     def batches(
         self,
@@ -249,19 +282,46 @@ class Run:
         seed = derive(self._seed, self._epoch, call)
         todo: Plan = plan(source, seed)
         self._meter.steps_per_epoch = max(self._meter.steps_per_epoch, todo.steps if call == 0 else 0)
-        mine = shares(source, todo, first, self.rank, self.world_size, derive(seed, self.rank, first))
-        for index in range(first, todo.steps):
-            self._boundary(Position(epoch=self._epoch, call=call, index=index, step=self._step))
+        index, mine, number = first, None, -1
+        if self._is_joining:
+            yield from self._rehearse(source, todo, seed)
+            position = self._regrouping.join()
+            if not self._is_here(position, call):
+                return
+            index = position.index
+        while index < todo.steps:
+            here = Position(epoch=self._epoch, call=call, index=index, step=self._step)
+            position = self._boundary(here)
+            if position is not here:
+                if not self._is_here(position, call):
+                    return
+                index, number = position.index, -1
+                continue
             self._reach()
+            if mine is None or number != self._boundaries.round:
+                number = self._boundaries.round
+                mine = shares(source, todo, index, self.rank, self.world_size, derive(seed, self.rank, index))
             batch, count, total = next(mine)
             self._share = count
             if self._gang is not None:
                 self._gang.weight = count / total
             self._count(total)
             yield self._placed(batch)
+            if self._gang is not None and self._gang.has_skipped:
+                self._uncount(total)  # the others were lost in this step: it is made again
+            else:
+                index += 1
         if self._gang is not None:
             self._gang.weight = 1.0 / self.world_size
             self._gang.share_buffers()
+
+    def _is_here(self, position: Position, call: int) -> bool:
+        """Whether training goes on in this very pass; if not, what comes before the place is passed over."""
+        if (position.epoch, position.call) == (self._epoch, call):
+            self._resume = self._restored = None
+            return True
+        self._resume = position
+        return False
 
     def _placed(self, batch: Any) -> Any:
         if "torch" in sys.modules and self.device.type != "cpu":
@@ -278,6 +338,20 @@ class Run:
             self._trained.append(Range(epoch=self._epoch, first=self._step - 1, end=self._step))
         self._meter.step(self._epoch, self._step, samples)
 
+    def _rehearse(self, source: Source, todo: Plan, seed: int) -> Iterator[Any]:
+        """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
+        with redirect_stdout(_Nowhere()):
+            for _ in range(2):
+                batch, _, _ = next(shares(source, todo, 0, self.rank, self.world_size, seed))
+                yield self._placed(batch)
+
+    def _uncount(self, samples: int) -> None:
+        self._step -= 1
+        last = self._trained.pop()
+        if last.end - 1 > last.first:
+            self._trained.append(Range(epoch=last.epoch, first=last.first, end=last.end - 1))
+        self._meter.step(self._epoch, self._step, -samples)
+
     # -- boundaries ----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -291,6 +365,8 @@ class Run:
         self._base = values.base(context.script)
         if self.world_size > 1 and "torch" in sys.modules and self._objects:
             self._meet()
+        if self._is_joining:
+            return
         if self._resume is None:
             if self.rank:
                 seed_all(derive(self._seed, self._step, self.rank))
@@ -302,23 +378,35 @@ class Run:
         self._saved_s = time.monotonic()
         context.control.state(step=self._step, at_s=time.time())
 
-    def _boundary(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
-        """Between two steps: nothing is half done. Leave here, or write a checkpoint, if it is time."""
+    def _boundary(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> Position:
+        """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
+
+        Returns `position` itself, or the place where this learner is to go on with the others' state.
+        """
         context = self._context
         self._is_looping = True
-        if not self._boundaries.may_pass():
+        arrived_s = time.monotonic()
+        found: Position | None
+        live = self._regrouping
+        while (verdict := live.ask(position.step) if live else self._boundaries.ask()) is Verdict.SWITCH:
+            found = live.change(position, arrived_s)
+            if found is not None and found is not position:
+                return found
+        if verdict is Verdict.STOP:
             self._last_step_s = time.time()
             for hook in self._hooks:
                 hook()
             if self.rank == 0 and (self._trained or self._resume is None):
                 self._save(position, add)
             raise Leave("told")
+        self._passed_s = arrived_s
         if self.rank or (context is None and not self._wants_checkpoint):
-            return
+            return position
         every_s = context.spec.checkpoint_every_s if context else 0.0
         is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s
         if (is_time or self._wants_checkpoint or self._boundaries.wants_checkpoint) and self._resume is None:
             self._save(position, add)
+        return position
 
     def _reach(self) -> None:
         """The place where a checkpoint was taken: from here on all is as it was then."""
@@ -327,6 +415,8 @@ class Run:
         self._resume = None
         self._put_back_values()
         assert self._restored is not None
+        if self._regrouping is not None:
+            self._put_back_objects()  # what lies between the place before and this one was passed over, not undone
         if self.rank == 0:
             streams.put_back(self._restored["streams"])
         else:
@@ -349,15 +439,7 @@ class Run:
     def _save(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
         context = self._context
         self._wants_checkpoint = self._boundaries.wants_checkpoint = False
-        script = context.script if context else {}
-        own, left_out = values.changed(script, self._base)
-        content = {
-            "format": 1,
-            "objects": {name: one.state_dict() for name, one in self._objects},
-            "state": self.state,
-            "values": own,
-            "streams": streams.snapshot(),
-        }
+        content, left_out = self._content()
         try:
             manifest = checkpoints.save(
                 context.job_dir if context else Path(OUTSIDE),
@@ -376,6 +458,18 @@ class Run:
             self._saved_s = time.monotonic()
         if context is not None:
             context.control.tell(t="checkpoint", step=manifest.step)
+
+    def _content(self) -> tuple[dict[str, Any], list[str]]:
+        """The state at a boundary, and the names of what changed and cannot be kept."""
+        own, left_out = values.changed(self._context.script if self._context else {}, self._base)
+        content = {
+            "format": 1,
+            "objects": {name: one.state_dict() for name, one in self._objects},
+            "state": self.state,
+            "values": own,
+            "streams": streams.snapshot(),
+        }
+        return content, left_out
 
     def _load(self, context: Context) -> int | None:
         found = checkpoints.load(context.job_dir, may_tidy=self.rank == 0)
@@ -421,7 +515,7 @@ class Run:
     def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
         """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""
         # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
-        if self._resume is None:
+        if self._resume is None and not self._is_joining:
             self._metrics.log(found, step=step, epoch=epoch, source=source)
 
     def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
@@ -441,6 +535,13 @@ class Run:
         if self._saw_stop:
             found["saw_stop"] = True
         return found
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes what is printed in a rehearsal."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 class Batches:

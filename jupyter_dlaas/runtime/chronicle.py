@@ -64,7 +64,7 @@ class Chronicle:
         if one.rank == 0:
             self._last_step_s = result.at_s if result is not None and result.at_s else self._last_progress_s()
             if result is not None and result.outcome == "ok":
-                self.committed(one.generation, [decode(Range, part) for part in result.trained])
+                self.committed(one.trains_as, [decode(Range, part) for part in result.trained])
         self.journal.append(
             FactKind.LEARNER_DOWN,
             member=one.member,
@@ -110,14 +110,26 @@ class Chronicle:
         found = manifests(self._job_dir)
         return found[-1][1].step if found else None
 
-    def together(self, generation: int, step: int | None, at_s: float | None = None) -> None:
+    def together(self, generation: int, step: int | None, at_s: float | None = None, *, live: bool = False) -> None:
         if self._together >= generation:
             return
         self._together = generation
         idle_s = None
         if self._last_step_s is not None and at_s is not None:
             idle_s = max(0.0, at_s - self._last_step_s)
-        self.journal.append(FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s)
+        self.journal.append(
+            FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s, live=live or None
+        )
+
+    def regrouped(
+        self, generation: int, members: Sequence[int], step: int, idle_s: float | None, failure: Failure | None
+    ) -> None:
+        """The gang went over into another group while it trained: a new generation, or this one after a loss."""
+        kind = FactKind.GENERATION if self._together < generation else FactKind.REGROUPED
+        self._together = max(self._together, generation)
+        self.journal.append(
+            kind, generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True
+        )
 
     def is_together(self, generation: int) -> bool:
         return self._together >= generation

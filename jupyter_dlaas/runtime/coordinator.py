@@ -22,6 +22,10 @@ class Seen:
     """A learner of this generation failed, unasked."""
     is_complete: bool = False
     """All learners of this generation ended well by themselves."""
+    may_change: bool = False
+    """They can go over into another generation while they train."""
+    is_changing: bool = False
+    """They are about to, and it cannot be taken back."""
     is_leaving: bool = False
     """The learners of this generation were asked to leave. That is not taken back: they may be half out already."""
 
@@ -32,6 +36,8 @@ class Act(StrEnum):
     WAIT = "wait"
     START = "start"
     """Start the wanted generation."""
+    CHANGE = "change"
+    """Bring the gang over into the wanted generation while it trains."""
     LEAVE = "leave"
     """Bring the living learners to a checkpoint and out."""
     END = "end"
@@ -50,8 +56,12 @@ def decide(wanted: Wanted | None, seen: Seen) -> Act:
     if seen.alive:
         if seen.is_broken:
             return Act.END
-        if seen.is_leaving or wanted.goal is Goal.HALT or wanted.generation > seen.generation:
+        if seen.is_changing and not seen.is_leaving:
+            return Act.CHANGE
+        if seen.is_leaving or wanted.goal is Goal.HALT:
             return Act.LEAVE
+        if wanted.generation > seen.generation:
+            return Act.CHANGE if seen.may_change else Act.LEAVE
         return Act.WAIT
     if seen.is_complete:
         return Act.COMPLETE  # also when a halt came in the last moment: there is nothing to go on with

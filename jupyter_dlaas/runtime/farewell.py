@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jupyter_dlaas.runtime.coordinator import agree
-from jupyter_dlaas.runtime.gang import Learner
-from jupyter_dlaas.runtime.process import send
+from jupyter_dlaas.runtime.gang import Learner, reap
+from jupyter_dlaas.runtime.process import kill_round, send
 
-__all__ = ["TERM_S", "Farewell"]
+__all__ = ["TERM_S", "Farewell", "sweep"]
 
 TERM_S: Final = 5.0
 """From SIGTERM to SIGKILL where nothing is to be saved any more."""
@@ -71,6 +72,19 @@ class Farewell:
         if self._end_at is None:
             self._end_at = [(now + words_s, signal.SIGTERM), (now + words_s + grace_s, signal.SIGKILL)]
         _pass(self._end_at, alive, now)
+
+
+def sweep(
+    job_dir: str, sessions: Iterable[int], within_s: float, *, member: int | None = None, roots: Iterable[int] = ()
+) -> tuple[bool, dict[int, int]]:
+    """Kill what is left of a learner, or of the job: whether nothing is, and the statuses of who ended meanwhile."""
+    deadline, ended = time.monotonic() + within_s, reap()
+    while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots)):
+        if time.monotonic() > deadline:
+            return False, ended
+        ended |= reap()
+        time.sleep(0.002)
+    return True, ended | reap()
 
 
 def _pass(steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,31 @@ class Learner:
     """Where to stop went over `line`."""
     promise: tuple[int, int | None, int | None] | None = None
     """(number of the proposal, boundary it is before, boundary that an earlier guardian told it)."""
+    trains_as: int = -1
+    """The generation that it says it trains in: changes of it pass by a learner that had nothing to change."""
+    may_change: bool = False
+    """It can go over into other groups while it trains."""
+    round: int = 0
+    """The group that it trains in; -1: it joins, and is in none yet."""
+    built: int = -1
+    is_waiting: bool = False
+    is_held: bool = False
+    stranded: int = -1
+    """The group that does not answer it any more."""
+    agreed: tuple[int, int] | None = None
+    idle_s: float | None = None
+    trained: tuple[Any, ...] = ()
+    """Per generation that it is through with: what it trained, as `Range`s."""
+    heard: set[object] = field(default_factory=set)
+    """Orders that went over `line`."""
+    is_done: bool = False
+    """It came to the program's end."""
     status: int | None = None
     """As `waitpid` gave it; None for a learner that was adopted."""
     oom_kills: int = 0
+
+    def __post_init__(self) -> None:
+        self.trains_as = self.generation
 
     @property
     def is_alive(self) -> bool:
@@ -63,10 +85,13 @@ class Learner:
         if kind in ("hello", "run", "training"):
             self.uses_run = self.uses_run or message.get("uses_run") is True
             self.is_limited = self.is_limited or message.get("is_limited") is True
+            self._listen_to_changes(message)
             step, at_s = message.get("step"), message.get("at_s")
             if isinstance(step, int):
                 self.trains_from = step
                 self.began_s = float(at_s) if isinstance(at_s, int | float) else 0.0
+        elif kind == "agrees":
+            self.agreed = (_number(message.get("round"), -1), _number(message.get("tick"), 0))
         elif kind == "promise":
             number, tick, told = message.get("n"), message.get("tick"), message.get("told")
             if isinstance(number, int):
@@ -76,6 +101,18 @@ class Learner:
                     told if isinstance(told, int) else None,
                 )
 
+    def _listen_to_changes(self, message: Message) -> None:
+        self.may_change = self.may_change or message.get("may_change") is True
+        self.round = _number(message.get("round"), self.round)
+        self.trains_as = _number(message.get("generation"), self.trains_as)
+        self.built = _number(message.get("built"), self.built)
+        self.stranded = _number(message.get("stranded"), self.stranded)
+        self.is_waiting = message.get("is_waiting") is True
+        self.is_held = message.get("is_held") is True
+        idle_s, trained = message.get("idle_s"), message.get("trained")
+        self.idle_s = float(idle_s) if isinstance(idle_s, int | float) else None
+        self.trained = tuple(trained) if isinstance(trained, list) else self.trained
+
     def close(self) -> None:
         if self.line is not None:
             self.line.close()
@@ -83,6 +120,10 @@ class Learner:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def _number(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +196,8 @@ class Told:
     """Of the last generation."""
     ranks: Mapping[int, int]
     """Of its members."""
+    order: tuple[int, ...] = ()
+    """The members of the last generation that changed while it trained, in rank order."""
     together: int = -1
     """The last generation of which it was told that it trains."""
     lost: int = -1
@@ -175,6 +218,7 @@ def told(facts: Iterable[Fact]) -> Told:
     ever: set[int] = set()
     checkpoints: set[tuple[int, int]] = set()
     committed: dict[int, int] = {}
+    order: tuple[int, ...] = ()
     revision = generation = together = lost = storing = -1
     closed: int | None = None
     is_completed = False
@@ -196,7 +240,9 @@ def told(facts: Iterable[Fact]) -> Told:
             if fact.failure is not None and its == generation:
                 failed.append((fact.member, fact.failure))
         elif fact.kind is FactKind.GENERATION:
-            together = its
+            together, order = its, fact.members or ()
+        elif fact.kind is FactKind.REGROUPED:
+            order, failed = fact.members or (), []
         elif fact.kind is FactKind.LOST:
             lost = its
         elif fact.kind is FactKind.STORING:
@@ -219,6 +265,7 @@ def told(facts: Iterable[Fact]) -> Told:
         failed=tuple(failed),
         members=frozenset(ranks),
         ranks=ranks,
+        order=order,
         together=together,
         lost=lost,
         storing=storing,

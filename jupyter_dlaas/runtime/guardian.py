@@ -21,34 +21,31 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.facts import MemberWanted, Wanted
-from jupyter_dlaas.protocol import Failure, JobSpec
-from jupyter_dlaas.runtime import failures, launch, store
+from jupyter_dlaas.protocol import RETRIED, Failure, JobSpec
+from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
-from jupyter_dlaas.runtime.farewell import TERM_S, Farewell
+from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
+from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap, told
 from jupyter_dlaas.runtime.journal import read_facts
 from jupyter_dlaas.runtime.lines import Lines, Message
-from jupyter_dlaas.runtime.logs import LOG, LogIndex
+from jupyter_dlaas.runtime.live import Live
+from jupyter_dlaas.runtime.logs import LOG
+from jupyter_dlaas.runtime.meeting import Meeting
 from jupyter_dlaas.runtime.process import (
-    JOB_MARK,
     Identity,
     become_subreaper,
     boot_id,
     environment_of,
     has_ended,
     identity,
-    kill_round,
-    send,
 )
-from jupyter_dlaas.runtime.watch import Watch
 from jupyter_dlaas.wire import decode
 
 __all__ = ["Guardian", "guard", "main"]
 
-GATHER_S: Final = 0.02
-"""Under flow a log is looked at this often."""
 LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
 HELLO_S: Final = 2.0
@@ -73,6 +70,7 @@ class Guardian:
         self._is_torch = launch.torch_is_used(self._spec.framework, source)
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
         self._expects_run = "jupyter_dlaas" in source and _RUN.search(source) is not None
+        self._may_change = launch.may_change(self._spec, source)
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._wanted: Wanted | None = None
@@ -82,10 +80,9 @@ class Guardian:
         is_settled = self._earlier.lost >= self._generation
         self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
         self._is_completed = self._earlier.is_completed
-        self._indices: dict[int, LogIndex] = {}
-        self._watch = Watch()
-        self._gather_at = 0.0
-        self._store: Identity | None = None
+        self._logs = Following(job_dir)
+        self._store = Meeting(job_dir, self._base, is_warm=is_warm)
+        self._live = self._new_live()
         self._farewell = Farewell()
         self._hellos_by = 0.0
         self._strangers: list[Lines] = []
@@ -133,27 +130,23 @@ class Guardian:
             poll.register(line.fd, select.POLLIN)
         for fd in sockets:
             poll.register(fd, select.POLLIN)
-        if self._watch.fd is not None and now >= self._gather_at:
-            poll.register(self._watch.fd, select.POLLIN)
+        logs = self._logs.fd(now)
+        if logs is not None:
+            poll.register(logs, select.POLLIN)
         due_s = self._due(now)
         ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, min(due_s - now, 3600.0)) * 1000 + 0.5)}
         for fd, act in sockets.items():
             if fd in ready:
                 act()
         self._listen(ready)
-        if (self._watch.fd in ready or self._watch.must_poll) and time.monotonic() >= self._gather_at:
-            self._look_at_logs()
+        self._logs.look(ready)
         self._statuses |= reap()
         self._see_ends()
         self._tell.journal.flush()
         self._go_on()
 
     def _due(self, now: float) -> float | None:
-        times = [] if (at := self._farewell.due()) is None else [at]
-        if now < self._gather_at:
-            times.append(self._gather_at)
-        if self._watch.must_poll:
-            times.append(now + 0.1)
+        times = [at for at in (self._farewell.due(), self._logs.due(now)) if at is not None]
         if now < self._hellos_by:
             times.append(self._hellos_by)
         if not self._tell.journal.flush():
@@ -196,6 +189,8 @@ class Guardian:
             # Who waits by an earlier guardian's word cannot go on: then all leave.
             is_leaving=self._farewell.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
+            may_change=self._wanted is not None and self._live.may_become(self._wanted),
+            is_changing=self._live.is_told and not self._live.is_over,
         )
 
     def _is_complete(self) -> bool:
@@ -214,12 +209,17 @@ class Guardian:
             seen = self._picture()
             act = decide(self._wanted, seen)
             if seen.is_broken and not seen.alive:
-                self._end_store()
+                self._store.end()
                 self._tell.lost(self._generation, failures.choose(self._failed))
                 self._failed = []
                 continue
+            if act is not Act.CHANGE:
+                self._mend()
             if act is Act.START:
                 self._start()
+            elif act is Act.CHANGE:
+                if not self._change():
+                    return
             elif act is Act.LEAVE:
                 self._leave()
                 return
@@ -231,6 +231,29 @@ class Guardian:
             else:
                 self._close(act)
                 return
+
+    # -- changing while they train -------------------------------------------------------------------------------------
+
+    def _new_live(self) -> Live:
+        return Live(self._learners, self._tell, self._join, self._store.where)
+
+    def _join(self, wanted: Wanted, member: int) -> None:
+        """Start somebody who joins the others while they train."""
+        rank = next(rank for rank, one in enumerate(wanted.members) if one.member == member)
+        self._start_one(wanted.members, rank, None, joins=True)
+        self._write_status()
+
+    def _change(self) -> bool:
+        """Bring the gang over into the wanted generation. True when it is there."""
+        wanted = self._wanted
+        assert wanted is not None
+        self._generation = self._live.change(wanted, self._generation)
+        return self._generation == wanted.generation and not self._live.is_told
+
+    def _mend(self) -> None:
+        """Who lost others goes on without them, at once."""
+        if self._live.is_on and not self._farewell.is_leaving and not self._failed:
+            self._live.mend(self._generation)
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -252,8 +275,12 @@ class Guardian:
         self._tell.guardian_up(me, bool(living or earlier.up))
         ends = status.get("store")
         if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
-            self._store = Identity(ends["pid"], ends["start"], boot_id())
+            self._store.who = Identity(ends["pid"], ends["start"], boot_id())
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
+        if any(member in earlier.order or _began_by(earlier, member) for member in living):
+            self._generation = earlier.together  # who came later than that only was to join
+            if self._may_change and all(failure.cause in RETRIED for _, failure in self._failed):
+                self._failed = []  # the others are there, and go on without them
         for member, (who, fd) in living.items():
             self._take(member, who, fd, earlier)
         for member, fact in earlier.up.items():
@@ -292,7 +319,7 @@ class Guardian:
             return
         environment = environment_of(self._alive()[0].who.pid)
         port = environment.get("MASTER_PORT", "0")
-        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store is not None else None
+        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store.who is not None else None
         for rank, one in enumerate(wanted.members):
             if one.member not in self._learners and one.member not in self._earlier.ever:
                 self._start_one(wanted.members, rank, where)
@@ -304,15 +331,18 @@ class Guardian:
             environment = environment_of(who.pid)
             generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
             self._generation = max(self._generation, generation)
+        elif member in earlier.order:
+            generation, rank = earlier.together, earlier.order.index(member)
         else:
             generation, rank = fact.generation or 0, fact.rank or 0
         one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
         one.oom_kills = failures.oom_kills()
+        one.round = -1 if environment_of(who.pid).get("DLAAS_JOINS") == "1" else 0  # until it says itself
         if fact is None:
             self._tell.up(one)
         self._learners[member] = one
         self._sessions.add(who.pid)
-        self._follow_log(member)
+        self._logs.begin(member)
 
     def _start(self) -> None:
         """Start the wanted generation: its store, then all its learners."""
@@ -320,30 +350,37 @@ class Guardian:
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
         self._farewell = Farewell()
-        self._end_store()
+        self._store.end()
         self._learners = {}
-        where = self._start_store(wanted.members) if self._is_torch and len(wanted.members) > 1 else None
+        self._live = self._new_live()
+        where = self._store.start() if self._is_torch and len(wanted.members) > 1 else None
         self._write_status(starting=[m.member for m in wanted.members])
         for rank in range(len(wanted.members)):
             self._start_one(wanted.members, rank, where)
         self._write_status()
 
-    def _start_one(self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None) -> None:
+    def _start_one(
+        self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None, *, joins: bool = False
+    ) -> None:
         wanted = members[rank]
+        (launch.learner_folder(self.job_dir, wanted.member) / "result.json").unlink(missing_ok=True)
+        generation = self._wanted.generation if joins and self._wanted is not None else self._generation
         environment = launch.learner_environment(
             self._base,
             job=self._job,
             job_dir=str(self.job_dir),
-            generation=self._generation,
+            generation=generation,
             members=members,
             rank=rank,
             store=where,
             package_dir=launch.package_folder(),
+            may_change=self._may_change,
+            joins=joins,
         )
         order = launch.Order(
             job_dir=self.job_dir,
             member=wanted.member,
-            generation=self._generation,
+            generation=generation,
             directory=self._spec.directory,
             environment=environment,
         )
@@ -353,33 +390,19 @@ class Guardian:
                 pid = launch.start_learner(order, is_warm=self._is_warm)
         except OSError as error:
             print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
-            lost = Learner(wanted.member, self._generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
+            lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
             self._tell.up(lost)
             self._learners[wanted.member] = lost
             self._see_down(lost)
             return
         fd = os.pidfd_open(pid)  # our child until we wait for it: its pid cannot be another's
         who = identity(pid) or Identity(pid, 0, boot_id())
-        one = Learner(wanted.member, self._generation, rank, who, fd, oom_kills=failures.oom_kills())
+        one = Learner(wanted.member, generation, rank, who, fd, oom_kills=failures.oom_kills())
+        one.round = -1 if joins else 0
         self._learners[wanted.member] = one
         self._sessions.add(pid)
         self._tell.up(one)
-        self._follow_log(wanted.member)
-
-    def _start_store(self, members: tuple[MemberWanted, ...]) -> tuple[str, int]:
-        with store.listen() as listening:
-            port: int = listening.getsockname()[1]
-            environment = {**self._base, **members[0].environment}
-            environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self.job_dir), "OMP_NUM_THREADS": "1"}
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-            pid = launch.start_store(listening, self.job_dir, environment, is_warm=self._is_warm)
-        self._store = identity(pid)
-        return "127.0.0.1", port
-
-    def _end_store(self) -> None:
-        if self._store is not None:
-            send(self._store, signal.SIGKILL)
-            self._store = None
+        self._logs.begin(wanted.member)
 
     # -- leaving and ending --------------------------------------------------------------------------------------------
 
@@ -388,6 +411,7 @@ class Guardian:
         assert self._wanted is not None
         now = time.monotonic()
         alive = self._alive()
+        alive = self._live.call_off(alive)
         if now < self._hellos_by and any(one.is_adopted and one.line is None for one in alive):
             return  # those found alive call again within moments; only they can say whether there is anything to save
         self._farewell.leave(alive, self._wanted.grace_s, now)
@@ -432,7 +456,7 @@ class Guardian:
             return
         if one.line is not None:
             one.line.close()
-        one.line, one.promise, one.proposed, one.is_told = line, None, 0, False
+        one.line, one.promise, one.proposed, one.is_told, one.heard = line, None, 0, False, set()
         self._take_in(one, messages)
 
     def _take_in(self, one: Learner, messages: list[Message]) -> None:
@@ -449,12 +473,15 @@ class Guardian:
         self._see_together()
 
     def _see_together(self) -> None:
+        self._live.begin(is_new=not any(one.is_adopted for one in self._learners.values()))
         gang = [one for one in self._learners.values() if one.generation == self._generation]
         if self._tell.is_together(self._generation) or not gang:
             return
         if all(one.trains_from is not None for one in gang):
             first = min(gang, key=lambda one: one.rank)
-            self._tell.together(self._generation, first.trains_from, max(one.began_s for one in gang))
+            self._tell.together(
+                self._generation, first.trains_from, max(one.began_s for one in gang), live=self._live.is_on
+            )
         elif not self._expects_run and all(one.is_ready and not one.uses_run for one in gang):
             self._tell.together(self._generation, self._tell.checkpoint_step())
 
@@ -470,35 +497,24 @@ class Guardian:
             if one.line is not None:  # its last messages may have come together with its end
                 self._take_in(one, one.line.read())
             one.close()
-            self._sweep(one.member, one.who.pid)
+            # Data workers, programs that it started: its devices are to be free.
+            self._statuses |= sweep(str(self.job_dir), (one.who.pid,), 2.0, member=one.member)[1]
             self._see_down(one)
             self._write_status()
         self._statuses = {pid: s for pid, s in self._statuses.items() if pid in self._sessions}
 
-    def _sweep(self, member: int, session: int) -> None:
-        """End what a learner left behind (data workers, programs it started): its devices are to be free."""
-        deadline = time.monotonic() + 2.0
-        while kill_round(str(self.job_dir), member=member, sessions=(session,)) and time.monotonic() < deadline:
-            self._statuses |= reap()
-            time.sleep(0.002)
-
     def _close(self, act: Act) -> None:
         """Write how it ended, end whatever is left, say the last word."""
         if act is Act.COMPLETE:
-            first = next((one for one in self._learners.values() if one.rank == 0), None)
+            gang = (one for one in self._learners.values() if one.generation == self._generation)
+            first = next((one for one in gang if one.rank == 0), None)
             self._tell.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
         elif act is Act.HALTED:
             self._tell.halted()
-        self._end_store()
-        deadline = time.monotonic() + 30.0
-        while kill_round(str(self.job_dir), roots=(os.getpid(),), sessions=self._sessions):
-            reap()
-            time.sleep(0.002)
-            if time.monotonic() > deadline:
-                # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
-                print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
-                break
-        reap()
+        self._store.end()
+        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),))[0]:
+            # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
+            print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
         for sock, name in ((self._wake, "guardian.wake"), (self._door, "guardian.sock")):
             (self.job_dir / name).unlink(missing_ok=True)
@@ -510,11 +526,12 @@ class Guardian:
         self._is_closed = True
 
     def _see_down(self, one: Learner) -> None:
-        if one.member in self._indices:
-            self._indices.pop(one.member).look()
-            self._watch.remove(launch.learner_folder(self.job_dir, one.member))
+        self._logs.end(one.member)
         failure = self._tell.down(one)
-        if failure is not None and one.generation == self._generation:
+        result = read_result(self.job_dir, one.member)
+        one.is_done = result is not None and result.outcome == "ok"
+        is_ours = failure is not None and one.generation >= self._generation
+        if failure is not None and is_ours and (failure.cause not in RETRIED or not self._live.lost(failure)):
             self._failed.append((one.member, failure))
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -524,25 +541,17 @@ class Guardian:
         assert me is not None
         alive = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
         body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot, "learners": alive}
-        if self._store is not None:
-            body["store"] = {"pid": self._store.pid, "start": self._store.start}
+        if self._store.who is not None:
+            body["store"] = {"pid": self._store.who.pid, "start": self._store.who.start}
         if starting:
             body["starting"] = starting
         with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
             write_whole(self.job_dir / "status.json", json.dumps(body).encode())
 
-    def _follow_log(self, member: int) -> None:
-        folder = launch.learner_folder(self.job_dir, member)
-        with suppress(OSError):
-            self._indices[member] = LogIndex(folder)
-            self._watch.add(folder)
-            self._indices[member].look()
 
-    def _look_at_logs(self) -> None:
-        names = {path.parent.name for path in self._watch.read() if path.name == LOG}
-        for member, index in self._indices.items():
-            if f"learner-{member}" in names and index.look():
-                self._gather_at = time.monotonic() + GATHER_S
+def _began_by(earlier: Told, member: int) -> bool:
+    fact = earlier.up.get(member)
+    return fact is not None and (fact.generation or 0) <= earlier.together
 
 
 def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from jupyter_dlaas.facts import MemberWanted
+from jupyter_dlaas.protocol import Elastic, JobSpec
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK, thread_count
 
@@ -47,6 +48,7 @@ _OWN: Final = re.compile(
 """Variables that belong to one learner; a job submitted from within another one must not inherit them."""
 
 _NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
+_OWN_TALK: Final = re.compile(r"\btorch\.distributed\b|\bdistributed as\b|SyncBatchNorm|\bDistributedDataParallel\b")
 _TORCH_IMPORT: Final = re.compile(
     r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
 )
@@ -88,6 +90,12 @@ def torch_is_used(framework: str | None, source: str) -> bool:
     return _TORCH_IMPORT.search(source) is not None
 
 
+def may_change(spec: JobSpec, source: str) -> bool:
+    """Whether learners may join and leave while the others train: not where a program talks to the gang by itself."""
+    is_elastic = spec.elastic is not Elastic.OFF and spec.learners_max > 1
+    return is_elastic and torch_is_used(spec.framework, source) and _OWN_TALK.search(source) is None
+
+
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
     """The guardian's environment: the job's, so that its interpreter starts, less what would change our own code.
 
@@ -107,6 +115,8 @@ def learner_environment(
     rank: int,
     store: tuple[str, int] | None,
     package_dir: str,
+    may_change: bool = False,
+    joins: bool = False,
 ) -> dict[str, str]:
     """A learner's whole environment, as server/WIRE.md lists it.
 
@@ -137,6 +147,8 @@ def learner_environment(
         "TORCHELASTIC_USE_AGENT_STORE": str(store is not None),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_RUN_ID": f"{job}.{generation}",
+        "DLAAS_MAY_CHANGE": str(int(may_change)),
+        "DLAAS_JOINS": str(int(joins)),
     }
 
 

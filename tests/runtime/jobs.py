@@ -96,6 +96,20 @@ class Job:
     def run(self, learners: int = 1, **variables: str) -> None:
         self.want(Goal.RUN, learners, variables=variables)
 
+    def resize(self, *members: int, fresh: int = 0) -> None:
+        """Want these of the members that there are, and some new ones."""
+        body = json.loads((self.dir / "wanted.json").read_text())
+        there = {one["member"]: one for one in body["members"]}
+        wanted = [there[number] for number in members]
+        for _ in range(fresh):
+            wanted.append(next(iter(there.values())) | {"member": self.next_member})
+            self.next_member += 1
+        self.revision += 1
+        self.generation += 1
+        body |= {"revision": self.revision, "generation": self.generation, "members": wanted}
+        write_whole(self.dir / "wanted.json", json.dumps(body).encode())
+        self.wake()
+
     def halt(self, grace_s: float = 30.0) -> None:
         self.want(Goal.HALT, grace_s=grace_s)
 

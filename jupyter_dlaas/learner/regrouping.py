@@ -1,0 +1,184 @@
+"""A learner's part in a change of its gang: builds the next group beside the one in use, and gets or gives the state.
+
+Loaded by `running` only in a gang whose program uses torch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dlaas.learner import checkpoints, ddp
+from jupyter_dlaas.learner.context import Context, Leave
+from jupyter_dlaas.learner.halting import Switch, Verdict
+from jupyter_dlaas.learner.metrics import Metrics
+from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.wire import encode
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.running import Run
+
+__all__ = ["Regrouping"]
+
+
+class Regrouping:
+    """The gang of one learner over all its groups. It is the run's other half, and reaches into it."""
+
+    def __init__(self, run: Run, context: Context, gang: ddp.Gang) -> None:
+        self._run, self._context, self._gang = run, context, gang
+        self._changed = threading.Condition()
+        self._built: dict[int, Any] = {}
+        self._lost_before = 0
+        """Groups of earlier rounds are given up."""
+        self._trained: list[list[Any]] = []
+        """What was trained in each generation that is over."""
+        run._boundaries.on_build = self._build
+        run._boundaries.on_urgent = self._give_up
+        context.control.state(may_change=True, round=-1 if run._is_joining else 0, generation=context.generation)
+
+    # -- at a boundary
+
+    def ask(self, step: int) -> Verdict:
+        """Go on, stop, or change over; a learner whose group is lost waits for the next one."""
+        if self._gang.is_stranded:
+            self._context.control.state(stranded=self._run._boundaries.round)
+        return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
+
+    def change(self, position: Position, arrived_s: float) -> Position | None:
+        """Go over into the next group; None when it was lost before all were in it.
+
+        Returns `position` itself, or the place of a learner that is further, with its state.
+        """
+        run, context, switch = self._run, self._context, self._run._boundaries.take()
+        if switch is None:
+            return position
+        if context.member not in switch.members:
+            raise Leave("told")
+        try:
+            data = self._enter(switch, position)
+        except RuntimeError:
+            self._gang.is_stranded = True
+            return None
+        was_main = run.rank == 0
+        run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
+        context.rank, context.world_size = run.rank, run.world_size
+        if switch.generation > context.generation:
+            self._trained.append([context.generation, [encode(one) for one in run._trained]])
+            run._trained = []
+            context.generation = switch.generation
+        if data is not None:
+            position = self._adopt(data)
+        if run.rank == 0 and not was_main:
+            self._become_main()
+        since_s = run._passed_s if switch.at is None and run._passed_s else arrived_s
+        context.control.state(
+            step=position.step,
+            at_s=time.time(),
+            is_held=False,
+            is_waiting=False,
+            round=switch.round,
+            idle_s=None if run._is_joining else time.monotonic() - since_s,
+            trained=self._trained,
+            generation=context.generation,
+        )
+        run._is_joining = False
+        return position
+
+    def join(self) -> Position:
+        """Wait for the others, and go on from where they are."""
+        self._context.control.state(is_waiting=True)
+        nowhere = Position(epoch=-1, step=-1)
+        while True:
+            found = self.change(nowhere, time.monotonic())
+            if found is nowhere:
+                raise Leave("told")
+            if found is not None:
+                return found
+
+    def _enter(self, switch: Switch, position: Position) -> bytes | None:
+        """Enter the group; returns the state of the one that is furthest, where this learner is behind.
+
+        Raises RuntimeError when others are lost meanwhile.
+        """
+        rank, size = switch.members.index(self._context.member), len(switch.members)
+        group = self._take(switch.round) if size > 1 else None
+        with self._changed:
+            self._check(switch.round)
+            self._gang.enter(group, rank, size)
+        steps = self._gang.steps(position.step)
+        furthest = max(steps)
+        if min(steps) == furthest:
+            return None
+        source = steps.index(furthest)
+        mine = None
+        if rank == source:
+            mine = checkpoints.to_bytes(self._run._content()[0] | {"position": position})
+        data = self._gang.send(mine, source)
+        return data if position.step < furthest else None
+
+    def _adopt(self, data: bytes) -> Position:
+        run = self._run
+        run._restored = content = checkpoints.from_bytes(data)
+        run._put_back_objects()
+        run.state.clear()
+        run.state.update(content["state"])
+        run._put_back_values()
+        position: Position = content["position"]
+        run._step = position.step
+        seed_all(derive(run._seed, run._step, run.rank))
+        return position
+
+    def _become_main(self) -> None:
+        """From now on this learner writes what one of them writes."""
+        run, folder = self._run, self._context.job_dir
+        run._metrics = Metrics(folder / "metrics.jsonl", run._step)
+        run._metrics.open()
+        run._meter.become_main(folder / "progress.json")
+        run._saved_s = time.monotonic()
+
+    # -- groups
+
+    def _take(self, number: int) -> Any:
+        with self._changed:
+            while number not in self._built:
+                self._check(number)
+                self._changed.wait()
+            found = self._built.pop(number)
+            self._built = {other: group for other, group in self._built.items() if other > number}
+        if isinstance(found, Exception):
+            raise RuntimeError(f"group {number} was not built: {found}")
+        return found
+
+    def _check(self, number: int) -> None:
+        if self._lost_before > number:
+            raise RuntimeError(f"group {number} was lost before it was entered")
+
+    def _build(self, message: dict[str, Any]) -> None:
+        """In the control thread."""
+        number, members = int(message["round"]), list(message["members"])
+        if number <= self._run._boundaries.round or self._context.member not in members:
+            return
+        where = (str(message["host"]), int(message["port"]))
+        arguments = (where, number, members.index(self._context.member), len(members))
+        threading.Thread(target=self._build_beside, args=arguments, name=f"dlaas-group-{number}", daemon=True).start()
+
+    def _build_beside(self, where: tuple[str, int], number: int, rank: int, size: int) -> None:
+        found: Any = None
+        try:
+            if size > 1:
+                found = ddp.build_group(where, number, rank, size)
+        except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
+            found = error
+        with self._changed:
+            self._built[number] = found
+            self._changed.notify_all()
+        self._context.control.state(built=number)
+
+    def _give_up(self, number: int) -> None:
+        """All groups before this round are lost: nobody waits in them any more. In the control thread."""
+        with self._changed:
+            self._lost_before = number
+            self._changed.notify_all()
+            self._gang.leave()

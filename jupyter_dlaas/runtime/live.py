@@ -1,0 +1,183 @@
+"""The changes of one gang while it trains, as its guardian carries them out: the shell around `regroup`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from jupyter_dlaas.facts import Goal, Wanted
+from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.runtime import regroup
+from jupyter_dlaas.runtime.chronicle import Chronicle
+from jupyter_dlaas.runtime.gang import Learner
+from jupyter_dlaas.runtime.lines import Message
+from jupyter_dlaas.runtime.manifests import Range
+from jupyter_dlaas.runtime.process import send
+from jupyter_dlaas.runtime.regroup import Build, Order, Peer, Propose, Regroup
+from jupyter_dlaas.wire import decode
+
+__all__ = ["Live"]
+
+Where = Callable[[], tuple[str, int]]
+"""The store at which groups meet; started when it is asked for."""
+Join = Callable[[Wanted, int], None]
+"""Starts a member who is to join."""
+
+
+class Live:
+    """Who trains together, from the moment at which all of a gang train."""
+
+    def __init__(self, learners: Mapping[int, Learner], tell: Chronicle, join: Join, where: Where) -> None:
+        self._learners, self._chronicle, self._join, self._where = learners, tell, join, where
+        self._state: Regroup | None = None
+        self._failure: Failure | None = None
+        self._next = 0
+        """The generation that the change under way leads to."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this gang can change while it trains."""
+        return self._state is not None and bool(self._state.members)
+
+    @property
+    def is_told(self) -> bool:
+        """A change is under way that cannot be taken back."""
+        return self._state is not None and self._state.change is not None and self._state.change.is_told
+
+    @property
+    def is_over(self) -> bool:
+        """A learner came to the program's end: who else is there comes there too, and nobody joins any more."""
+        return any(not one.is_alive and one.is_done for one in self._learners.values())
+
+    def may_become(self, wanted: Wanted) -> bool:
+        """Whether the gang can go over into what is wanted: somebody must stay who has the state."""
+        if self._state is None or self.is_over:
+            return False
+        return any(one.member in self._state.members for one in wanted.members)
+
+    def begin(self, *, is_new: bool) -> None:
+        """Look whether the gang can change by now. `is_new`: this guardian started it, so nothing is under way."""
+        if self._state is not None:
+            return
+        alive = sorted((one for one in self._learners.values() if one.is_alive), key=lambda one: one.rank)
+        there = [one for one in alive if one.round >= 0]
+        if not there or any(not one.may_change or one.trains_from is None for one in there):
+            return
+        if any(one.line is None for one in alive):
+            return  # it was found alive, and calls within moments
+        ranked = tuple(one.member for one in alive)
+        self._state = Regroup(members=ranked) if is_new else regroup.found(self._peers(), ranked)
+
+    def lost(self, failure: Failure) -> bool:
+        """A learner is gone, unasked. True if the others go on without it."""
+        if self._state is None or not any(one.is_alive and one.round >= 0 for one in self._learners.values()):
+            return False
+        self._failure = self._failure or failure
+        return True
+
+    def change(self, wanted: Wanted, generation: int) -> int:
+        """Go on with the change into what is wanted. Returns the generation that trains."""
+        assert self._state is not None
+        if wanted.goal is not Goal.RUN:
+            return self._turn(self._state.members, generation, generation)
+        target = [one.member for one in wanted.members]
+        for member in target:
+            if member not in self._learners:
+                self._join(wanted, member)
+        generation = self._turn(target, generation, wanted.generation)
+        there = tuple(member for member in target if self._learners[member].is_alive)
+        if generation < wanted.generation and self._state.members == there and not self.is_told:
+            self._through(wanted.generation)  # none of those who were to join came to it
+            generation = wanted.generation
+        return generation
+
+    def mend(self, generation: int) -> None:
+        """Who lost others goes on without them, at once."""
+        assert self._state is not None
+        self._turn(self._state.members, generation, generation)
+
+    def _turn(self, target: Sequence[int], now: int, then: int) -> int:
+        """Take in what is known, tell the learners what follows. `then`: the generation that is made of `target`."""
+        assert self._state is not None
+        before, peers = self._state, self._peers()
+        for _ in range(8):
+            after = regroup.advance(self._state, peers, target)
+            if after == self._state:
+                break
+            self._state = after
+        change = self._state.change
+        if change is not None:
+            self._next = then if set(change.members) == {m for m in target if peers[m].is_alive} else now
+        for member in regroup.strays(self._state, peers, target):
+            self._end(self._learners[member])
+        self._tell()
+        if self._state.change is None and self._state.members and (before.change is not None or before != self._state):
+            self._through(self._next)
+            return self._next
+        return now
+
+    def _through(self, generation: int) -> None:
+        assert self._state is not None
+        members = self._state.members
+        for one in self._learners.values():
+            if one.member not in members and not one.is_alive:
+                one.generation = -1  # of this one it was; as it goes on, it never was
+        for rank, member in enumerate(members):
+            one = self._learners[member]
+            one.generation, one.rank = generation, rank
+            for number, ranges in one.trained:
+                self._chronicle.committed(number, [decode(Range, part) for part in ranges])
+        there = [self._learners[member] for member in members]
+        idle_s = max((one.idle_s for one in there if one.idle_s is not None), default=None)
+        failure, self._failure = self._failure, None
+        step = max(one.trains_from or 0 for one in there)
+        self._chronicle.regrouped(generation, members, step, idle_s, failure)
+
+    def _tell(self) -> None:
+        assert self._state is not None
+        for member, told in regroup.orders(self._state).items():
+            one = self._learners[member]
+            for order in told:
+                if one.line is not None and order not in one.heard:
+                    one.heard.add(order)
+                    one.line.tell(self._message(order))
+            if self._state.change is not None and self._state.change.is_told:
+                one.is_asked = one.is_asked or member not in self._state.change.members
+
+    def _message(self, order: Order) -> Message:
+        if isinstance(order, Propose):
+            return {"t": "propose", "round": order.round}
+        common: Message = {"round": order.round, "members": list(order.members)}
+        if isinstance(order, Build):
+            host, port = self._where() if len(order.members) > 1 else ("", 0)
+            return {"t": "build", **common, "host": host, "port": port}
+        return {"t": "switch", **common, "at": order.at, "generation": self._next}
+
+    def call_off(self, alive: Sequence[Learner]) -> list[Learner]:
+        """All are to leave: whatever was under way is off, and those who only came to join end. Returns the others."""
+        if self._state is not None:
+            self._state = Regroup(round=self._state.round, members=self._state.members)
+        for one in alive:
+            if one.round < 0:
+                self._end(one)
+        return [one for one in alive if one.round >= 0]
+
+    @staticmethod
+    def _end(one: Learner) -> None:
+        one.is_asked = True
+        send(one.who, signal.SIGKILL)
+
+    def _peers(self) -> dict[int, Peer]:
+        return {one.member: _peer(one) for one in self._learners.values()}
+
+
+def _peer(one: Learner) -> Peer:
+    return Peer(
+        is_alive=one.is_alive,
+        round=one.round,
+        is_waiting=one.is_waiting,
+        built=one.built,
+        is_limited=one.is_held,
+        is_stranded=one.stranded == one.round,
+        promise=one.agreed,
+    )

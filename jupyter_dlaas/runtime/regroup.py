@@ -1,0 +1,172 @@
+"""How a gang changes while it trains: who is told what next. Pure: no torch, no clock, no processes.
+
+Make before break: those who come rehearse while the others train; the new group is built beside the old one; all agree
+on a boundary; there they change over. After a loss the survivors change over at once. Each group has a round of its
+own, which only rises; what is said of an earlier round no longer counts. One change at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jupyter_dlaas.runtime.coordinator import agree
+
+__all__ = ["Build", "Change", "Order", "Peer", "Propose", "Regroup", "Switch", "advance", "found", "orders", "strays"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One learner, as far as it is known."""
+
+    is_alive: bool = True
+    round: int = -1
+    """The group that it trains in; -1: in none yet."""
+    is_waiting: bool = False
+    """It has rehearsed, and joins when it is told where."""
+    built: int = -1
+    """The newest group that it has built."""
+    is_limited: bool = False
+    """It promised not to run past a boundary, or was told where to change over, and has not done so yet."""
+    is_stranded: bool = False
+    """Its group does not answer any more."""
+    promise: tuple[int, int] | None = None
+    """(round, first boundary that it has not passed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Build the group of this round, beside the one in use."""
+
+    round: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Pass no further boundary before the switch of this round, and say how many were passed."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Train in the group of this round from boundary `at` on; None: now, the group in use is lost."""
+
+    round: int
+    members: tuple[int, ...]
+    at: int | None
+
+
+Order = Build | Propose | Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is under way."""
+
+    round: int
+    members: tuple[int, ...]
+    """In rank order; who was there before comes first, so that rank 0 has the state."""
+    is_built: bool = False
+    """All have the group: now they agree on a boundary."""
+    at: int | None = None
+    is_told: bool = False
+    """The word is given: there is no way back to the group before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """Who trains together, and what is under way."""
+
+    round: int = 0
+    """The newest that was given out."""
+    members: tuple[int, ...] = ()
+    change: Change | None = None
+
+
+def found(peers: Mapping[int, Peer], members: Sequence[int]) -> Regroup:
+    """Take over from an earlier guardian. `members`: who trains or was to, in rank order.
+
+    If they are of one mind nothing happens; else all who are ready make a new group, which is always possible: somebody
+    who waits to join may have been told where, and would go there alone.
+    """
+    newest = max((max(peer.round, peer.built) for peer in peers.values()), default=0)
+    there = tuple(m for m in members if m in peers and peers[m].is_alive)
+    ready = tuple(m for m in there if peers[m].round >= 0 or peers[m].is_waiting)
+    state = Regroup(round=max(newest, 0), members=ready)
+    if len({peers[m].round for m in ready}) <= 1 and not any(peers[m].is_limited for m in ready):
+        return state
+    return _now(state, ready, peers)
+
+
+def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tuple[int, ...]:
+    """Learners that nobody wants and that nobody will tell to leave any more."""
+    if state.change is not None:
+        return ()
+    return tuple(m for m, peer in peers.items() if peer.is_alive and m not in state.members and m not in target)
+
+
+def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> Regroup:
+    """What follows from what is known. `target`: who is wanted, in rank order; the dead count as not wanted.
+
+    Called again after each change of what is known; the same knowledge gives the same state.
+    """
+    change = state.change
+    alive = tuple(m for m in state.members if peers[m].is_alive)
+    if change is not None and change.is_told:
+        there = tuple(m for m in change.members if peers[m].is_alive)
+        if there != change.members or any(peers[m].is_stranded and peers[m].round == change.round for m in there):
+            return _now(state, there, peers)
+        if all(peers[m].round == change.round for m in change.members):
+            return replace(state, members=change.members, change=None)
+        return state
+    if alive != state.members or any(peers[m].is_stranded for m in alive):
+        return _now(state, alive, peers)
+    wanted = tuple(m for m in target if peers[m].is_alive)
+    if not any(m in state.members for m in wanted):
+        return state
+    if change is None:
+        is_ready = all(m in state.members or peers[m].is_waiting for m in wanted)
+        return _begin(state, wanted) if wanted != state.members and is_ready else state
+    if any(not peers[m].is_alive for m in change.members):
+        return _begin(state, tuple(m for m in change.members if peers[m].is_alive))
+    if not change.is_built:
+        if any(peers[m].built < change.round for m in change.members):
+            return state
+        return replace(state, change=replace(change, is_built=True))
+    ticks = [p[1] for m in state.members if (p := peers[m].promise) is not None and p[0] == change.round]
+    if len(ticks) < len(state.members):
+        return state
+    return replace(state, change=replace(change, at=agree(ticks), is_told=True))
+
+
+def _begin(state: Regroup, members: tuple[int, ...]) -> Regroup:
+    number = state.round + 1
+    ordered = tuple(m for m in members if m in state.members) + tuple(m for m in members if m not in state.members)
+    return replace(state, round=number, change=Change(round=number, members=ordered))
+
+
+def _now(state: Regroup, members: tuple[int, ...], peers: Mapping[int, Peer]) -> Regroup:
+    """Those who are left change over at once; nobody, if none of them has the state (they only came to get it)."""
+    number = state.round + 1
+    if all(peers[m].round < 0 for m in members):
+        members = ()
+    change = Change(round=number, members=members, is_built=True, is_told=True) if members else None
+    return Regroup(round=number, members=members, change=change)
+
+
+def orders(state: Regroup) -> dict[int, tuple[Order, ...]]:
+    """All that each learner should have been told by now of what is under way."""
+    change = state.change
+    if change is None:
+        return {}
+    build, switch = Build(change.round, change.members), Switch(change.round, change.members, change.at)
+    told: dict[int, tuple[Order, ...]] = dict.fromkeys(change.members, (build,))
+    if change.is_built and not change.is_told:
+        for m in state.members:
+            told[m] = (*told.get(m, ()), Propose(change.round))
+    if change.is_told:
+        for m in (*change.members, *state.members):
+            told[m] = (build, switch) if m in change.members else (switch,)
+    return told

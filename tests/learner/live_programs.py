@@ -1,0 +1,74 @@
+"""A training program for changes while it trains, and the checker of what it trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from textwrap import dedent
+
+from tests.runtime.jobs import Job
+
+# Each learner writes which samples it trained in which step, and in which group.
+LIVE = dedent(
+    """
+    import os, pathlib, time
+    import torch
+    from torch import nn
+    import jupyter_dlaas as dlaas
+    out = pathlib.Path(os.environ["DLAAS_JOB_DIR"]) / "output"
+    me = os.environ["DLAAS_MEMBER"]
+    torch.manual_seed(0)
+    SAMPLES, BATCH, EPOCHS, STEP_S = 101, 12, 20, 0.01
+    data = torch.randn(SAMPLES, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels = (data.sum(1) > 0).long()
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, 0.9)
+    losses = []
+    if __name__ == "__main__":
+        run = dlaas.run()
+        model, opt, scheduler = run.prepare(model, opt, scheduler=scheduler)
+        for epoch in run.epochs(EPOCHS):
+            for x, y, i in run.batches((data, labels, torch.arange(SAMPLES)), BATCH):
+                mine = i.tolist() if run._gang.weight and not run._is_joining else []
+                row = [run._boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+                with open(out / f"live-{me}", "a") as file:
+                    print(*row, file=file)
+                opt.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                time.sleep(STEP_S)
+            scheduler.step()
+            run.log(loss=loss, size=run.world_size)
+            losses.append(scheduler.get_last_lr()[0])
+        history = run.history
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+    """
+)
+
+
+def lines(job: Job) -> list[tuple[int, int, int, int, list[int]]]:
+    """(round, step, epoch, learners, samples) of all that was trained, rehearsals left out."""
+    found = []
+    for path in sorted(job.dir.glob("output/live-*")):
+        for line in path.read_text().splitlines():
+            number, step, epoch, size, samples = line.split(" ")
+            if samples:
+                found.append((int(number), int(step), int(epoch), int(size), [int(one) for one in samples.split(",")]))
+    return found
+
+
+def assert_each_sample_once(job: Job, samples: int, epochs: int) -> None:
+    """A step that was begun again counts as it was begun last. That each was taken once is seen at the weights."""
+    last: dict[int, int] = {}
+    for number, step, _, _, _ in lines(job):
+        last[step] = max(last.get(step, 0), number)
+    assert sorted(last) == list(range(1, max(last) + 1)), "a step is missing"
+    seen: dict[int, Counter[int]] = {}
+    for number, step, epoch, _, trained in lines(job):
+        if number == last[step]:
+            seen.setdefault(epoch, Counter()).update(trained)
+    whole = Counter(range(samples))
+    wrong = {epoch: (dict(found - whole), dict(whole - found)) for epoch, found in seen.items() if found != whole}
+    assert not wrong, f"per epoch (too often, missing): {wrong}"
+    assert sorted(seen) == list(range(epochs))

@@ -1,0 +1,205 @@
+"""A gang changes its size while it trains, and survives the loss of learners, without reading a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.protocol import Cause
+from jupyter_dlaas.runtime.start import stop_zygotes
+from tests.learner.live_programs import LIVE, assert_each_sample_once
+from tests.runtime.jobs import Job, make_job, until
+from tests.runtime.test_zygote import is_running, warm_up
+
+Build = Callable[..., Job]
+EPOCHS = 20
+OPTIONS: dict[str, Any] = {
+    "learners_min": 1,
+    "learners_max": 4,
+    "framework": "torch",
+    "outputs": ("history", "losses", "weights"),
+    "checkpoint_every_s": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A torch zygote for all tests of this file, so that those who join come while the others train."""
+    folder = tmp_path_factory.mktemp("zygotes")
+    yield folder
+    stop_zygotes(folder)
+    until(lambda: not any(map(is_running, folder.glob("*.lock"))), "the zygote is gone")
+
+
+@pytest.fixture
+def live(job: Build, zygotes: Path) -> Job:
+    """A job of this program, its first learners not started yet."""
+    one = job(LIVE, **OPTIONS)
+    one.zygote_dir = zygotes
+    warm_up(one, zygotes, "torch")
+    return one
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one learner has trained, to which nothing happened."""
+    one = make_job(tmp_path_factory.mktemp("alone") / "job", LIVE, **OPTIONS)
+    one.run(1)
+    assert one.closed() == "completed"
+    found: dict[str, Any] = result(one, "weights")
+    return found
+
+
+def result(job: Job, name: str) -> Any:
+    return load((job.dir / "results" / f"{name}.bin").read_bytes())
+
+
+def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> None:
+    """Wait until a learner has trained some more steps (with so many learners)."""
+
+    def count() -> int:
+        path = job.dir / "output" / f"live-{member}"
+        if not path.exists():
+            return 0
+        rows = [line.split(" ") for line in path.read_text().splitlines() if line.count(" ") == 4]
+        return sum(1 for row in rows if row[4] and (size is None or row[3] == str(size)))
+
+    before = count()
+    until(lambda: count() >= before + steps, f"member {member} trains\n{job.report()}")
+
+
+def assert_whole(job: Job, weights: dict[str, Any], epochs: int = EPOCHS) -> None:
+    """All was trained as if nothing had happened: sums in another order are all that may differ."""
+    assert_each_sample_once(job, samples=101, epochs=epochs)
+    found = result(job, "weights")
+    for name, value in weights.items():
+        assert found[name].numpy() == pytest.approx(value.numpy(), abs=1e-9), name
+    assert len(result(job, "history")["loss"]) == epochs
+    assert result(job, "losses") == pytest.approx([0.1 * 0.9 ** (n + 1) for n in range(epochs)])
+    assert not list(job.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
+
+
+def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, Any]) -> None:
+    one = live
+    one.run(1)
+    trains(one, 0)
+    one.resize(0, fresh=1)
+    trains(one, 1, size=2)
+    one.resize(0, 1, fresh=2)
+    trains(one, 3, size=4)
+    one.resize(0, 2)
+    trains(one, 2, size=2)
+    one.resize(2)
+    trains(one, 2, size=1)
+
+    assert one.closed() == "completed"
+    assert_whole(one, weights)
+    facts = one.facts(FactKind.GENERATION)
+    assert [fact.members for fact in facts[1:]] == [(0, 1), (0, 1, 2, 3), (0, 2), (2,)]
+    assert all(fact.idle_s is not None for fact in facts[1:])
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_learner_costs_the_others_one_step(live: Job, weights: dict[str, Any], victim: int) -> None:
+    one = live
+    one.run(3)
+    trains(one, 2)
+    one.kill_learner(victim)
+    survivor = (victim + 1) % 3
+    trains(one, survivor, size=2)
+
+    assert one.closed() == "completed"
+    assert_whole(one, weights)
+    found = one.facts(FactKind.REGROUPED)
+    assert [fact.members for fact in found] == [tuple(m for m in (0, 1, 2) if m != victim)]
+    assert found[0].idle_s is not None
+
+
+def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, weights: dict[str, Any]) -> None:
+    live.run(3)
+    trains(live, 2)
+    live.kill_learner(0)
+    live.kill_learner(2)
+    trains(live, 1, size=1)
+
+    assert live.closed() == "completed"
+    assert_whole(live, weights)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_learner_killed_in_a_change_costs_neither_the_job_nor_a_sample(
+    live: Job, weights: dict[str, Any], victim: int
+) -> None:
+    """One of those who train, or the one who is about to join."""
+    live.run(2)
+    trains(live, 1)
+    live.resize(0, 1, fresh=1)
+    until(lambda: [f for f in live.facts(FactKind.LEARNER_UP) if f.member == 2], "the new one is there")
+    live.kill_learner(victim)
+    trains(live, 1, steps=5)
+
+    assert live.closed() == "completed"
+    assert_whole(live, weights)
+    assert all(fact.member == victim for fact in live.facts(FactKind.LEARNER_DOWN) if fact.failure is not None)
+
+
+@pytest.mark.parametrize("when", ["calm", "change"])
+def test_a_killed_guardian_is_replaced_and_the_gang_still_changes(
+    live: Job, weights: dict[str, Any], when: str
+) -> None:
+    live.run(2)
+    trains(live, 1)
+    if when == "change":
+        live.resize(0, 1, fresh=1)
+    live.kill_guardian()
+    live.wake()
+    trains(live, 1, steps=3)
+    if when == "calm":
+        live.resize(0, 1, fresh=1)
+    trains(live, 2, size=3)
+    live.resize(0)
+    trains(live, 0, size=1)
+
+    assert live.closed() == "completed"
+    assert_whole(live, weights)
+
+
+def test_a_gang_that_changed_halts_and_goes_on_from_its_checkpoint(live: Job, weights: dict[str, Any]) -> None:
+    live.run(1)
+    trains(live, 0)
+    live.resize(0, fresh=2)
+    trains(live, 2, size=3)
+    live.halt()
+    assert live.closed() == "halted"
+    live.run(2)
+
+    assert live.closed(2) == "completed"
+    found = result(live, "weights")
+    for name, value in weights.items():
+        assert found[name].numpy() == pytest.approx(value.numpy(), abs=1e-9), name
+
+
+def test_a_change_that_comes_at_the_very_end_ends_with_the_job(live: Job, weights: dict[str, Any]) -> None:
+    live.run(1)
+    trains(live, 0, steps=9 * EPOCHS - 3)
+    live.resize(0, fresh=1)
+
+    assert live.closed() == "completed"
+    assert_whole(live, weights)
+
+
+def test_an_error_in_one_learner_is_the_jobs_and_is_not_survived(job: Build, zygotes: Path) -> None:
+    one = job(LIVE.replace("loss.backward()", "loss.backward(); 1 / (run.step < 12 or run.rank < 1)"), **OPTIONS)
+    one.zygote_dir = zygotes
+    one.run(2)
+
+    lost = one.wait(FactKind.LOST)
+    assert lost.failure is not None
+    assert lost.failure.cause is Cause.YOUR_CODE
+    assert "division by zero" in lost.failure.what
+    assert not one.facts(FactKind.REGROUPED)

@@ -1,0 +1,183 @@
+"""The protocol by which a gang changes while it trains, against learners that die and messages that come late."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.runtime.regroup import Build, Order, Peer, Propose, Regroup, Switch, advance, found, orders, strays
+
+STEPS = 200
+
+
+@dataclass
+class Learner:
+    """A learner as the protocol sees it: it takes orders one by one, and steps between them."""
+
+    member: int
+    step: int
+    round: int = 0
+    built: int = -1
+    limit: int | None = None
+    switch: Switch | None = None
+    promise: tuple[int, int] | None = None
+    is_alive: bool = True
+    is_waiting: bool = False
+    has_left: bool = False
+    inbox: list[Order] = field(default_factory=list)
+    heard: set[Order] = field(default_factory=set)
+
+    def peer(self) -> Peer:
+        return Peer(
+            is_alive=self.is_alive and not self.has_left,
+            round=self.round,
+            is_waiting=self.is_waiting,
+            built=self.built,
+            is_limited=self.limit is not None or self.switch is not None,
+            promise=self.promise,
+        )
+
+    def take(self, order: Order) -> None:
+        if isinstance(order, Build):
+            self.built = max(self.built, order.round)
+        elif isinstance(order, Propose):
+            self.limit = self.step
+            self.promise = (order.round, self.step)
+        elif order.round > self.round:
+            self.switch = order
+
+
+class Gang:
+    """All learners of a job, and the guardian's state. A step is made by all of a group at once, or by nobody."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.learners = {m: Learner(m, 0) for m in range(self.random.randint(1, 4))}
+        self.state = Regroup(members=tuple(self.learners))
+        self.target = tuple(self.learners)
+        self.made: list[tuple[int, int]] = []
+        """(step, round) in the order in which they were made."""
+
+    def peers(self) -> dict[int, Peer]:
+        return {m: one.peer() for m, one in self.learners.items()}
+
+    def guard(self) -> None:
+        for _ in range(6):
+            self.state = advance(self.state, self.peers(), self.target)
+        for member in strays(self.state, self.peers(), self.target):
+            self.learners[member].is_alive = False
+        for member, told in orders(self.state).items():
+            one = self.learners[member]
+            for order in told:
+                if order not in one.heard:
+                    one.heard.add(order)
+                    one.inbox.append(order)
+
+    def deliver(self, one: Learner) -> None:
+        if one.inbox and one.is_alive:
+            one.take(one.inbox.pop(0))
+
+    def train(self) -> None:
+        """Whoever is at a switch goes over when all of the new group are there; a whole group makes a step."""
+        there = [one for one in self.learners.values() if one.is_alive and not one.has_left]
+        for one in there:
+            if one.switch is not None and one.member not in one.switch.members and self.is_due(one):
+                one.has_left = True
+        for switch in {one.switch for one in there if one.switch is not None}:
+            group = [self.learners[m] for m in switch.members]
+            if all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
+                furthest = max(g.step for g in group)
+                assert furthest >= 0, "somebody has the state"
+                for g in group:
+                    g.step, g.round, g.switch, g.limit, g.is_waiting = furthest, switch.round, None, None, False
+        for number in {one.round for one in there}:
+            group = [one for one in there if one.round == number and one.round >= 0 and not one.has_left]
+            if group and self.is_whole(number, group) and all(self.may_step(one) for one in group):
+                for one in group:
+                    one.step += 1
+                self.made.append((group[0].step, number))
+
+    def is_due(self, one: Learner) -> bool:
+        return one.switch is not None and (one.switch.at is None or one.is_waiting or one.step >= one.switch.at)
+
+    def may_step(self, one: Learner) -> bool:
+        if one.switch is not None:
+            return not self.is_due(one)
+        return one.limit is None or one.step < one.limit
+
+    def is_whole(self, number: int, group: list[Learner]) -> bool:
+        if number not in self.groups:
+            self.groups[number] = {one.member for one in group}
+        return {one.member for one in group} == self.groups[number]
+
+    groups: dict[int, set[int]]
+
+
+def play(seed: int, *, has_deaths: bool) -> Gang:
+    gang = Gang(seed)
+    gang.groups = {0: set(gang.learners)}
+    chance = gang.random
+    deaths = chance.randint(0, 3) if has_deaths else 0
+    for turn in range(STEPS):
+        if turn < STEPS // 2:
+            what = chance.random()
+            alive = [one for one in gang.learners.values() if one.is_alive and not one.has_left]
+            if what < 0.03:
+                stay = tuple(m for m in gang.state.members if chance.random() < 0.7)
+                fresh = range(len(gang.learners), len(gang.learners) + chance.randint(0 if stay else 1, 2))
+                for member in fresh:
+                    gang.learners[member] = Learner(member, -1, round=-1)
+                gang.target = (*(stay or gang.state.members[:1]), *fresh)
+            elif what < 0.05 and deaths and len([one for one in alive if one.round >= 0]) > 1:
+                chance.choice(alive).is_alive = False
+                deaths -= 1
+            elif what < 0.06:
+                gang.state = found(gang.peers(), tuple(gang.learners))
+                for one in gang.learners.values():
+                    one.heard = set()
+        for one in gang.learners.values():
+            if one.round < 0 and not one.is_waiting and chance.random() < 0.1:
+                one.is_waiting = True
+            if chance.random() < 0.6:
+                gang.deliver(one)
+        if chance.random() < 0.8:
+            gang.guard()
+        if chance.random() < 0.7:
+            gang.train()
+    return gang
+
+
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("has_deaths", [False, True])
+def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
+    gang = play(seed, has_deaths=has_deaths)
+
+    assert [step for step, _ in gang.made] == list(range(1, len(gang.made) + 1)), "a step was left out or made twice"
+    with_state = [one for one in gang.learners.values() if one.is_alive and not one.has_left and one.round >= 0]
+    if not with_state:
+        return  # all were killed: a matter of checkpoints
+    wanted = {m for m in gang.target if gang.learners[m].is_alive and not gang.learners[m].has_left}
+    if not wanted & set(gang.state.members):
+        return  # those who were to stay are all dead
+    assert gang.state.change is None
+    assert set(gang.state.members) == wanted
+    assert len({one.round for one in with_state}) == 1
+    assert len({one.step for one in with_state}) == 1
+
+
+def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are() -> None:
+    peers = {0: Peer(), 1: Peer(round=-1, is_waiting=True)}
+    state = advance(Regroup(members=(0,)), peers, (0, 1))
+    assert state.change is not None
+    assert orders(state) == {0: (Build(1, (0, 1)),), 1: (Build(1, (0, 1)),)}
+
+    peers[1] = replace(peers[1], is_alive=False)
+    state = advance(state, peers, (0, 1))
+
+    assert state.change is not None
+    assert state.change.members == (0,)
+    assert state.round == 2
