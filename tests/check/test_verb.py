@@ -196,4 +196,6 @@ def test_asked_for_a_suggestion_it_shows_the_cell_s_diff(tmp_path: Path, capsys:
     assert "\n    +for epoch in run.epochs(9):\n    +    for x in run.batches(loader):\n" in out
     assert "run.epochs" not in plain
     (cell,) = json.loads(coded)["notebooks"][0]["cells"]
-    assert cell["suggestion"]["cells"][0]["after"].startswith("%%train\nrun = dlaas.run()\nnet, opt = run.prepare(net, opt)\n")
+    assert cell["suggestion"]["cells"][0]["after"].startswith(
+        "%%train\nrun = dlaas.run()\nnet, opt = run.prepare(net, opt)\n"
+    )

@@ -1,0 +1,84 @@
+"""Jobs whose gang changes while it trains: who stays is the same member, who is lost goes without a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlaas_server.core.fold import fold, resized, wanted
+from dlaas_server.core.model import Job, MemberState
+from dlaas_server.core.plan import plan
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Cause, Failure, State
+from tests.core.builders import fact, job, node, pool, seats, told, training
+
+KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed from outside (SIGKILL)", advice="Nothing to do.")
+
+
+def live(wish: int = 2) -> Job:
+    one = training(job(1, (1, 4), wish=wish), *seats("n1", wish))
+    return told(one, FactKind.GENERATION, generation=one.generation, step=0, live=True)
+
+
+def lost(one: Job, member: int) -> Job:
+    one = told(one, FactKind.LEARNER_DOWN, member=member, generation=one.generation, failure=KILLED)
+    rest = tuple(m.member for m in one.gang if m.member != member)
+    return told(
+        one, FactKind.REGROUPED, generation=one.generation, members=rest, step=30, idle_s=0.1, failure=KILLED, live=True
+    )
+
+
+def test_who_keeps_the_seat_goes_on_as_the_same_member() -> None:
+    grown = resized(live(), seats("n1", 4), "you", 60.0)[0]
+
+    assert [(m.member, m.rank) for m in grown.gang] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert [m.state for m in grown.gang][:2] == [MemberState.READY] * 2
+    document = wanted(grown)
+    assert document is not None
+    assert [m.member for m in document.members] == [0, 1, 2, 3]
+
+
+def test_who_stays_comes_first_whatever_the_seats() -> None:
+    shrunk = resized(live(3), (seats("n1", 4)[3], seats("n1", 3)[2]), "pool", 60.0)[0]
+
+    assert [(m.member, m.rank) for m in shrunk.gang] == [(2, 0), (3, 1)]
+
+
+def test_a_lost_learner_is_no_restart_and_its_seat_is_filled_again() -> None:
+    one = lost(live(3), 0)
+
+    assert one.state is State.PROCESSING
+    assert (one.restarts, one.restarts_total) == (0, 0)
+    assert [(m.member, m.rank) for m in one.gang] == [(1, 0), (2, 1)]
+    assert [(r.before, r.after, r.by, r.idle_s) for r in one.resizes] == [(3, 2, "lost", 0.1)]
+    (again,) = plan(pool([node()], one), 100.0).resizes
+    assert (again.by, len(again.seats)) == ("pool", 3)
+
+
+def test_the_story_says_what_was_lost_and_how_long_nobody_trained() -> None:
+    one = told(live(), FactKind.LEARNER_DOWN, member=1, generation=1, failure=KILLED)
+    gone = fact(one, FactKind.REGROUPED, generation=1, members=(0,), step=1200, idle_s=0.1, failure=KILLED)
+
+    (story,) = fold(one, gone)[1]
+
+    assert story.text == "killed from outside (SIGKILL). 1 learner goes on at step 1,200, after 0.1 s."
+
+
+def test_who_was_to_join_and_died_is_tried_again_later_and_costs_nothing() -> None:
+    one = resized(replace(live(1), wish=2), seats("n1", 2), "you", 60.0)[0]
+    one = told(one, FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
+    one = told(one, FactKind.GENERATION, generation=2, members=(0,), step=9, live=True)
+
+    assert [m.member for m in one.gang] == [0]
+    assert one.resize is None
+    first = one.not_before_s
+    assert first > 100.0
+    assert plan(pool([node()], one), first - 0.1).resizes == ()
+    assert plan(pool([node()], one), first - 0.1).wake_s == first
+    assert len(plan(pool([node()], one), first).resizes) == 1
+
+
+def test_a_gang_that_was_lost_as_a_whole_starts_with_fresh_members() -> None:
+    one = told(live(), FactKind.LOST, generation=1, failure=KILLED)
+
+    assert [m.member for m in one.gang] == [2, 3]
+    assert not one.is_live

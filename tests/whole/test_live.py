@@ -1,0 +1,57 @@
+"""A job changes its size while it trains, asked for from outside, and loses nothing when a learner is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.whole.site import Site, kill, until
+
+Build = Callable[..., Site]
+
+PROGRAM = """
+import time
+import torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+data = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+for epoch in run.epochs(100_000):
+    for batch in run.batches(data, 16):
+        opt.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        opt.step()
+        time.sleep(0.01)
+    run.log(loss=loss)
+"""
+
+
+def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(site: Build) -> None:
+    here = site(slots=3)
+    job = here.submit(PROGRAM, name="live", gpus="1:3")
+    until(lambda: job.status == "PROCESSING" and here.job(job.id).view.progress is not None, "it trains")
+    job.scale(1)
+    until(lambda: here.job(job.id).view.size.held == 1 and len(here.learners(job)) == 1, "one trains")
+    first = here.learners(job)
+
+    job.scale(3)
+    until(lambda: here.job(job.id).view.size.held == 3 and len(here.learners(job)) == 3, "three train")
+    assert first.items() <= here.learners(job).items(), "who trained trains on"
+
+    victim = next(member for member in here.learners(job) if member not in first)
+    kill(here.learners(job)[victim])
+    until(lambda: any(one.by == "lost" for one in here.job(job.id).view.resizes), "the others go on")
+    until(lambda: here.job(job.id).view.size.held == 3 and len(here.learners(job)) == 3, "the pool sends another one")
+    assert first.items() <= here.learners(job).items()
+
+    view = here.job(job.id).view
+    changes = [(one.before, one.after, one.by) for one in view.resizes]
+    assert changes[0] == (3, 1, "you")
+    assert changes[-2:] == [(3, 2, "lost"), (2, 3, "pool")]
+    assert all(one.idle_s is not None for one in view.resizes)
+    assert view.restarts == 0
+    job.cancel()
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
