@@ -121,6 +121,8 @@ class Scheduler:
         """The last one: it holds as long as everything ends when it was expected to."""
         self._held: tuple[Key, Ask, int] | None = None
         """Who holds the reservation, in short, and with which stamp."""
+        self._refused: list[Group] = []
+        """Groups that fit and would have delayed the reservation."""
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -368,6 +370,9 @@ class Scheduler:
             if (self._held is None or key < self._held[0]) and self._is_reserved_for(ask, now_s) and self.frees.devices:
                 self._held = (key, ask, ask.stamp)
                 reservation = self._reserve(ask, now_s)
+        for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
+            group.is_shut = False
+        self._refused.clear()
         return Choice(
             starts,
             stops,
@@ -407,9 +412,11 @@ class Scheduler:
     ) -> Ask | None:
         """Who of this group starts now; its seats are taken, by preempting others if need be."""
         if reservation is not None and ask is not reservation.ask:
-            passing = self._passing(group, reservation, now_s) if self._fits(ask) else None
-            if passing is not None:
-                return passing
+            if self._fits(ask):
+                passing = self._passing(group, reservation, now_s)
+                if passing is not None:
+                    return passing
+                self._refused.append(group)
             seats = None
         else:
             seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
