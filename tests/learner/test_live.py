@@ -17,7 +17,7 @@ from tests.runtime.jobs import Job, make_job, until
 from tests.runtime.test_zygote import is_running, warm_up
 
 Build = Callable[..., Job]
-EPOCHS = 20
+EPOCHS = 60
 OPTIONS: dict[str, Any] = {
     "learners_min": 1,
     "learners_max": 4,
@@ -49,6 +49,7 @@ def live(job: Build, zygotes: Path) -> Job:
 def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one learner has trained, to which nothing happened."""
     one = make_job(tmp_path_factory.mktemp("alone") / "job", LIVE, **OPTIONS)
+    one.output("hurry").touch()
     one.run(1)
     assert one.closed() == "completed"
     found: dict[str, Any] = result(one, "weights")
@@ -71,6 +72,12 @@ def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> No
 
     before = count()
     until(lambda: count() >= before + steps, f"member {member} trains\n{job.report()}")
+
+
+def ended(job: Job) -> str:
+    """Let it come to its end."""
+    job.output("hurry").touch()
+    return job.closed()
 
 
 def assert_whole(job: Job, weights: dict[str, Any], epochs: int = EPOCHS) -> None:
@@ -97,7 +104,7 @@ def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, 
     one.resize(2)
     trains(one, 2, size=1)
 
-    assert one.closed() == "completed"
+    assert ended(one) == "completed"
     assert_whole(one, weights)
     facts = one.facts(FactKind.GENERATION)
     assert [fact.members for fact in facts[1:]] == [(0, 1), (0, 1, 2, 3), (0, 2), (2,)]
@@ -113,7 +120,7 @@ def test_a_killed_learner_costs_the_others_one_step(live: Job, weights: dict[str
     survivor = (victim + 1) % 3
     trains(one, survivor, size=2)
 
-    assert one.closed() == "completed"
+    assert ended(one) == "completed"
     assert_whole(one, weights)
     found = one.facts(FactKind.REGROUPED)
     assert [fact.members for fact in found] == [tuple(m for m in (0, 1, 2) if m != victim)]
@@ -127,7 +134,7 @@ def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, wei
     live.kill_learner(2)
     trains(live, 1, size=1)
 
-    assert live.closed() == "completed"
+    assert ended(live) == "completed"
     assert_whole(live, weights)
 
 
@@ -143,7 +150,7 @@ def test_a_learner_killed_in_a_change_costs_neither_the_job_nor_a_sample(
     live.kill_learner(victim)
     trains(live, 1, steps=5)
 
-    assert live.closed() == "completed"
+    assert ended(live) == "completed"
     assert_whole(live, weights)
     assert all(fact.member == victim for fact in live.facts(FactKind.LEARNER_DOWN) if fact.failure is not None)
 
@@ -165,7 +172,7 @@ def test_a_killed_guardian_is_replaced_and_the_gang_still_changes(
     live.resize(0)
     trains(live, 0, size=1)
 
-    assert live.closed() == "completed"
+    assert ended(live) == "completed"
     assert_whole(live, weights)
 
 
@@ -176,6 +183,7 @@ def test_a_gang_that_changed_halts_and_goes_on_from_its_checkpoint(live: Job, we
     trains(live, 2, size=3)
     live.halt()
     assert live.closed() == "halted"
+    live.output("hurry").touch()
     live.run(2)
 
     assert live.closed(2) == "completed"
@@ -185,11 +193,12 @@ def test_a_gang_that_changed_halts_and_goes_on_from_its_checkpoint(live: Job, we
 
 
 def test_a_change_that_comes_at_the_very_end_ends_with_the_job(live: Job, weights: dict[str, Any]) -> None:
+    live.output("hurry").touch()
     live.run(1)
     trains(live, 0, steps=9 * EPOCHS - 3)
     live.resize(0, fresh=1)
 
-    assert live.closed() == "completed"
+    assert ended(live) == "completed"
     assert_whole(live, weights)
 
 
