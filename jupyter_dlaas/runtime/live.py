@@ -99,21 +99,21 @@ class Live:
     def _turn(self, target: Sequence[int], now: int, then: int) -> int:
         """Take in what is known, tell the learners what follows. `then`: the generation that is made of `target`."""
         assert self._state is not None
-        before, peers = self._state, self._peers()
+        peers = self._peers()
         for _ in range(8):
-            after = regroup.advance(self._state, peers, target)
-            if after == self._state:
+            before, self._state = self._state, regroup.advance(self._state, peers, target)
+            if self._state == before:
                 break
-            self._state = after
+            if before.change is not None and self._state.change is None and self._state.members:
+                now = self._next
+                self._through(now)
         change = self._state.change
         if change is not None:
             self._next = then if set(change.members) == {m for m in target if peers[m].is_alive} else now
         for member in regroup.strays(self._state, peers, target):
-            self._end(self._learners[member])
+            if not self._learners[member].is_asked:  # else it is on its way out
+                self._end(self._learners[member])
         self._tell()
-        if self._state.change is None and self._state.members and (before.change is not None or before != self._state):
-            self._through(self._next)
-            return self._next
         return now
 
     def _through(self, generation: int) -> None:

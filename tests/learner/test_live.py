@@ -108,6 +108,7 @@ def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, 
     assert_whole(one, weights)
     facts = one.facts(FactKind.GENERATION)
     assert [fact.members for fact in facts[1:]] == [(0, 1), (0, 1, 2, 3), (0, 2), (2,)]
+    assert {fact.code for fact in one.facts(FactKind.LEARNER_DOWN)} == {0}, "who was no longer wanted left by itself"
     assert all(fact.idle_s is not None for fact in facts[1:])
 
 
