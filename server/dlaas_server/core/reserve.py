@@ -104,17 +104,24 @@ def reserve(ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s
         if fits >= ask.learners and end_s > at_s:
             break
         at_s = end_s
-        for seat in running.seats:
-            node = frees.named(seat.node)
-            if node is None:
-                continue
-            room = then.get(seat.node)
-            if room is None:
-                room = then[seat.node] = _room_of(node, shape)
-            before = _fits(room, shape)
-            _add(room, node, shape, seat, running.shape, 1)
-            fits += _fits(room, shape) - before
+        fits += _gained(then, frees, shape, running)
     return Reservation(ask, at_s, max(fits - ask.learners, 0), then)
+
+
+def _gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
+    """How many more learners of this shape fit when a running job's seats are free; `rooms` takes them in."""
+    gained = 0
+    for seat in leaving.seats:
+        node = frees.named(seat.node)
+        if node is None:
+            continue
+        room = rooms.get(seat.node)
+        if room is None:
+            room = rooms[seat.node] = _room_of(node, shape)
+        before = _fits(room, shape)
+        _add(room, node, shape, seat, leaving.shape, 1)
+        gained += _fits(room, shape) - before
+    return gained
 
 
 def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
@@ -128,16 +135,7 @@ def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
     tried: list[Ask] = []
     for victim in candidates:
         tried.append(victim)
-        for seat in victim.seats:
-            node = frees.named(seat.node)
-            if node is None:
-                continue
-            room = rooms.get(seat.node)
-            if room is None:
-                room = rooms[seat.node] = _room_of(node, shape)
-            before = _fits(room, shape)
-            _add(room, node, shape, seat, victim.shape, 1)
-            fits += _fits(room, shape) - before
+        fits += _gained(rooms, frees, shape, victim)
         if fits >= ask.learners:
             useful = {name for name, room in rooms.items() if _fits(room, shape)}
             return [one for one in tried if any(seat.node in useful for seat in one.seats)]
