@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from jupyter_dlaas.learner import autolog, notebookisms, prelude, seeds, watching
+from jupyter_dlaas.learner import autolog, memory, notebookisms, prelude, seeds, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -86,6 +86,7 @@ def _prepare(context: Context) -> None:
     """Make this process what a script of the user's would find."""
     job_dir, spec = context.job_dir, context.spec
     faulthandler.enable()
+    memory.keep_freed()
     seeds.seed_all(context.seed, later=True)
 
     def on_term(*_: object) -> None:

@@ -26,6 +26,7 @@ ROWS: Final[dict[str, str]] = {
     "many": "trivial jobs per second, accepts per second",
     "talking": "print() → WebSocket client; state change → WebSocket client",
     "overhead": "steps per second; beside the plain script and torchrun",
+    "curves": "curves without a changed line; beside the same job without them and python script.py",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
     "checking": "jupyter dlaas check: the median notebook, the largest",

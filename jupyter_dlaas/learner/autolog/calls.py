@@ -23,8 +23,10 @@ from jupyter_dlaas.learner.running import Run, run_of
 
 __all__ = ["Call", "KeptCall", "keeping", "tell", "watching"]
 
-WORTH_S: Final = 1.0
-"""Shorter calls are not stored when they end (that takes about 10 ms): a restart trains them again."""
+_WORTH: Final = 100
+"""A call's end is stored if the call took so many times longer than that; a restart trains shorter ones again."""
+_STORING_S: Final = 0.05
+"""What storing an end takes, as long as none was."""
 _POINT_S: Final = 0.05
 """Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
 _LOOPS: Final = (".epochs(", ".batches(")
@@ -146,8 +148,10 @@ class KeptCall(Call):
             run._epoch = after - 1
             run._meter.show(after, after, run._step, None, 1.0)
             position = Position(epoch=after, call=self.number + 1, step=run._step)
-            if time.monotonic() - self._began_s >= WORTH_S and self._store_end(end):
+            ended_s = time.monotonic()
+            if ended_s - self._began_s >= _WORTH * _Program.storing_s and self._store_end(end):
                 run._save(position, self._content)
+                _Program.storing_s = time.monotonic() - ended_s
             if run._boundaries.is_stopping:
                 run._boundary(position, self._content)
 
@@ -186,6 +190,7 @@ class _Program:
 
     calls = 0
     epochs = 0
+    storing_s = _STORING_S
     is_inside = False
 
 
