@@ -33,7 +33,7 @@ class Group:
             self.key, self.head = key, ask
         return waiting[0][2] is ask
 
-    def heads(self) -> list[tuple[Key, Ask]]:
+    def heads(self) -> list[Ask]:
         """The first of each line, first in order first."""
         found: list[tuple[Key, Ask]] = []
         for line in self.lines.values():
@@ -42,13 +42,14 @@ class Group:
             if line:
                 found.append((line[0][0], line[0][2]))
         found.sort()
-        return found
+        return [ask for _, ask in found]
 
     def refresh(self) -> None:
         """Find the head anew, after the old one went."""
-        self.key, self.head = None, None
+        best, head = None, None
         for line in self.lines.values():
             while line and line[0][1] != line[0][2].stamp:
                 heapq.heappop(line)
-            if line and (self.key is None or line[0][0] < self.key):
-                self.key, self.head = line[0][0], line[0][2]
+            if line and (best is None or line[0][0] < best):
+                best, _, head = line[0]
+        self.key, self.head = best, head

@@ -60,32 +60,47 @@ class Reservation:
     is_late: bool = False
     """The promise was broken already: only what takes nothing from it may pass."""
 
-    def admits(self, ask: Ask, seats: Sequence[Seat], frees: Frees, now_s: float) -> bool:
-        """Whether a job may start on these seats, which it has taken: it ends before, or leaves enough."""
+    def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
+        """The first of these, all of one shape, that may start on these seats: it ends before, or leaves enough.
+
+        The seats are taken already.
+        """
+        is_spared: bool | None = None
+        for ask in asks:
+            if self._ends_before(ask, now_s):
+                if is_spared is None:
+                    self._note_rooms(ask.shape, seats, frees)
+                return ask
+            if is_spared is None:
+                is_spared = self._spares(ask.shape, seats, frees)
+            if is_spared:
+                return ask
+        return None
+
+    def _ends_before(self, ask: Ask, now_s: float) -> bool:
         end_s = ask.end_s(now_s)
-        ends_before = end_s is not None and end_s <= self.at_s and not self.is_late
-        shape, loss = self.ask.shape, 0
-        touched: dict[str, Room] = {}
+        return end_s is not None and end_s <= self.at_s and not self.is_late
+
+    def _note_rooms(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> None:
+        """What will be free on these nodes: as before these seats were taken, where nothing else is known of them."""
         for seat in seats:
-            name = seat.node
-            node = frees.named(name)
+            if seat.node not in self.then:
+                node = frees.named(seat.node)
+                assert node is not None
+                room = self.then[seat.node] = _room_of(node, self.ask.shape)
+                for other in seats:
+                    if other.node == seat.node:
+                        _add(room, node, self.ask.shape, other, held, 1)
+
+    def _spares(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> bool:
+        """Whether the gang that waits still fits if these seats stay taken; if so, they are."""
+        self._note_rooms(held, seats, frees)
+        shape, touched = self.ask.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
+        loss = sum(_fits(room, shape) for room in touched.values())
+        for seat in seats:
+            node = frees.named(seat.node)
             assert node is not None
-            if name not in touched:
-                room = self.then.get(name)
-                if room is None:  # as it was before these seats were taken, and as it will be if the job ends before
-                    room = self.then[name] = _room_of(node, shape)
-                    for other in seats:
-                        if other.node == name:
-                            _add(room, node, shape, other, ask.shape, 1)
-                if ends_before:
-                    touched[name] = room
-                    continue
-                touched[name] = list(room)
-                loss += _fits(room, shape)
-            if not ends_before:
-                _add(touched[name], node, shape, seat, ask.shape, -1)
-        if ends_before:
-            return True
+            _add(touched[seat.node], node, shape, seat, held, -1)
         loss -= sum(_fits(room, shape) for room in touched.values())
         if loss > self.spare:
             return False

@@ -79,8 +79,8 @@ class Choice:
     reserved_s: float | None = None
 
 
-_Todo = tuple[float, tuple[float, Key], Key, Group]
-"""Priority, use of the queue's share, the head's key twice: first to sort by, then to see whether it changed."""
+_Todo = tuple[int, float, Key, Group]
+"""Priority (the highest first), use of the queue's share, the head's key: to sort by, and to see whether it changed."""
 IDLE: Final = Choice()
 NO_SHARE: Final = Share()
 MANY: Final = 64
@@ -338,7 +338,8 @@ class Scheduler:
 
     def decide(self, now_s: float) -> Choice:
         """Start what fits and what others must make room for, first in order first."""
-        self._tick(now_s)
+        if self._timers and self._timers[0][0] <= now_s:
+            self._tick(now_s)
         if not self.waiting:
             return IDLE
         starts: list[Ask] = []
@@ -352,8 +353,7 @@ class Scheduler:
                 continue
             if group.is_shut:
                 break  # only in strict order
-            if reservation is None and self._is_held(key) and self._fits(ask):
-                assert self._held is not None
+            if reservation is None and self._held is not None and self._is_held(key) and self._fits(ask):
                 reservation = self._reserve(self._held[1], now_s)
             stopped = len(stops)
             chosen = self._chosen(group, ask, reservation, now_s, stops)
@@ -362,7 +362,7 @@ class Scheduler:
                 if self._is_fair or len(stops) > stopped:
                     todo = self._open()
                 elif group.key is not None:
-                    heapq.heappush(todo, self._todo(group.key, group))
+                    heapq.heappush(todo, (group.key[0], 0.0, group.key, group))
                 continue
             group.is_shut = True
             if self.policy.is_strict:
@@ -389,20 +389,21 @@ class Scheduler:
 
     def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups."""
-        all_of_them = self.policy.is_strict
-        todo = [
-            self._todo(group.key, group)
-            for group in self._groups.values()
-            if group.key is not None and (all_of_them or not group.is_shut)
-        ]
-        heapq.heapify(todo)
+        all_of_them, is_fair = self.policy.is_strict, self._is_fair
+        todo: list[_Todo] = []
+        for group in self._groups.values():
+            key = group.key
+            if key is not None and (all_of_them or not group.is_shut):
+                todo.append((key[0], self._use(group) if is_fair else 0.0, key, group))
+        if len(todo) > 1:
+            heapq.heapify(todo)
         return todo
 
-    def _todo(self, key: Key, group: Group) -> _Todo:
-        if self._is_fair and group.head is not None:
-            queue = group.head.queue
-            return (float(key[0]), (self._used.get(queue, 0) / self._share(queue).size, key), key, group)
-        return (float(key[0]), (0.0, key), key, group)
+    def _use(self, group: Group) -> float:
+        """How much of its share the queue of this group uses."""
+        assert group.head is not None
+        queue = group.head.queue
+        return self._used.get(queue, 0) / self._share(queue).size
 
     def _share(self, queue: str) -> Share:
         return self.policy.shares.get(queue, NO_SHARE)
@@ -420,7 +421,7 @@ class Scheduler:
             seats = None
         else:
             seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
-        if seats is None:
+        if seats is None and self._may_preempt:
             seats = self._make_room(ask, now_s, stops)
         if seats is None:
             return None
@@ -487,16 +488,21 @@ class Scheduler:
                 yield float("inf"), ask
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
-        """The first of a group that fits now and does not delay the reservation; its seats are taken."""
-        for _, ask in group.heads():
-            seats = place(self.frees, ask.shape, ask.learners)
-            if seats is None:
-                return None
-            if reservation.admits(ask, seats, self.frees, now_s):
-                ask.seats = seats
-                return ask
-            self.frees.give(ask.shape, seats)
-        return None
+        """The first of a group that fits now and does not delay the reservation; its seats are taken.
+
+        All of a group get the same seats: who ends before the reservation may have them, or whoever is first if the
+        reservation can spare them.
+        """
+        assert group.head is not None
+        seats = place(self.frees, group.shape, group.learners)
+        if seats is None:
+            return None
+        found = reservation.first_admitted(group.heads(), seats, self.frees, now_s)
+        if found is None:
+            self.frees.give(group.shape, seats)
+            return None
+        found.seats = seats
+        return found
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
@@ -524,12 +530,12 @@ class Scheduler:
 
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
         """Seats that become free when others are preempted; only as many as needed are."""
-        named = self._candidates(ask, now_s) if self._may_preempt else []
+        named = self._candidates(ask, now_s)
         candidates: Iterator[Ask] = iter(())
         if named and sum(self._weights[one] for one in named) + self._room(ask) >= ask.weight:
             named.sort(key=lambda one: (one[0], -one[1]))
             candidates = (self.running[number] for one in named for _, number in reversed(self._victims[one]))
-        elif self._is_fair and self._may_preempt:
+        elif self._is_fair:
             candidates = self._borrowers(ask)
         victims = victims_for(ask, self.frees, islice(candidates, MOST_VICTIMS))
         held = [(victim, victim.seats) for victim in victims]
