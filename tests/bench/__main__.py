@@ -27,6 +27,7 @@ ROWS: Final[dict[str, str]] = {
     "talking": "print() → WebSocket client; state change → WebSocket client",
     "overhead": "steps per second; beside the plain script and torchrun",
     "curves": "curves without a changed line; beside the same job without them and python script.py",
+    "elasticity": "changes of size while a job trains, killed learners, halts; beside torchrun elastic and torchft",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
     "checking": "jupyter dlaas check: the median notebook, the largest",

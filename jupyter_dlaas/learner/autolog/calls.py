@@ -7,6 +7,7 @@ way goes on. Calls so short that storing them would cost more than they do are t
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -23,12 +24,17 @@ from jupyter_dlaas.learner.running import Run, run_of
 
 __all__ = ["Call", "KeptCall", "keeping", "tell", "watching"]
 
-_WORTH: Final = 100
-"""A call's end is stored if the call took so many times longer than that; a restart trains shorter ones again."""
+_WORTH: Final = 200
+"""A call's end is stored if the call took so many times longer than that, or as long as the job wants between two
+
+checkpoints; a restart trains shorter ones again.
+"""
 _STORING_S: Final = 0.05
 """What storing an end takes, as long as none was."""
 _POINT_S: Final = 0.05
 """Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+_SHARE: Final = 0.003
+"""… and so seldom that it takes this part of the time at most."""
 _LOOPS: Final = (".epochs(", ".batches(")
 
 
@@ -48,7 +54,8 @@ class Call:
     def __init__(self) -> None:
         self.epochs: int | None = None
         self.steps: int | None = None
-        self._point_s = 0.0
+        self._due_s = 0.0
+        self._asked_s: float | None = None
 
     def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
         """How many epochs this call trains, and of how many batches each, or in all."""
@@ -61,22 +68,26 @@ class Call:
     def log(self, values: Mapping[str, Any], *, epoch: int | None = None, step: int | None = None) -> None:
         """Points of curves. Without a step: where this call is."""
         record_metrics(values, epoch=epoch, step=step)
+        if self._asked_s is not None:
+            now = time.monotonic()
+            self._due_s = now + max(_POINT_S, (now - self._asked_s) / _SHARE)
+            self._asked_s = None
 
     def is_time_for_point(self) -> bool:
-        """True when a batch's numbers may be looked at again."""
+        """True when a batch's numbers may be looked at again; then `log` must follow."""
         now = time.monotonic()
-        if now - self._point_s < _POINT_S:
+        if now < self._due_s:
             return False
-        self._point_s = now
+        self._asked_s, self._due_s = now, now + _POINT_S
         return True
 
 
 class KeptCall(Call):
     """One call that halts at a batch, and goes on there after a restart."""
 
-    def __init__(self, run: Run, job_dir: Path, number: int, framework: str, epochs_before: int) -> None:
+    def __init__(self, run: Run, context: Context, number: int, framework: str, epochs_before: int) -> None:
         super().__init__()
-        self.job_dir = job_dir
+        self.job_dir = context.job_dir
         self.state: Any = None
         """Where to go on; None: at the beginning, or `end` is not None."""
         self.folder: Path | None = None
@@ -89,6 +100,7 @@ class KeptCall(Call):
         self._epochs_before = epochs_before
         self._began_s = time.monotonic()
         self._is_over = False
+        self._worth_s = min(_WORTH * _Program.storing_s, context.spec.checkpoint_every_s or math.inf)
         restored = run._restored if run._resume is not None else None
         found = restored["call"] if restored is not None else None
         self._is_target = found is not None and found["number"] == number
@@ -149,7 +161,7 @@ class KeptCall(Call):
             run._meter.show(after, after, run._step, None, 1.0)
             position = Position(epoch=after, call=self.number + 1, step=run._step)
             ended_s = time.monotonic()
-            if ended_s - self._began_s >= _WORTH * _Program.storing_s and self._store_end(end):
+            if ended_s - self._began_s >= self._worth_s and self._store_end(end):
                 run._save(position, self._content)
                 _Program.storing_s = time.monotonic() - ended_s
             if run._boundaries.is_stopping:
@@ -229,7 +241,7 @@ def keeping(framework: str) -> Iterator[Call | KeptCall | None]:
             run._reach()
         run._boundaries.is_between = False
         was_looping, run._is_looping = run._is_looping, True
-        call = KeptCall(run, context.job_dir, _Program.calls, framework, _Program.epochs)
+        call = KeptCall(run, context, _Program.calls, framework, _Program.epochs)
         _Program.calls += 1
         try:
             yield call

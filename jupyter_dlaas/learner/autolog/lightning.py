@@ -23,6 +23,8 @@ from jupyter_dlaas.learner.autolog.holding import held
 __all__ = ["hook"]
 
 _FILE: Final = "lightning.ckpt"
+_UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+"""Lightning calls whatever can be called here, in a context of its profiler each, at each step."""
 
 
 def hook(module: Any) -> None:
@@ -33,6 +35,8 @@ def hook(module: Any) -> None:
     signature = inspect.signature(original)
     _wrap_fetchers(sys.modules[f"{package}.loops.fetchers"])
     watch_class = made_of(_Watch, sys.modules[f"{package}.callbacks"].Callback)
+    for name in _UNUSED:
+        setattr(watch_class, name, None)
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -104,9 +104,12 @@ fit(1)
 timed(lambda: fit(20))
 """
 )
-KERAS = """import os
+KERAS = (
+    """import os
 os.environ["KERAS_BACKEND"] = "torch"
-""" + DATA + """
+"""
+    + DATA
+    + """
 import keras
 
 model = keras.Sequential([keras.layers.Input((784,)), keras.layers.Dense(512, "relu"), keras.layers.Dense(10)])
@@ -121,6 +124,7 @@ def fit(epochs):
 fit(1)
 timed(lambda: fit(12))
 """
+)
 PROGRAMS = {"plain loop, tqdm and print": PLAIN, "Lightning": LIGHTNING, "Keras on torch": KERAS}
 
 
