@@ -36,6 +36,8 @@ class Node:
     net_mbps: float = 0.0
     cordoned: str | None = None
     """Why no learner may be placed here, in words; those that run stay."""
+    drains: bool = False
+    """Those that run shall leave, too."""
 
 
 @dataclass(frozen=True, slots=True)

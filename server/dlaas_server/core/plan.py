@@ -18,7 +18,18 @@ from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused, State
 
-__all__ = ["DEFAULT", "Plan", "Preempt", "Resized", "Start", "Wait", "check_feasible", "plan", "scheduled"]
+__all__ = [
+    "DEFAULT",
+    "Plan",
+    "Preempt",
+    "Resized",
+    "Start",
+    "Wait",
+    "check_feasible",
+    "is_settled",
+    "plan",
+    "scheduled",
+]
 
 DEFAULT: Final = Policy()
 NOTHING_KNOWN: Final = Known()
@@ -134,7 +145,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         priority=job.priority,
         queue=job.spec.queue,
         restart_s=known.restart_s,
-        may_stop=policy.preempts and _is_settled(job) and job.checkpoint_step is not None,
+        may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )
     ask.executed_s = known.executed_s
@@ -153,7 +164,7 @@ def _more(frees: Frees, shape: Shape, wished: int) -> tuple[Seat, ...]:
     return (place(frees, shape, extra) or ()) if extra > 0 else ()
 
 
-def _is_settled(job: Job) -> bool:
+def is_settled(job: Job) -> bool:
     """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
     return (
         job.state is State.PROCESSING
@@ -171,7 +182,7 @@ def _resize(
     resizes: list[Resized] = []
     waits: list[Wait] = []
     for job in sorted(jobs.values(), key=lambda j: (-j.priority, j.submitted_s, j.number)):
-        if job.elastic is Elastic.OFF or job.id in leaving or not _is_settled(job):
+        if job.elastic is Elastic.OFF or job.id in leaving or not is_settled(job):
             continue
         held = tuple(m.seat for m in job.gang)
         if job.wish < len(held):
@@ -180,7 +191,7 @@ def _resize(
             is_early = job.not_before_s > now_s
             extra = () if is_crowded or is_early else _more(frees, shape_of(job), job.wish - len(held))
             if extra:
-                by = "pool" if job.resizes and job.resizes[-1].by == "lost" else "you"
+                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain") else "you"
                 resizes.append(Resized(job.id, held + extra, by))
             if len(held) + len(extra) < job.wish:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
