@@ -1,0 +1,312 @@
+"""What is free on the nodes of a pool, indexed by the number of free devices.
+
+So a gang looks at the nodes that could take it and not at all nodes. Scratch: mutable inside a plan, never outside.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import sqrt
+
+from dlaas_server.core.model import Job, Node, Seat
+
+__all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "shape_of"]
+
+
+class Layout(StrEnum):
+    """How learners are laid over nodes; the pool's own beside those that a job can ask for."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    TETRIS = "tetris"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one learner needs, and how a gang of them is laid out. Equal shapes fit or fail alike."""
+
+    gpus: int
+    cpus: float
+    memory_bytes: int
+    gpu_kind: str | None
+    placement: Layout
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Only the number of devices counts."""
+        return self.gpu_kind is None and not (self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps)
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of one learner of this job."""
+    spec = job.spec
+    return Shape(
+        spec.gpus_per_learner,
+        spec.cpus_per_learner,
+        spec.memory_bytes_per_learner,
+        spec.gpu_kind,
+        Layout(spec.placement.value),
+    )
+
+
+Key = tuple[float, int, int]
+
+
+@dataclass(slots=True)
+class Free:
+    """What is free on one node. Scratch: mutable inside a plan, never outside."""
+
+    name: str
+    devices: list[tuple[str, str]]  # (kind, id), in the node's order
+    cpus: float
+    memory_bytes: int
+    learners: int = 0
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
+    index: int = field(default=0, compare=False)
+    """Place of the node among all, by name."""
+    order: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False)
+    """Every device of the node -> its place there and its kind."""
+    whole: tuple[float, ...] = field(default=(0.0,) * 5, compare=False)
+    """What the empty node has: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
+
+    def copy(self) -> Free:
+        """An independent copy."""
+        return replace(self, devices=list(self.devices))
+
+    def fits(self, shape: Shape, most: int) -> int:
+        """How many learners of this shape fit here, up to `most`."""
+        count = most
+        if shape.gpus:
+            has = len(self.devices) if shape.gpu_kind is None else len(self._devices_for(shape))
+            count = min(count, has // shape.gpus)
+        if shape.cpus:
+            count = min(count, int((self.cpus + 1e-9) // shape.cpus))
+        if shape.memory_bytes:
+            count = min(count, self.memory_bytes // shape.memory_bytes)
+        if shape.disk_mbps:
+            count = min(count, int((self.disk_mbps + 1e-9) // shape.disk_mbps))
+        if shape.net_mbps:
+            count = min(count, int((self.net_mbps + 1e-9) // shape.net_mbps))
+        return count if count > 0 else 0
+
+    def _devices_for(self, shape: Shape) -> list[str]:
+        return [d for kind, d in self.devices if shape.gpu_kind is None or is_kind(kind, shape.gpu_kind)]
+
+    def _take(self, shape: Shape) -> Seat:
+        gpus = shape.gpus
+        if shape.gpu_kind is None:
+            ids = tuple([d for _, d in self.devices[:gpus]])
+            del self.devices[:gpus]
+        else:
+            ids = tuple(self._devices_for(shape)[:gpus])
+            self.devices = [d for d in self.devices if d[1] not in ids]
+        self._use(shape, 1)
+        return Seat(self.name, ids)
+
+    def _give(self, shape: Shape, seat: Seat) -> None:
+        order = self.order
+        if seat.devices:
+            self.devices += [(order[d][1], d) for d in seat.devices if d in order]
+            self.devices.sort(key=lambda device: order[device[1]][0])
+        self._use(shape, -1)
+
+    def _use(self, shape: Shape, learners: int) -> None:
+        """Take what so many learners need beside devices; give it back where there are less than none."""
+        self.learners += learners
+        if not shape.is_plain:
+            self.cpus -= shape.cpus * learners
+            self.memory_bytes -= shape.memory_bytes * learners
+            self.disk_mbps -= shape.disk_mbps * learners
+            self.net_mbps -= shape.net_mbps * learners
+
+    def alike(self, shape: Shape) -> float:
+        """How much what is free here looks like what is asked for: the cosine of the two, each as a share of the node.
+
+        Source: Grandl et al., "Multi-resource packing for cluster schedulers", SIGCOMM 2014.
+        """
+        asked = (shape.gpus, shape.cpus, shape.memory_bytes, shape.disk_mbps, shape.net_mbps)
+        free = (len(self.devices), self.cpus, self.memory_bytes, self.disk_mbps, self.net_mbps)
+        shares = [(a / w, f / w) for a, f, w in zip(asked, free, self.whole, strict=True) if w]
+        length = sqrt(sum(a * a for a, _ in shares)) * sqrt(sum(f * f for _, f in shares))
+        return sum(a * f for a, f in shares) / length if length else 0.0
+
+
+def is_kind(kind: str, asked: str) -> bool:
+    """Whether a device of this kind is what was asked for: "a100" takes "NVIDIA A100-SXM4-40GB"."""
+    return asked.casefold() in kind.casefold()
+
+
+class Frees(Sequence[Free]):
+    """What is free on all nodes, by name, with an index by the number of free devices."""
+
+    def __init__(self, frees: Iterable[Free]) -> None:
+        self._nodes = sorted(frees, key=lambda free: free.name)
+        self._by_name: dict[str, Free] = {}
+        widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
+        self._by_free: list[list[Key]] = [[] for _ in range(widest + 1)]
+        self.devices = 0
+        """How many devices are free in all."""
+        for index, free in enumerate(self._nodes):
+            free.index = index
+            self._by_name[free.name] = free
+            self._enter(free)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index: int) -> Free:  # type: ignore[override]  # slices are not needed
+        return self._nodes[index]
+
+    def __iter__(self) -> Iterator[Free]:
+        return iter(self._nodes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def named(self, name: str) -> Free | None:
+        """The node of this name, if it takes learners."""
+        return self._by_name.get(name)
+
+    def _enter(self, free: Free) -> None:
+        insort(self._by_free[len(free.devices)], (free.cpus, free.memory_bytes, free.index))
+        self.devices += len(free.devices)
+
+    def _leave(self, free: Free) -> None:
+        line = self._by_free[len(free.devices)]
+        del line[bisect_left(line, (free.cpus, free.memory_bytes, free.index))]
+        self.devices -= len(free.devices)
+
+    def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
+        """Take the seats of so many learners on this node; they must fit."""
+        self._leave(free)
+        seats = tuple([free._take(shape) for _ in range(learners)])
+        self._enter(free)
+        return seats
+
+    def claim(self, shape: Shape, seats: Sequence[Seat]) -> None:
+        """Take these very seats; they must be free."""
+        for seat in seats:
+            free = self._by_name.get(seat.node)
+            if free is not None:
+                self._leave(free)
+                free.devices = [d for d in free.devices if d[1] not in seat.devices]
+                free._use(shape, 1)
+                self._enter(free)
+
+    def has(self, shape: Shape, seats: Sequence[Seat]) -> bool:
+        """Whether all these seats are free, to be claimed together."""
+        wanted: dict[str, list[str]] = {}
+        for seat in seats:
+            wanted.setdefault(seat.node, []).extend(seat.devices)
+        for name, devices in wanted.items():
+            free, count = self._by_name.get(name), sum(seat.node == name for seat in seats)
+            if (
+                free is None
+                or free.fits(Shape(0, shape.cpus, shape.memory_bytes, None, shape.placement), count) < count
+            ):
+                return False
+            if not set(devices) <= {d for _, d in free.devices}:
+                return False
+        return True
+
+    def give(self, shape: Shape, seats: Sequence[Seat]) -> None:
+        """Give seats back."""
+        for seat in seats:
+            free = self._by_name.get(seat.node)
+            if free is not None:
+                self._leave(free)
+                free._give(shape, seat)
+                self._enter(free)
+
+    def at_least(self, gpus: int) -> Iterator[Free]:
+        """Nodes with at least so many free devices: those with the fewest first, then by CPUs, memory and name."""
+        for line in self._by_free[gpus:]:
+            for _, _, index in line:
+                yield self._nodes[index]
+
+    def tightest(self, shape: Shape, learners: int) -> Free | None:
+        """The node with the fewest free devices that takes all these learners."""
+        need = shape.gpus * learners
+        if shape.is_plain:
+            for line in self._by_free[need:]:
+                if line:
+                    return self._nodes[line[0][2]]
+            return None
+        for free in self.at_least(need):
+            if free.fits(shape, learners) == learners:
+                return free
+        return None
+
+    def roomiest(self, shape: Shape, most: int) -> tuple[Free | None, int]:
+        """The node that takes the most of these learners, the tightest of equals; and how many it takes."""
+        best, fits = None, 0
+        if shape.is_plain and shape.gpus:
+            for free_devices in range(len(self._by_free) - 1, shape.gpus - 1, -1):
+                line = self._by_free[free_devices]
+                if free_devices // shape.gpus < fits:
+                    break
+                if line:
+                    best, fits = self._nodes[line[0][2]], free_devices // shape.gpus
+            return best, min(fits, most)
+        for free in self.at_least(shape.gpus):
+            here = free.fits(shape, most)
+            if here > fits:
+                best, fits = free, here
+        return best, fits
+
+    def room(self, shape: Shape, most: int) -> int:
+        """How many learners of this shape fit now, up to `most`."""
+        if shape.gpus and self.devices < shape.gpus:
+            return 0
+        total = 0
+        if shape.is_plain and shape.gpus:
+            for devices in range(len(self._by_free) - 1, shape.gpus - 1, -1):
+                total += len(self._by_free[devices]) * (devices // shape.gpus)
+                if total >= most:
+                    return most
+            return total
+        for free in self.at_least(shape.gpus):
+            total += free.fits(shape, most - total)
+            if total >= most:
+                return most
+        return total
+
+
+def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
+    """What is free, by node name: everything in service, less the seats of all members of all jobs."""
+    frees: dict[str, Free] = {}
+    for node in nodes:
+        if node.cordoned:
+            continue
+        usable = [(d.kind, d.id) for d in node.devices if d.out_of_service is None]
+        order = {d: (place, kind) for place, (kind, d) in enumerate(usable)}
+        whole = (len(usable), node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps)
+        frees[node.name] = Free(node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole)
+    for job in jobs:
+        shape = shape_of(job)
+        for node_name, devices, learners in _occupied(job):
+            free = frees.get(node_name)
+            if free is None:
+                continue
+            free.devices = [d for d in free.devices if d[1] not in devices]
+            free._use(shape, learners)
+    return Frees(frees.values())
+
+
+def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
+    """Per node: devices held, and the larger count of learners of any one generation.
+
+    During a change of size two generations share seats, one after the other: they are not counted twice.
+    """
+    by_node: dict[str, tuple[set[str], dict[int, int]]] = {}
+    for member in job.members:
+        devices, counts = by_node.setdefault(member.seat.node, (set(), {}))
+        devices.update(member.seat.devices)
+        counts[member.generation] = counts.get(member.generation, 0) + 1
+    return [(name, devices, max(counts.values())) for name, (devices, counts) in sorted(by_node.items())]
