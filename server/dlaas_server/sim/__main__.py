@@ -17,14 +17,15 @@ from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.formats import read_nodes, read_trace
-from dlaas_server.sim.loop import Replay, Rule, replay
+from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
 from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, table, write_jobs
 from dlaas_server.sim.rules.names import RULES, pool_rule
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.sim.trace import NodeSpec, Trace
 from jupyter_dlaas.wire import DlaasError
 
+POLLUX = ("pollux:optimus", "pollux:tiresias")
 POOL = re.compile(
     r"(?P<nodes>[1-9]\d{0,5})x(?P<gpus>\d{1,4})(?P<rest>(,(cpus|mem_gb|disk_mbps|net_mbps)=\d+(\.\d+)?)*)"
 )
@@ -74,12 +75,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("trace", help=f"a CSV file, known by its header; or an experiment: {', '.join(EXPERIMENTS)}")
     pool = made.add_mutually_exclusive_group()
     pool.add_argument(
-        "--pool", type=pool_of, metavar="16x8[,cpus=32,mem_gb=128]", help="nodes x GPUs of each (default 16x8)"
+        "--pool",
+        type=pool_of,
+        metavar="16x8[,cpus=32,mem_gb=128]",
+        help="nodes x GPUs of each (default 16x8; for Pollux 16x4)",
     )
     pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
     who = made.add_mutually_exclusive_group()
     who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
-    who.add_argument("--rules", choices=sorted(RULES), help="the rules of another simulator")
+    who.add_argument("--rules", choices=sorted({*RULES, *POLLUX}), help="the rules of another simulator")
     made.add_argument(
         "--placement", choices=[layout.value for layout in Layout], default="pack", help="where gangs sit"
     )
@@ -108,6 +112,8 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> tuple[str, Replay]:
     """Replay what the command line asks for: the policy's name and what came of it."""
     trace = read_trace(Path(options.trace), options.workload)
+    if trace.format == "pollux" or options.rules in POLLUX:
+        return _pollux(trace, options)
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
     rule: Rule
     if options.rules:
@@ -124,6 +130,21 @@ def run(options: argparse.Namespace) -> tuple[str, Replay]:
             seed=options.seed,
         )
     return name, replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
+
+
+def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
+    """Workloads whose jobs run by measured profiles: rules of their own, or our core's sizes."""
+    try:
+        from dlaas_server.sim.pollux import RULES as OF_POLLUX
+        from dlaas_server.sim.pollux import play
+    except ImportError:
+        raise Unrunnable("Pollux' workloads need numpy and scipy: pip install scipy") from None
+    name = options.rules or "elastic"
+    if name not in OF_POLLUX or options.order:
+        raise Unrunnable(f"a Pollux workload takes no --order, and of --rules only {', '.join(POLLUX)}")
+    return name, play(
+        trace, read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x4"), name
+    ).result
 
 
 def main(argv: Sequence[str] | None = None) -> int:

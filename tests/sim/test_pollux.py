@@ -1,0 +1,43 @@
+"""Pollux' workloads: the job model against the authors' results, job by job."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.loop import Unrunnable
+from dlaas_server.sim.pollux import Played, play
+from dlaas_server.sim.trace import NodeSpec
+
+TRACES = Path(__file__).parent.parent / "traces"
+POOL = tuple(NodeSpec(name=f"n{i:02}", gpus=4) for i in range(16))
+
+
+@cache
+def published() -> dict[tuple[str, int], dict[str, float]]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    with (TRACES / "reference" / "pollux_published_per_job.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault((row["run"], int(row["workload"])), {})[row["job_id"]] = float(row["jct_s"])
+    return found
+
+
+def played(workload: int, rule: str) -> Played:
+    return play(read_trace(TRACES / "pollux_workloads_1.0.csv", workload), POOL, rule)
+
+
+@pytest.mark.parametrize("workload", range(1, 9))
+@pytest.mark.parametrize("rule", ["tiresias", "optimus"])
+def test_every_job_ends_when_it_did_in_the_authors_own_simulator(rule: str, workload: int) -> None:
+    found = {one.job.id: one.jct_s for one in played(workload, f"pollux:{rule}").result.done}
+
+    assert found == published()[f"{rule}-1.0", workload]
+
+
+def test_a_pool_that_the_profiles_do_not_hold_for_is_refused() -> None:
+    with pytest.raises(Unrunnable, match="1 to 4 GPUs"):
+        play(read_trace(TRACES / "pollux_workloads_1.0.csv", 1), [NodeSpec(name="n", gpus=8)], "pollux:tiresias")
