@@ -38,11 +38,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "dlaas"
 VERBS: Final = (
     *("jobs", "pool", "queue", "logs", "scale", "halt", "resume", "cancel", "retry", "attach", "why", "story"),
-    *("source", "report"),
+    *("source", "report", "cordon", "uncordon", "drain"),
 )
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print what the user's program is or said: shown as it stands."""
-_OF_JOB: Final = frozenset(VERBS) - {"jobs", "pool", "queue"}
+_OF_JOB: Final = frozenset(VERBS) - {"jobs", "pool", "queue", "cordon", "uncordon", "drain"}
 
 
 def _dlaas_words(function: F) -> F:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jupyter_dlaas.notebook.cells import Cleaned, parse
 from jupyter_dlaas.notebook.effects import SAVES, words
+from jupyter_dlaas.notebook.names import LEAVES, children
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.resolve import Solved
 from jupyter_dlaas.notebook.slicing import Given, Slice
@@ -62,9 +63,8 @@ def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
             place.line,
         )
         for place in _places(trace, goal)
-        if isinstance(place.node, ast.Call)
-        and isinstance(place.node.func, ast.Name)
-        and place.node.func.id == "input"
+        if isinstance(place.call.func, ast.Name)
+        and place.call.func.id == "input"
         and not any("input" in step.flow.binds for step in trace.steps)
     )
 
@@ -75,7 +75,7 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
         return ()
     found = []
     for place in _places(trace, goal):
-        if place.is_guarded or not isinstance(place.node, ast.Call) or not (what := _written(place.node)):
+        if place.is_guarded or not (what := _written(place.call)):
             continue
         text = (
             f"{place.label}, line {place.line}: each of up to {learners_max} learners runs {what}, so they write over "
@@ -282,14 +282,14 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    node: ast.AST
+    call: ast.Call
     label: str
     line: int
     is_guarded: bool
 
 
 def _places(trace: Trace, goal: int) -> Iterator[_Place]:
-    """All nodes that run in the job: the training cell, and bodies of own functions that it may call."""
+    """All calls that run in the job: in the training cell, and bodies of own functions that it may call."""
     used = {name for step in trace.steps[goal:] for name in step.flow.reads | step.reads_late}
     newest: dict[str, Step] = {}
     for step in trace.steps[:goal]:
@@ -297,16 +297,19 @@ def _places(trace: Trace, goal: int) -> Iterator[_Place]:
             newest[step.statement.node.name] = step
     for step in [newest[name] for name in sorted(used & newest.keys())] + list(trace.steps[goal:]):
         if step.statement.node is not None:
-            yield from _with_guards(step, step.statement.node, is_guarded=False)
+            yield from _with_guards(step, step.statement.node)
 
 
-def _with_guards(step: Step, node: ast.AST, *, is_guarded: bool) -> Iterator[_Place]:
-    yield _Place(node, step.statement.label, _page_line(step, node), is_guarded)
-    for child in ast.iter_child_nodes(node):
-        guarded = is_guarded
-        if isinstance(node, ast.If) and child is not node.test and _is_guard(node.test):
-            guarded = True
-        yield from _with_guards(step, child, is_guarded=guarded)
+def _with_guards(step: Step, top: ast.AST) -> Iterator[_Place]:
+    todo = [(top, False)]
+    while todo:
+        node, is_guarded = todo.pop()
+        if isinstance(node, ast.Call):
+            yield _Place(node, step.statement.label, _page_line(step, node), is_guarded)
+        if isinstance(node, ast.If) and _is_guard(node.test):
+            todo += [(part, is_guarded or part is not node.test) for part in children(node)]
+        elif type(node) not in LEAVES:
+            todo += [(part, is_guarded) for part in children(node)]
 
 
 def _page_line(step: Step, node: ast.AST) -> int:
