@@ -2,51 +2,126 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from math import inf
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.forecast import forecast, forward
+from dlaas_server.core.forecast import Arrival, Outlook, forecast, length_s, outlooks, starts_with, world_of
 from dlaas_server.core.model import Known, Pool
+from dlaas_server.core.place import Layout, Shape
 from dlaas_server.core.scheduler import Policy
 from tests.core.builders import job, node, pool, seats, training
 
 FIFO = Policy(order="fifo")
+LENGTHS = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=5)
 
 
-def waiting(*lengths: float | None, executed: float = 40.0) -> Pool:
+def waiting(*lengths: float | None, executed: float = 40.0, running: float = 100.0) -> Pool:
     """A job of 100 s that has run for `executed`; behind it jobs of these lengths. Each takes the whole pool."""
-    running = training(job(1, (2, 2)), *seats("n1", 2))
+    runs = training(job(1, (2, 2)), *seats("n1", 2))
     behind = [job(n, (2, 2)) for n in range(2, 2 + len(lengths))]
     known = {j.id: Known(length_s=length) for j, length in zip(behind, lengths, strict=True)}
-    known[running.id] = Known(length_s=100.0, executed_s=executed)
-    return replace(pool([node(devices=2)], running, *behind), known=known)
+    known[runs.id] = Known(length_s=running, executed_s=executed)
+    return replace(pool([node(devices=2)], runs, *behind), known=known)
+
+
+def seen(picture: Pool, spread: float = 0.0, policy: Policy = FIFO, recent: tuple[Arrival, ...] = ()) -> list[Outlook]:
+    """Outlooks by place in line."""
+    found = outlooks(world_of(picture, 1000.0, policy), 1000.0, spread=spread, draws=20, recent=recent)
+    return [found[number] for number in sorted(found)]
 
 
 def test_each_starts_when_those_before_it_have_ended() -> None:
-    assert forward(waiting(30.0, 50.0, 10.0), 1000.0, FIFO) == {"job-2": 1060.0, "job-3": 1090.0, "job-4": 1140.0}
+    assert [one.expected_s for one in seen(waiting(30.0, 50.0, 10.0))] == [1060.0, 1090.0, 1140.0]
 
 
 def test_nobody_can_say_when_who_waits_for_a_job_of_unknown_length_starts() -> None:
-    assert forward(waiting(None, 50.0), 1000.0, FIFO) == {"job-2": 1060.0}
+    assert forecast(waiting(None, 50.0), 1000.0, FIFO, 0.0) == {"job-2": (1060.0, 1060.0)}
 
 
 def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:
-    assert forward(waiting(30.0, executed=150.0), 1000.0, FIFO) == {"job-2": 1050.0}
+    assert [one.expected_s for one in seen(waiting(30.0, executed=150.0))] == [1050.0]
 
 
-@given(st.lists(st.floats(1.0, 1e5), max_size=5), st.floats(0.0, 2.0), st.floats(0.0, 1.0))
-def test_intervals_hold_the_expected_time_and_those_of_less_doubt(
-    lengths: list[float], doubt: float, less: float
+@pytest.mark.parametrize(("share", "length"), [(0.5, 3000.0), (0.75, 6000.0)])
+def test_of_those_that_overran_by_far_half_end_before_twice_the_time(share: float, length: float) -> None:
+    assert length_s(100.0, 1500.0, 0.25, share) == pytest.approx(length)
+
+
+@given(st.floats(1.0, 1e5), st.floats(0.0, 1e5), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_no_job_is_expected_to_have_ended_and_larger_shares_end_later(
+    guess: float, executed: float, spread: float, one: float, other: float
 ) -> None:
-    picture = waiting(*lengths)
-    wide, narrow = (forecast(picture, 1000.0, FIFO, one) for one in (doubt, doubt * less))
-    exact = forward(picture, 1000.0, FIFO)
+    early, late = (length_s(guess, executed, spread, share) for share in sorted((one, other)))
 
-    assert wide.keys() == narrow.keys() == exact.keys()
-    for name, at_s in exact.items():
-        assert wide[name][0] <= narrow[name][0] + 1e-6
-        assert narrow[name][0] <= at_s + 1e-6
-        assert at_s <= narrow[name][1] + 1e-6
-        assert narrow[name][1] <= wide[name][1] + 1e-6
+    assert executed < early <= late
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.floats(0.01, 1.0), st.floats(0.1, 5.0), st.floats(1.0, 3.0))
+def test_intervals_nest_and_hold_the_middle(lengths: list[float], spread: float, factor: float, more: float) -> None:
+    for one in seen(waiting(*lengths), spread):
+        half, most, wider = one.between(0.5, factor), one.between(0.8, factor), one.between(0.8, factor * more)
+
+        assert 1000.0 <= wider[0] <= most[0] + 1e-6
+        assert most[0] <= half[0] + 1e-6
+        assert half[0] <= one.at(0.5) + 1e-6
+        assert one.at(0.5) <= half[1] + 1e-6
+        assert half[1] <= most[1] + 1e-6
+        assert most[1] <= wider[1] + 1e-6
+        assert one.drawn_s[0] - 60.0 <= one.likely_s <= one.drawn_s[-1] * 1.4
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.floats(0.0, 1.0), st.floats(1.0, 10.0))
+def test_in_order_of_arrival_nobody_starts_before_who_came_earlier_nor_sooner_because_one_runs_longer(
+    lengths: list[float], spread: float, factor: float
+) -> None:
+    found = seen(waiting(*lengths), spread)
+    longer = seen(waiting(*lengths, running=100.0 * factor), spread)
+
+    for before, after in itertools.pairwise(found):
+        assert all(a <= b for a, b in zip(before.drawn_s, after.drawn_s, strict=True))
+    for one, other in zip(found, longer, strict=True):
+        assert one.expected_s <= other.expected_s + 1e-6
+        assert all(a <= b + 1e-6 for a, b in zip(one.drawn_s, other.drawn_s, strict=True))
+
+
+def test_the_same_pool_has_the_same_outlook_again() -> None:
+    assert seen(waiting(30.0, 50.0), 0.5) == seen(waiting(30.0, 50.0), 0.5)
+
+
+def arrival(length: float) -> Arrival:
+    shape = Shape(1, 0.0, 0, None, Layout.PACK)
+    return Arrival(gap_s=20.0, shape=shape, learners=2, length_s=length)
+
+
+def test_those_that_come_lately_may_pass_where_the_order_lets_them() -> None:
+    crowd = (arrival(5.0), arrival(5.0))
+
+    first_come, shortest = seen(waiting(5e4), recent=crowd), seen(waiting(5e4), recent=crowd, policy=Policy())
+    assert first_come[0].at(0.9) == 1060.0
+    assert shortest[0].at(0.9) > 1060.0
+
+
+def test_a_gang_is_told_with_how_many_learners_it_would_start_at_once() -> None:
+    runs, waits = training(job(1, (1, 1)), *seats("n1", 1)), job(2, (4, 4))
+    known = {runs.id: Known(length_s=100.0), waits.id: Known(length_s=50.0)}
+    world = world_of(replace(pool([node(devices=4)], runs, waits), known=known), 1000.0, FIFO)
+
+    assert starts_with(world, 1000.0, 2) == 3
+
+
+def test_nobody_is_offered_seats_that_belong_to_who_is_ahead() -> None:
+    runs, ahead, waits = training(job(1, (1, 1)), *seats("n1", 1)), job(2, (4, 4)), job(3, (4, 4))
+    world = world_of(pool([node(devices=4)], runs, ahead, waits), 1000.0, FIFO)
+
+    assert starts_with(world, 1000.0, 3) == 0
+
+
+def test_what_lies_beyond_the_horizon_has_no_interval() -> None:
+    assert Outlook(0.0, 10.0, (5.0, 10.0, inf, inf)).between(0.8)[1] == inf

@@ -1,70 +1,359 @@
-"""When jobs that wait will start: the scheduler itself, run forward in time."""
+"""When jobs that wait will start: the scheduler itself, run forward in time, once with expected lengths and often with
+lengths as they might turn out.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from math import exp
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, inf, log
+from statistics import NormalDist
 from typing import Final
 
+from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Pool
+from dlaas_server.core.orders import Order
+from dlaas_server.core.place import Free, Frees, Shape
 from dlaas_server.core.plan import scheduled
-from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.scheduler import Policy, Scheduler
 from jupyter_dlaas.facts import Goal
 
-__all__ = ["EVENTS_MOST", "forecast", "forward"]
+__all__ = [
+    "DRAWS",
+    "EVENTS_MOST",
+    "Arrival",
+    "Outlook",
+    "World",
+    "forecast",
+    "forward",
+    "length_s",
+    "outlooks",
+    "starts_with",
+    "world_of",
+]
 
 EVENTS_MOST: Final = 2000
 """Further ahead nobody can see, and it would cost too much."""
-Z: Final = 1.2816
-"""Between -Z and Z lie eight of ten values of a normal distribution."""
+DRAWS: Final = 60
+CLOSE: Final = 0.25
+"""A start within a quarter of the wait of what was said counts as right, or within"""
+CLOSE_S: Final = 60.0
+NORMAL: Final = NormalDist()
+OVERDUE: Final = 0.99
+"""Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
+NEWCOMER: Final = 1 << 40
+"""Numbers of jobs that are made up."""
 
 
-def forward(pool: Pool, now_s: float, policy: Policy, factor: float = 1.0) -> dict[str, float]:
-    """When each waiting job starts if every job runs `factor` times as long as expected.
+def _chance(seed: int) -> Iterator[float]:
+    """Numbers between 0 and 1, always the same for a seed. Source: Steele, Lea, Flood, "SplitMix", OOPSLA 2014."""
+    state, mask = seed & (2**64 - 1), 2**64 - 1
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        mixed = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & mask
+        yield (mixed ^ mixed >> 31) / 2**64
 
-    Jobs behind one of unknown length are left out: nobody can say.
+
+def length_s(guess_s: float, executed_s: float, spread: float, share: float) -> float:
+    """The length in all below which this share of the jobs end about which so was guessed and that ran so long.
+
+    Log-normal about the guess; of one that overran by far, half end before they ran twice as long (and so on).
     """
-    leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
-    scheduler, _ = scheduled(pool, now_s, policy, leaving)
-    starts: dict[str, float] = {}
-    ends: list[tuple[float, int, int]] = []
-    asks = {ask.number: ask for ask in [*scheduler.running.values(), *scheduler.line()]}
+    if executed_s > 1e-3:
+        if spread <= 0:
+            while guess_s <= executed_s:
+                guess_s *= 2
+            return guess_s
+        gone = NORMAL.cdf(log(executed_s / guess_s) / spread)
+        if gone > OVERDUE:
+            return max(executed_s / max(1 - share, 1e-3), executed_s + 1e-3)
+        share = gone + share * (1 - gone)
+    return max(guess_s * exp(spread * NORMAL.inv_cdf(min(max(share, 1e-9), 1 - 1e-9))), executed_s + 1e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job that came lately: such jobs may come again."""
+
+    gap_s: float
+    """How long after the one before it."""
+    shape: Shape
+    learners: int
+    length_s: float | None
+    priority: int = 0
+    queue: str = "default"
+    restart_s: float = 0.0
+
+    def ask(self, number: int, now_s: float) -> Ask:
+        """The same again."""
+        return Ask(
+            number,
+            self.shape,
+            self.learners,
+            now_s,
+            self.length_s,
+            usual_s=self.length_s,
+            priority=self.priority,
+            queue=self.queue,
+            restart_s=self.restart_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A pool at one moment, to be run forward as often as needed."""
+
+    frees: tuple[Free, ...]
+    running: tuple[Ask, ...]
+    waiting: tuple[Ask, ...]
+    policy: Policy
+    order: Order
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, now_s: float) -> World:
+        """The world of this scheduler; what happens to it afterwards does not matter."""
+        running = []
+        for ask in scheduler.running.values():
+            one = copy(ask)
+            one.executed_s = ask.executed(now_s)
+            running.append(one)
+        waiting = tuple(copy(ask) for ask in scheduler.line())
+        return cls(tuple(f.copy() for f in scheduler.frees), tuple(running), waiting, scheduler.policy, scheduler.order)
+
+    def scheduler(self, now_s: float, learners: Mapping[int, int] | None = None) -> Scheduler:
+        """A scheduler that finds the world like this. `learners`: waiting jobs that ask for another number of them."""
+        made = Scheduler(Frees(free.copy() for free in self.frees), self.policy, self.order)
+        for ask in self.running:
+            made.adopt(copy(ask), ask.seats, now_s)
+        for ask in self.waiting:
+            one = copy(ask)
+            one.patience_s = -1.0  # its timer is not among what was copied
+            if learners is not None and ask.number in learners:
+                one.learners = learners[ask.number]
+                one.weight = one.learners * (one.shape.gpus or 1)
+            made.enter(one, now_s, ask.queued_s)
+        return made
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run forward."""
+
+    scheduler: Scheduler
+    total_s: dict[int, float]
+    """How long each job runs in all; those that are missing never end."""
+    starts: dict[int, float] = field(default_factory=dict)
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
+    asks: dict[int, Ask] = field(default_factory=dict)
+
+    def note(self, ask: Ask, now_s: float) -> None:
+        """The job runs from now on."""
+        self.asks[ask.number] = ask
+        total_s = self.total_s.get(ask.number)
+        if total_s is not None and ask.since_s is not None:
+            end_s = max(ask.since_s, now_s) + max(total_s - ask.executed(now_s), 1e-3)
+            heapq.heappush(self.ends, (end_s, ask.number, ask.starts))
+
+    def next_s(self) -> float:
+        """When the next job ends."""
+        while self.ends and not self._holds(self.ends[0]):
+            heapq.heappop(self.ends)
+        return self.ends[0][0] if self.ends else inf
+
+    def _holds(self, entry: tuple[float, int, int]) -> bool:
+        ask = self.asks.get(entry[1])
+        return ask is not None and ask.starts == entry[2] and ask.since_s is not None
+
+    def end(self, now_s: float) -> None:
+        """Those that have ended by now leave."""
+        while self.next_s() <= now_s:
+            _, number, _ = heapq.heappop(self.ends)
+            self.scheduler.leave(self.asks.pop(number), now_s, has_ended=False)
+
+
+def forward(
+    world: World,
+    now_s: float,
+    total_s: Mapping[int, float],
+    newcomers: Iterable[tuple[float, Ask, float]] = (),
+    of: Iterable[int] | None = None,
+) -> dict[int, float]:
+    """When each waiting job (or those of these numbers) starts, if jobs run so long in all and these come meanwhile.
+
+    `newcomers`: when, who, how long; by time. Jobs behind one that is missing in `total_s` are left out, and those that
+    do not start within EVENTS_MOST events.
+    """
+    scheduler = world.scheduler(now_s)
+    run = _Run(scheduler, dict(total_s))
     for ask in scheduler.running.values():
-        _push(ends, asks[ask.number].end_s(now_s), now_s, factor, ask.number, ask.starts)
+        run.note(ask, now_s)
+    wanted = {ask.number for ask in world.waiting} if of is None else set(of)
+    coming = iter(newcomers)
+    newcomer = next(coming, None)
     at_s = now_s
     for _ in range(EVENTS_MOST):
         choice = scheduler.decide(at_s)
         for ask in choice.starts:
-            starts.setdefault(ask.id, at_s)
-            _push(ends, ask.end_s(at_s), at_s, factor, ask.number, ask.starts)
-        if not scheduler.waiting:
+            if ask.number not in run.starts:
+                run.starts[ask.number] = at_s
+                wanted.discard(ask.number)
+            run.note(ask, at_s)
+        if not wanted:
             break
-        while ends and (asks[ends[0][1]].starts != ends[0][2] or asks[ends[0][1]].since_s is None):
-            heapq.heappop(ends)
-        times = [*([ends[0][0]] if ends else []), *([choice.wake_s] if choice.wake_s is not None else [])]
-        if not ends:
+        end_s = run.next_s()
+        if end_s == inf and not (choice.wake_s is not None and choice.stops):
             break  # what runs has no known end, or nobody runs: waiting for time alone leads nowhere
-        at_s = max(min(times), at_s)
-        while ends and ends[0][0] <= at_s:
-            _, number, began = heapq.heappop(ends)
-            ask = asks[number]
-            if ask.starts == began and ask.since_s is not None:
-                scheduler.leave(ask, at_s, has_ended=False)
-    return starts
+        wake_s = inf if choice.wake_s is None else choice.wake_s
+        at_s = max(min(end_s, wake_s, inf if newcomer is None else newcomer[0]), at_s)
+        run.end(at_s)
+        while newcomer is not None and newcomer[0] <= at_s:
+            _, ask, its_s = newcomer
+            run.total_s[ask.number] = its_s
+            scheduler.enter(ask, at_s)
+            newcomer = next(coming, None)
+    return {number: start_s for number, start_s in run.starts.items() if number < NEWCOMER}
 
 
-def _push(
-    ends: list[tuple[float, int, int]], end_s: float | None, now_s: float, factor: float, number: int, starts: int
-) -> None:
-    if end_s is not None:
-        heapq.heappush(ends, (now_s + (end_s - now_s) * factor, number, starts))
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When a job starts: by expected lengths, and in each of the draws, sorted; inf: not within the horizon."""
+
+    now_s: float
+    expected_s: float
+    drawn_s: tuple[float, ...]
+
+    def at(self, share: float) -> float:
+        """The time before which it starts in this share of the draws, between draws in proportion."""
+        last = len(self.drawn_s) - 1
+        place_ = min(max(share * (last + 2) - 1, 0.0), float(last))
+        low = int(place_)
+        high = min(low + 1, last)
+        if self.drawn_s[low] == self.drawn_s[high]:
+            return self.drawn_s[low]
+        return self.drawn_s[low] + (place_ - low) * (self.drawn_s[high] - self.drawn_s[low])
+
+    @property
+    def likely_s(self) -> float:
+        """The time that most draws are close to: within a minute, or a quarter of their wait."""
+        waits = [at_s - self.now_s for at_s in self.drawn_s if at_s < inf]
+        if not waits:
+            return self.expected_s
+        reach = sorted((w - max(CLOSE_S, CLOSE * w), w + max(CLOSE_S, CLOSE * w)) for w in waits)
+        edges = sorted({edge for pair in reach for edge in pair} | set(waits))
+        middles = [max((a + b) / 2, 0.0) for a, b in pairwise(edges)] or [waits[0]]
+        median = waits[len(waits) // 2]
+        close = {at: sum(low <= at <= high for low, high in reach) for at in middles}
+        return self.now_s + min(middles, key=lambda at: (-close[at], abs(at - median)))
+
+    def between(self, share: float, factor: float = 1.0) -> tuple[float, float]:
+        """Earliest and latest, so that this share of the draws lies between: made wider (or narrower) by a factor.
+
+        Widened in the logarithm of the wait, to which a minute is added: waits are wrong by factors.
+        """
+        middle_s, low_s, high_s = (
+            self.at(part) - self.now_s + CLOSE_S for part in (0.5, 0.5 - share / 2, 0.5 + share / 2)
+        )
+        if factor != 1.0 and middle_s < inf:
+            low_s = middle_s * (low_s / middle_s) ** factor
+            high_s = inf if high_s == inf else middle_s * (high_s / middle_s) ** factor
+        return max(low_s - CLOSE_S, 0.0) + self.now_s, max(high_s - CLOSE_S, 0.0) + self.now_s
 
 
-def forecast(pool: Pool, now_s: float, policy: Policy, spread: float) -> Mapping[str, tuple[float, float]]:
-    """Between which times each waiting job is expected to start.
+def outlooks(
+    world: World,
+    now_s: float,
+    *,
+    spread: float,
+    spreads: Mapping[int, float] | None = None,
+    recent: Sequence[Arrival] = (),
+    draws: int = DRAWS,
+    seed: int = 0,
+    of: Iterable[int] | None = None,
+) -> dict[int, Outlook]:
+    """When waiting jobs (or those of these numbers) start.
 
-    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now.
+    `spread`: standard deviation of the logarithm of how wrong guesses are, for all that `spreads` does not name;
+    `recent`: who came lately, oldest first: each draw lets a stretch of them come again. Each job's lengths lie in as
+    many equally likely strata as there are draws (Latin hypercube), so that few draws tell much.
     """
-    early, late = (forward(pool, now_s, policy, exp(sign * Z * spread)) for sign in (-1, 1))
-    return {job: (min(early[job], late[job]), max(early[job], late[job])) for job in early if job in late}
+    chance = _chance(seed)
+    wanted = None if of is None else frozenset(of)
+    guessed: list[tuple[Ask, float, float, list[float]]] = []
+    for ask in (*world.running, *world.waiting):
+        guess_s = ask.usual_s or ask.estimate_s
+        if guess_s is not None:
+            doubt = spread if spreads is None else spreads.get(ask.number, spread)
+            guessed.append((ask, guess_s, doubt, _strata(draws, chance)))
+    medians = {ask.number: length_s(guess_s, ask.executed_s, doubt, 0.5) for ask, guess_s, doubt, _ in guessed}
+    expected = forward(world, now_s, medians, of=wanted)
+    found: dict[int, list[float]] = {number: [] for number in expected}
+    for draw in range(draws):
+        totals = {
+            ask.number: length_s(guess_s, ask.executed_s, doubt, shares[draw])
+            for ask, guess_s, doubt, shares in guessed
+        }
+        starts = forward(world, now_s, totals, _newcomers(recent, now_s, spread, chance), of=wanted)
+        for number, times in found.items():
+            times.append(starts.get(number, inf))
+    return {number: Outlook(now_s, expected[number], tuple(sorted(times))) for number, times in found.items()}
+
+
+def _strata(draws: int, chance: Iterator[float]) -> list[float]:
+    """One share out of each of so many equal parts of 0 to 1, in any order."""
+    order = sorted((next(chance), i) for i in range(draws))
+    return [(i + next(chance)) / draws for _, i in order]
+
+
+def _newcomers(
+    recent: Sequence[Arrival], now_s: float, spread: float, chance: Iterator[float]
+) -> Iterator[tuple[float, Ask, float]]:
+    """Those who came lately come again, from anywhere among them on, with lengths as they might turn out."""
+    if len(recent) < 2:
+        return
+    first, at_s = int(next(chance) * len(recent)), now_s
+    for n in range(EVENTS_MOST):
+        one = recent[(first + n) % len(recent)]
+        at_s += one.gap_s * (next(chance) if n == 0 else 1.0)
+        its_s = inf if one.length_s is None else length_s(one.length_s, 0.0, spread, next(chance))
+        yield at_s, one.ask(NEWCOMER + n, at_s), its_s
+
+
+def world_of(pool: Pool, now_s: float, policy: Policy) -> World:
+    """The pool as the scheduler sees it, those that leave gone already."""
+    leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
+    scheduler, _ = scheduled(pool, now_s, policy, leaving)
+    return World.of(scheduler, now_s)
+
+
+def forecast(
+    pool: Pool, now_s: float, policy: Policy, spread: float, factor: float = 1.0, draws: int = 20
+) -> Mapping[str, tuple[float, float]]:
+    """Between which times each waiting job is expected to start, in eight of ten cases.
+
+    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now; `factor`: how much wider
+    intervals have to be than what was drawn, by how many held until now (`scores.py`). Jobs behind one of unknown
+    length are left out: nobody can say.
+    """
+    world = world_of(pool, now_s, policy)
+    ids = {ask.number: ask.id for ask in world.waiting}
+    found = outlooks(world, now_s, spread=spread, draws=draws)
+    spans = {ids[number]: outlook.between(0.8, factor) for number, outlook in found.items()}
+    return {job: span for job, span in spans.items() if span[1] < inf}
+
+
+def starts_with(world: World, now_s: float, number: int) -> int:
+    """With how many learners, fewer than it asks for, this waiting job would start at once; 0: with none."""
+    asked = next((ask for ask in world.waiting if ask.number == number), None)
+    if asked is None or asked.learners < 2:
+        return 0
+    fits = Frees(free.copy() for free in world.frees).room(asked.shape, asked.learners - 1)
+    if not fits:
+        return 0
+    scheduler = world.scheduler(now_s, {number: fits})
+    choice = scheduler.decide(now_s)
+    is_alone = not choice.stops
+    return fits if is_alone and any(ask.number == number for ask in choice.starts) else 0
