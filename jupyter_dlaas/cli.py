@@ -1,7 +1,7 @@
 """`jupyter dlaas …`: the verbs of `%dlaas`, for a terminal. Each calls the public API and prints what it says.
 
 Exit codes: 0 done, 1 the job that was waited for did not complete, 2 wrong usage, 3 there is no such job, 4 the job
-cannot take that now (or never), 5 no engine can answer, 130 detached by an interrupt.
+cannot take that now (or never) or you may not, 5 no engine can answer, 130 detached by an interrupt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from typing import Any, Final
 
 from jupyter_dlaas import __version__, api, doors, engines, show
 from jupyter_dlaas.client import Client
-from jupyter_dlaas.protocol import Cursor, JobView, NotAllowed, NotFound, Refused, State, Unavailable
+from jupyter_dlaas.protocol import (
+    Cursor,
+    Forbidden,
+    JobView,
+    NotAllowed,
+    NotFound,
+    PoolOrder,
+    Refused,
+    State,
+    Unavailable,
+)
 from jupyter_dlaas.show import Ink
 from jupyter_dlaas.stream import Follower, LogLines
 from jupyter_dlaas.wire import DlaasError, Invalid, encode
@@ -30,6 +40,7 @@ _CODES: Final[tuple[tuple[type[DlaasError], int], ...]] = (
     (Invalid, 2),
     (NotFound, 3),
     (NotAllowed, 4),
+    (Forbidden, 4),
     (Refused, 4),
     (Unavailable, 5),
 )
@@ -95,8 +106,27 @@ def _parser() -> argparse.ArgumentParser:
     one = verb("jobs", _jobs, "All jobs, newest first")
     one.add_argument("--state", help="only these states, separated by commas")
     one.add_argument("--limit", type=int, default=30, help="at most so many (default: 30)")
-    verb("pool", _pool, "The pool: what there is, and who has it")
-    verb("queue", _queue, "Who waits, first in line first")
+    one = verb(
+        "pool", _pool, "The pool: what there is, and who has it; --order and --preemption change how it is shared"
+    )
+    one.add_argument("--order", choices=tuple(PoolOrder), help="who goes first among jobs of one priority, from now on")
+    one.add_argument("--preemption", choices=("on", "off"), help="off: nobody who runs makes room for others")
+    one = verb(
+        "queue", _queue, "Who waits, first in line first; `queue list` and `queue set NAME`: the queues, their shares"
+    )
+    one.add_argument("what", nargs="?", choices=("list", "set"), help="the queues with their shares, or set one's")
+    one.add_argument("name", nargs="?", metavar="NAME", help="of the queue to set; made where there is none")
+    one.add_argument("--weight", type=float, metavar="W", help="its part of what nobody is guaranteed (default: 1)")
+    one.add_argument("--guaranteed", type=int, metavar="N", help="devices it gets whenever it wants them (default: 0)")
+    for name, run, says in (
+        ("cordon", _cordon, "Place nothing new on a node; what runs there stays"),
+        ("uncordon", _cordon, "Let a node take jobs again; ends a drain"),
+        ("drain", _drain, "Empty a node: shrink elastic jobs, move the others, preempt (checkpoint, requeue) last"),
+    ):
+        one = verb(name, run, says)
+        one.add_argument("node", metavar="NODE", help="as `jupyter dlaas pool` lists it")
+        if name == "drain":
+            one.add_argument("--dry-run", action="store_true", help="only show what would become of the jobs there")
     one = verb("logs", _logs, "What the learners wrote", of_job=True)
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C detaches")
     one.add_argument("--member", type=int, help="only this learner")
@@ -225,16 +255,48 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _pool(options: argparse.Namespace) -> int:
-    pool = _client(options).pool()
+    client = _client(options)
+    if options.order is None and options.preemption is None:
+        pool = client.pool()
+    else:
+        preemption = None if options.preemption is None else options.preemption == "on"
+        pool = client.change_pool(order=options.order, preemption=preemption)
     return _out(options, pool, show.pool_text(pool, _ink()))
 
 
 def _queue(options: argparse.Namespace) -> int:
     client = _client(options)
+    if options.what is not None:
+        return _queues(options, client)
+    if options.weight is not None or options.guaranteed is not None:
+        raise Invalid("queue: --weight and --guaranteed go with `queue set NAME`")
     pool = client.pool()
     views = {view.id: view for view in client.jobs(state=State.QUEUED)}
     value = {"queue": [views.get(job, job) for job in pool.queue]}
     return _out(options, value, show.queue_table(pool, views, _ink()))
+
+
+def _queues(options: argparse.Namespace, client: Client) -> int:
+    if options.what == "list":
+        pool = client.pool()
+    elif options.name is None:
+        raise Invalid("queue set: name the queue, as in `queue set research --guaranteed 6`")
+    elif options.weight is None and options.guaranteed is None:
+        raise Invalid("queue set: say what to set, --weight or --guaranteed")
+    else:
+        pool = client.set_queue(options.name, weight=options.weight, guaranteed=options.guaranteed)
+    return _out(options, {"order": pool.order, "queues": pool.queues}, show.shares_table(pool, _ink()))
+
+
+def _cordon(options: argparse.Namespace) -> int:
+    client = _client(options)
+    pool = (client.cordon if options.verb == "cordon" else client.uncordon)(options.node)
+    return _out(options, pool, show.pool_text(pool, _ink()))
+
+
+def _drain(options: argparse.Namespace) -> int:
+    view = _client(options).drain(options.node, is_dry_run=options.dry_run)
+    return _out(options, view, show.drain_text(view, _ink()))
 
 
 def _logs(options: argparse.Namespace) -> int:

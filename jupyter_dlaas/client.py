@@ -25,6 +25,7 @@ from jupyter_dlaas.protocol import (
     ERRORS,
     PROTOCOL,
     Cursor,
+    DrainView,
     Elastic,
     JobView,
     NotAllowed,
@@ -195,6 +196,31 @@ class Client:
         """The pool: nodes, devices, queue."""
         return _read(PoolView, self.request("GET", "pool"))
 
+    def change_pool(self, *, order: str | None = None, preemption: bool | None = None) -> PoolView:
+        """Another order, or preemption on or off, from now on. Raises Forbidden, Invalid."""
+        asked = {"order": order, "preemption": preemption}
+        return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
+
+    def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:
+        """Make a queue, or give it another share; what is None stays. Raises Forbidden, Invalid, NotAllowed."""
+        asked = {"weight": weight, "guaranteed": guaranteed}
+        body = {k: v for k, v in asked.items() if v is not None}
+        return _read(PoolView, self.request("PUT", f"queues/{quote(name, safe='')}", body))
+
+    def cordon(self, node: str) -> PoolView:
+        """Place nothing new on the node; what runs there stays."""
+        return _read(PoolView, self.request("POST", f"{_node(node)}/cordon", {}))
+
+    def uncordon(self, node: str) -> PoolView:
+        """Let the node take learners again; ends a drain."""
+        return _read(PoolView, self.request("POST", f"{_node(node)}/uncordon", {}))
+
+    def drain(self, node: str, *, is_dry_run: bool = False, plan: str | None = None) -> DrainView:
+        """Empty the node; as a dry run: what that would do. With `plan` of a dry run: only if it still holds."""
+        if is_dry_run:
+            return _read(DrainView, self.request("GET", f"{_node(node)}/drain"))
+        return _read(DrainView, self.request("POST", f"{_node(node)}/drain", {} if plan is None else {"plan": plan}))
+
     def jobs(self, *, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[JobView]:
         """Jobs, newest first. `state`: states, separated by commas."""
         found = self.request("GET", "jobs", query={"state": state, "owner": owner, "limit": limit})
@@ -317,6 +343,10 @@ def _send(connection: _Connection, method: str, target: str, body: Any, headers:
 def _target(path: str, query: Mapping[str, object] | None) -> str:
     asked = {key: value for key, value in (query or {}).items() if value is not None and value != ""}
     return f"dlaas/{path}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+def _node(node: str) -> str:
+    return f"nodes/{quote(node, safe='')}"
 
 
 def _job(job: str) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "Cause",
     "Cursor",
     "DeviceView",
+    "DrainView",
     "Elastic",
     "Failure",
     "File",
@@ -28,14 +29,17 @@ __all__ = [
     "JobSpec",
     "JobView",
     "LearnerView",
+    "LeaveView",
     "NodeView",
     "NotAllowed",
     "NotFound",
     "Note",
     "Origin",
     "Placement",
+    "PoolOrder",
     "PoolView",
     "Progress",
+    "QueueView",
     "Refused",
     "Resize",
     "Size",
@@ -95,6 +99,19 @@ class Placement(StrEnum):
 
     PACK = "pack"
     SPREAD = "spread"
+
+
+class PoolOrder(StrEnum):
+    """By what a pool sorts the jobs that wait. Priority goes before all of them."""
+
+    FIFO = "fifo"
+    FIFO_SKIP = "fifo-skip"
+    SHORTEST = "shortest"
+    SRTF = "srtf"
+    LAS = "las"
+    GITTINS = "gittins"
+    TIME_SLICE = "time-slice"
+    FAIR = "fair"
 
 
 class Elastic(StrEnum):
@@ -354,6 +371,22 @@ class NodeView:
     devices: tuple[DeviceView, ...]
     cpus: float
     memory_bytes: int
+    cordoned: str | None = None
+    """Why it takes no new learners: "being drained by ana"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """One queue: its share of the pool, and what it has of it."""
+
+    name: str
+    weight: float
+    """How idle devices are divided among queues without a guarantee."""
+    guaranteed: int
+    """Devices; what is idle of them is lent, and taken back."""
+    held: int
+    waiting: int
+    """Jobs of it that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +404,39 @@ class PoolView:
     """Ids of waiting jobs, first in line first."""
     gist: str
     isolation: str
+    order: str = "shortest"
+    """By what waiting jobs are sorted; see `[pool] order`."""
+    preemption: bool = True
+    queues: tuple[QueueView, ...] = ()
+    track_record: str = ""
+    """How good start estimates were until now, in a sentence; empty where none was put to the test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveView:
+    """What a drain does, or would do, with one job."""
+
+    job: str
+    way: str
+    """shrink, move, preempt, or stay (until it has a checkpoint, or ends)."""
+    before: int
+    """Learners."""
+    after: int
+    """Learners that go on without a pause in the queue."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainView:
+    """A node that is (or would be) drained, and what becomes of the jobs there."""
+
+    node: str
+    is_asked: bool
+    """False: this is a preview."""
+    plan: str
+    """Names this very plan: a drain that is asked with another one's is refused."""
+    gist: str
+    jobs: tuple[LeaveView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas import figures
-from jupyter_dlaas.protocol import DeviceView, JobView, NodeView, PoolView, State
+from jupyter_dlaas.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State
 
-__all__ = ["Ink", "job_text", "jobs_table", "pool_text", "queue_table", "size_text", "why_text"]
+__all__ = [
+    "Ink",
+    "drain_text",
+    "job_text",
+    "jobs_table",
+    "pool_text",
+    "queue_table",
+    "shares_table",
+    "size_text",
+    "why_text",
+]
 
 _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
 _BAR: Final = 20
@@ -195,7 +205,7 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
     rows = [("NODE", *(f"{pool.unit} {n}" for n in range(shown)), "")]
     for node in pool.nodes:
         for start in range(0, max(1, len(node.devices)), max(1, shown)):
-            cells = [_device(device) for device in node.devices[start : start + shown]]
+            cells = [_device(device, node.cordoned) for device in node.devices[start : start + shown]]
             rows.append(
                 (node.name if start == 0 else "", *cells, *[""] * (shown - len(cells)), _node_note(node, start))
             )
@@ -203,13 +213,38 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
     lines += [ink.dim(table[0]), *table[1:]]
     said = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
     said += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
+    said += [f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption."]
+    said += [pool.track_record] if pool.track_record else []
     lines += ["", *said] if said else []
     return "\n".join(lines)
 
 
-def _device(device: DeviceView) -> str:
-    if device.out_of_service:
-        return f"out: {plain(device.out_of_service)}"
+def shares_table(pool: PoolView, ink: Ink) -> str:
+    """The queues: what each is guaranteed, what it has, who waits."""
+    rows = [("QUEUE", "GUARANTEED", "WEIGHT", "HOLDS", "WAITING")]
+    rows += [(one.name, str(one.guaranteed), f"{one.weight:g}", str(one.held), str(one.waiting)) for one in pool.queues]
+    head, *others = ["  ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
+    said = [] if pool.order == "fair" else [f"Shares count in order fair; this pool's is {pool.order}. To change it: "]
+    if said:
+        said = ["", said[0] + ink.bold("jupyter dlaas pool --order fair")]
+    return "\n".join([ink.dim(head), *others, *said])
+
+
+def drain_text(view: DrainView, ink: Ink) -> str:
+    """What becomes of each job of a node, and what to do next."""
+    lines = [plain(view.gist), *(f"  {plain(one.text)}" for one in view.jobs), ""]
+    if view.is_asked:
+        lines.append(
+            f"{view.node} is being drained. To use it again: {ink.bold(f'jupyter dlaas uncordon {view.node}')}"
+        )
+    else:
+        lines.append(f"Nothing was done. To do it: {ink.bold(f'jupyter dlaas drain {view.node}')}")
+    return "\n".join(lines)
+
+
+def _device(device: DeviceView, cordoned: str | None) -> str:
+    if device.job is None and device.out_of_service:
+        return "-" if device.out_of_service == cordoned else f"out: {plain(device.out_of_service)}"
     if device.job is None:
         return "free"
     if device.busy_fraction is None:
@@ -220,7 +255,8 @@ def _device(device: DeviceView) -> str:
 def _node_note(node: NodeView, start: int) -> str:
     if start:
         return ""
-    return f"{figures.number(node.cpus)} CPUs, {figures.bytes_text(node.memory_bytes, binary=True)}"
+    has = f"{figures.number(node.cpus)} CPUs, {figures.bytes_text(node.memory_bytes, binary=True)}"
+    return f"{has}; {node.cordoned}" if node.cordoned else has
 
 
 def job_text(view: JobView, ink: Ink) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 import jupyter_dlaas
 from jupyter_dlaas import protocol
-from jupyter_dlaas.protocol import Elastic, JobSpec, JobView, PoolView, Submit
+from jupyter_dlaas.protocol import DrainView, Elastic, JobSpec, JobView, PoolOrder, PoolView, Submit
 from jupyter_dlaas.wire import Json, rule, schema
 
 __all__ = [
@@ -23,9 +23,12 @@ __all__ = [
     "Cell",
     "Change",
     "Door",
+    "DrainAsked",
     "Keyed",
     "NotebookSubmit",
+    "PoolChange",
     "Query",
+    "QueueChange",
     "Route",
     "Warm",
     "describe",
@@ -56,6 +59,29 @@ class Keyed:
     """The body of an action. `key` makes it safe to repeat."""
 
     key: str | None = field(default=None, metadata=_KEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """The body of a drain. `plan`: of the preview that was looked at; another one is refused."""
+
+    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is no plan of a drain"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueChange:
+    """A queue's share. Absolute; a field that is None stays (a new queue: nothing guaranteed, weight 1)."""
+
+    weight: float | None = field(default=None, metadata=rule(least=0.001, most=10**6))
+    guaranteed: int | None = field(default=None, metadata=rule(least=0, most=10**6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChange:
+    """How the pool is shared. Absolute; a field that is None stays."""
+
+    order: PoolOrder | None = None
+    preemption: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +247,59 @@ ROUTES: Final[tuple[Route, ...]] = (
         operation="get_pool",
         says="The pool: nodes, devices, who has them, who waits.",
         response=PoolView,
+    ),
+    Route(
+        method="PATCH",
+        path="/dlaas/pool",
+        operation="change_pool",
+        says="Another order, or preemption on or off. For who runs the pool.",
+        request=PoolChange,
+        response=PoolView,
+        statuses=(200, 400, 413),
+    ),
+    Route(
+        method="PUT",
+        path="/dlaas/queues/{queue}",
+        operation="set_queue",
+        says="Make a queue, or give it another share. For who runs the pool.",
+        request=QueueChange,
+        response=PoolView,
+        statuses=(200, 400, 409, 413, 422),
+    ),
+    Route(
+        method="POST",
+        path="/dlaas/nodes/{node}/cordon",
+        operation="cordon_node",
+        says="Place nothing new on the node; what runs there stays. For who runs the pool.",
+        response=PoolView,
+        statuses=(200, 400, 404),
+    ),
+    Route(
+        method="POST",
+        path="/dlaas/nodes/{node}/uncordon",
+        operation="uncordon_node",
+        says="Let the node take learners again; ends a drain. For who runs the pool.",
+        response=PoolView,
+        statuses=(200, 400, 404, 409),
+    ),
+    Route(
+        method="GET",
+        path="/dlaas/nodes/{node}/drain",
+        operation="preview_drain",
+        says="Which jobs a drain of the node would shrink, move or preempt. Nothing changes.",
+        response=DrainView,
+        statuses=(200, 400, 404),
+    ),
+    Route(
+        method="POST",
+        path="/dlaas/nodes/{node}/drain",
+        operation="drain_node",
+        says="Empty the node: shrink elastic jobs, move the others, preempt last. With the plan of a preview: if it "
+        "still holds.",
+        request=DrainAsked,
+        request_required=False,
+        response=DrainView,
+        statuses=(200, 400, 404, 409, 413),
     ),
     Route(
         method="GET",

@@ -33,6 +33,8 @@ class Base(tornado.web.RequestHandler):
 
     def prepare(self) -> None:
         asked = {"method": self.request.method, "uri": self.request.uri, "headers": dict(self.request.headers)}
+        if self.request.headers.get("Content-Type") == "application/json":
+            asked["body"] = self.request.body.decode(errors="replace")
         with (self.fake / "asked.jsonl").open("a") as file:
             file.write(json.dumps(asked) + "\n")
 
@@ -54,7 +56,12 @@ class Anything(Base):
             os._exit(1)
         if path == "/dlaas/openapi.json":
             return await self.finish(describe())
-        if path == "/dlaas/pool":
+        if path.endswith("/drain"):
+            leaves = {"job": "fake-1", "way": "shrink", "before": 4, "after": 2, "text": "fake-1 shrinks from 4 to 2"}
+            gist = {"gist": "gpu-a: 1 job shrinks.", "plan": "0" * 16}
+            done = {"node": places[0], "is_asked": self.request.method == "POST", "jobs": [leaves], **gist}
+            return await self.finish(done)
+        if path == "/dlaas/pool" or path.startswith(("/dlaas/nodes/", "/dlaas/queues/")):
             return await self.finish((self.fake / "pool.json").read_bytes())
         if path == "/dlaas/jobs" and self.request.method == "GET":
             return await self.finish({"jobs": [self.view()]})

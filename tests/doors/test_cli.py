@@ -35,7 +35,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     [
         (["jobs"], "fake-1"),
         (["pool"], "pool lab"),
+        (["pool", "--order", "las", "--preemption", "off"], "Order: fair, with preemption."),
         (["queue"], "WAITING|Nobody waits"),
+        (["queue", "list"], r"QUEUE +GUARANTEED +WEIGHT +HOLDS +WAITING\n.*\nresearch +6 +2 +6 +1$"),
+        (["queue", "set", "research", "--weight", "2"], "research"),
+        (["cordon", "gpu-a"], "pool lab"),
+        (["uncordon", "gpu-a"], "pool lab"),
+        (["drain", "gpu-a", "--dry-run"], "gpu-a: 1 job shrinks.\n  fake-1 shrinks from 4 to 2\n\nNothing was done."),
+        (["drain", "gpu-a"], "gpu-a is being drained. To use it again: jupyter dlaas uncordon gpu-a"),
         (["scale", "fake", "3"], "fake-1  Processing"),
         (["halt", "fake-1"], "fake-1"),
         (["resume", "fake-1"], "fake-1"),
@@ -61,6 +68,47 @@ def test_each_verb_prints_text_and_json(
     assert (code, err) == (0, "")
     for line in out.splitlines():
         json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "request_line", "body"),
+    [
+        (["pool", "--order", "las"], "PATCH /dlaas/pool", {"order": "las"}),
+        (["pool", "--preemption", "off"], "PATCH /dlaas/pool", {"preemption": False}),
+        (
+            ["queue", "set", "research", "--guaranteed", "6"],
+            "PUT /dlaas/queues/research",
+            {"guaranteed": 6},
+        ),
+        (["cordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/cordon", {}),
+        (["uncordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/uncordon", {}),
+        (["drain", "gpu-a", "--dry-run"], "GET /dlaas/nodes/gpu-a/drain", None),
+        (["drain", "gpu-a"], "POST /dlaas/nodes/gpu-a/drain", {}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_set_of_the_pool_is_asked_for_as_it_was_said(
+    words: list[str], request_line: str, body: object, pool: FakePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, *words)[0] == 0
+
+    last = pool.asked()[-1]
+    assert f"{last['method']} {last['uri']}" == request_line
+    assert (json.loads(last["body"]) if "body" in last else None) == body
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["queue", "set"], "dlaas: queue set: name the queue, as in `queue set research --guaranteed 6`\n"),
+        (["queue", "set", "research"], "dlaas: queue set: say what to set, --weight or --guaranteed\n"),
+        (["queue", "--weight", "2"], "dlaas: queue: --weight and --guaranteed go with `queue set NAME`\n"),
+    ],
+)
+def test_half_a_wish_for_a_queue_is_refused_with_what_is_missing(
+    words: list[str], says: str, pool: FakePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, *words) == (2, "", says)
 
 
 def test_scale_sends_what_was_asked(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,7 +204,7 @@ def _text(value: object) -> str:
 def _path(draw: st.DrawFn, operation: Operation, known: Mapping[str, Sequence[str]], is_broken: bool) -> str:
     path = operation.path
     bad = ["..", ".", "%", "%00", "%ff", "%2e%2e", "a" * 5000, "no-such-7", "train-999999999999", "-", "%F0%9F%92%A9"]
-    for name in ("id", "name", "path", "sha256"):
+    for name in ("id", "name", "path", "sha256", "node", "queue"):
         if f"{{{name}}}" in path:
             good = known.get(name, ()) or ["x"]
             safe = "/" if name == "path" else ""  # only this one may hold slashes

@@ -38,6 +38,10 @@ ENDING = ("cancel_job", "delete_job")
 """Operations that take jobs of their own, so that the others have some left."""
 
 
+EMPTYING = ("cordon_node", "drain_node")
+"""Operations that would take the only node from the jobs of the others."""
+
+
 @dataclass
 class Pool:
     """A real engine with some jobs in it."""
@@ -50,6 +54,8 @@ class Pool:
 
     def known_to(self, operation: Operation) -> dict[str, list[str]]:
         """What there is to ask this operation for."""
+        if operation.id in EMPTYING:
+            return self.known | {"node": ["nowhere"]}
         return self.known | {"id": self.victims} if operation.id in ENDING else self.known
 
     def stream(self) -> websocket.WebSocket:
@@ -90,6 +96,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         "name": ["answer", "model"],
         "path": [one["path"] for one in first] + ["output/none.txt", "results/answer.bin"],
         "sha256": ["0" * 64],
+        "node": [client.pool().nodes[0].name, "nowhere"],
+        "queue": ["default", "research"],
     }
     victims = [submit(client, "victim", "pass\n", learners_max=n) for n in (1, 2)]
     made = Pool(folder, client, Line(folder), known, [*victims, "victim"])

@@ -9,13 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Seat
+from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat
+from dlaas_server.core.record import Forecast, outcome
 from dlaas_server.core.states import Event, can, step
-from dlaas_server.core.words import count, duration
+from dlaas_server.core.words import clause, count, duration
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.protocol import RETRIED, Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
-__all__ = ["Story", "ask", "fold", "guardian_gone", "preempted", "resized", "started", "wanted"]
+__all__ = [
+    "Story",
+    "ask",
+    "fold",
+    "guardian_gone",
+    "lost",
+    "preempted",
+    "resized",
+    "started",
+    "waits",
+    "wanted",
+]
 
 GUARDIANS_MOST: Final = 8
 """Guardians started for one wish before the job is given up."""
@@ -80,6 +92,7 @@ def _resume(job: Job, by: str, now_s: float) -> Told:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
+    job = replace(job, is_told=False, said=None)
     return _tell(job, "resume", f"{by} resumed it: back to the queue.")
 
 
@@ -106,8 +119,18 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     job = replace(
         job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
     )
-    job = replace(job, preempted=None)
-    return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.")
+    told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
+    job = replace(job, preempted=None, is_told=False, said=None)
+    return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")
+
+
+def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
+    """The job waits, for this reason, and is expected to start between these times: the first word on it is kept."""
+    if job.said is None and expected is not None:
+        job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
+    if job.is_told:
+        return job, ()
+    return _tell(replace(job, is_told=True), "waits", f"Waits: {clause(reason)}.")
 
 
 def preempted(job: Job, reason: str, now_s: float) -> Told:
@@ -117,11 +140,16 @@ def preempted(job: Job, reason: str, now_s: float) -> Told:
     return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint, then back to the queue with its place.")
 
 
-def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float) -> Told:
-    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains."""
+def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "") -> Told:
+    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains.
+
+    `why`: a sentence for the owner, where nobody asked the job for it.
+    """
     before = len(job.gang)
     job = replace(job, resize=PendingResize(before=before, after=len(seats), by=by, since_s=now_s), guardian_starts=0)
-    return _tell(_seat(job, seats), "scaling", f"Scaling {before} → {len(seats)}, by {by}.")
+    changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
+    text = f"{changes}, by {by}."
+    return _tell(_seat(job, seats), "scaling", f"{why} {text}" if why else text)
 
 
 def guardian_gone(job: Job, text: str, now_s: float) -> Told:
@@ -406,9 +434,19 @@ def _closed(job: Job, fact: Fact) -> Told:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
-    at = "" if job.preempted is None else f" It goes on from step {job.checkpoint_step or 0:,}."
+    at = "" if job.preempted is None else f" {lost(job)}"
     job = replace(job, queued_s=fact.at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
+
+
+def lost(job: Job) -> str:
+    """What a job that left its seats has lost, and where it goes on."""
+    at = job.checkpoint_step
+    if at is None:
+        return "It had no checkpoint: it starts afresh."
+    steps = job.step - at
+    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
+    return f"{said} lost: it goes on from step {at:,}."
 
 
 _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {

@@ -9,7 +9,7 @@ from enum import StrEnum
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
 
-__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Seat"]
+__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Said", "Seat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,15 @@ class PendingResize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The first estimate that the owner of a waiting job was shown: at `at_s` it was to start between the others."""
+
+    at_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job: what was asked, what should be, and what is known of it. Changed only by `fold`."""
 
@@ -147,6 +156,10 @@ class Job:
     """When it last came back to the queue."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
+    is_told: bool = False
+    """Why it waits was told in its story, since it last came to the queue."""
+    said: Said | None = None
+    """When it was first expected to start, since it last came to the queue."""
 
     @property
     def name(self) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dlaas_server.core.fold import lost
 from dlaas_server.core.model import Intent, Job, MemberState, Node
 from dlaas_server.core.plan import Wait
+from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.settings import queues_of
 from dlaas_server.core.states import Event, can
 from dlaas_server.core.words import count, duration, ordinal
 from jupyter_dlaas.facts import Goal
@@ -21,12 +24,14 @@ from jupyter_dlaas.protocol import (
     Note,
     PoolView,
     Progress,
+    QueueView,
     Size,
     State,
 )
 
 __all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
 
+NO_POLICY: Final = Policy()
 HOW_TO_LOG: Final = "how_to_log"
 """The code of the note that ends with the first metric."""
 
@@ -127,6 +132,8 @@ def _label(job: Job, transition: str | None) -> str:
     word = job.state.capitalize()
     if job.state is State.FAILED and job.failure is not None:
         return f"{word} · {job.failure.cause}"
+    if transition == "scaling" and job.resize is not None and job.resize.before == job.resize.after:
+        return f"{word} · moving"
     if transition == "scaling" and job.resize is not None:
         return f"{word} · scaling {job.resize.before} → {job.resize.after}"
     return f"{word} · {transition}" if transition else word
@@ -155,8 +162,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
 def _reason(job: Job, wait: Wait | None) -> str:
     if wait is not None:
         made_room = job.state is State.QUEUED and job.preempted is not None
-        at = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
-        return f"{wait.reason} It made room: {job.preempted}; it goes on {at}." if made_room else wait.reason
+        return f"{wait.reason} It made room: {job.preempted}. {lost(job)}" if made_room else wait.reason
     if job.state is State.DEPLOYING and job.failure is not None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
@@ -229,8 +235,10 @@ def pool_view(
     jobs: Mapping[str, Job],
     queue: Sequence[str],
     isolation: str,
+    policy: Policy = NO_POLICY,
+    track_record: str = "",
 ) -> PoolView:
-    """The pool: devices with who has them, and the queue in order."""
+    """The pool: devices with who has them, the queue in order, and how it is shared."""
     lent = {
         (member.seat.node, device): job.id
         for job in sorted(jobs.values(), key=lambda j: j.number)
@@ -253,6 +261,7 @@ def pool_view(
                 )
                 for d in node.devices
             ),
+            cordoned=node.cordoned,
         )
         for node in nodes
     )
@@ -274,4 +283,28 @@ def pool_view(
         queue=tuple(queue),
         gist=gist,
         isolation=isolation,
+        order=policy.order,
+        preemption=policy.preempts,
+        queues=_queues(policy, jobs),
+        track_record=track_record,
+    )
+
+
+def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
+    """Each queue with its share, what it holds, and how many of its jobs wait."""
+    held: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+    for job in jobs.values():
+        queue = job.spec.queue
+        held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
+        waiting[queue] = waiting.get(queue, 0) + (job.state is State.QUEUED and job.intent is Intent.RUN)
+    return tuple(
+        QueueView(
+            name=name,
+            weight=share.weight,
+            guaranteed=share.guaranteed,
+            held=held.get(name, 0),
+            waiting=waiting.get(name, 0),
+        )
+        for name, share in queues_of(policy).items()
     )

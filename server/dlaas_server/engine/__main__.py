@@ -79,7 +79,8 @@ async def serve(folder: Path, idle_s: float) -> None:
     pool = LocalPool(folder)
     retention = pool.config.retention
     lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name)
-    lifecycle.policy = pool.config.policy
+    lifecycle.configured = pool.config.policy
+    lifecycle.admins = frozenset(pool.config.pool.admins)
     lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)
     lifecycle.keep_s = None if retention.days is None else retention.days * 86400
     lifecycle.keep_jobs = retention.jobs

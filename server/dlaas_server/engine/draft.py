@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from dlaas_server.core.fold import Story
 from dlaas_server.core.model import Job
+from dlaas_server.core.settings import Settings
 from dlaas_server.store import Batch, Event, Inserted
 from jupyter_dlaas.protocol import NotFound
 from jupyter_dlaas.wire import Json
 
-__all__ = ["Draft"]
+__all__ = ["POOL", "Draft"]
+
+POOL: Final = ""
+"""Whose events are the pool's own."""
 
 
 @dataclass(slots=True)
@@ -27,6 +32,7 @@ class Draft:
     new_rows: dict[str, int] = field(default_factory=dict)
     new_keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     batch: Batch = field(default_factory=Batch)
+    settings: Settings = field(default_factory=Settings)
 
     def job(self, job_id: str) -> Job:
         """The job as of now in this turn. Raises NotFound."""
@@ -59,6 +65,13 @@ class Draft:
         self.changed.pop(job_id, None)
         self.batch.updated.pop(job_id, None)
         self.batch.deleted.append(job_id)
+
+    def set(self, settings: Settings, text: str) -> None:
+        """Take over what was set for the pool, and tell it in the pool's own story. The same again: nothing."""
+        if settings != self.settings:
+            self.settings = self.batch.settings = settings
+            self.last_row += 1
+            self.batch.events.append(Event(self.last_row, self.now_s, POOL, "pool", text))
 
     def _tell(self, job_id: str, stories: tuple[Story, ...]) -> int:
         for story in stories:

@@ -16,12 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
+from dlaas_server.core.drain import Way, drain, said_of_nodes
 from dlaas_server.core.forecast import forecast
-from dlaas_server.core.model import Job
+from dlaas_server.core.model import Job, Node
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.reconcile import Act, Known, reconcile
+from dlaas_server.core.record import Forecast, track_record
 from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
@@ -38,6 +41,7 @@ log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
+FORECASTS_MOST: Final = 1000
 FORECAST_MOST: Final = 100
 """With more jobs waiting, nobody is told when they start: it would cost too much at each turn."""
 
@@ -83,8 +87,14 @@ class Lifecycle:
         self.engine_id = f"{os.getpid()}-{clock():.6f}"
         """Changes when the engine is restarted."""
         self.blobs: Callable[[str], str] = _no_blobs
-        self.policy = Policy()
-        """How the pool is shared."""
+        self.configured = Policy()
+        """How the pool is shared, by its configuration."""
+        self.settings = Settings()
+        """What was set since, and goes before it."""
+        self.admins: frozenset[str] = frozenset()
+        """Who may set it, beside the pool's own user."""
+        self.forecasts: list[Forecast] = []
+        """Start estimates that were put to the test, the newest last."""
         self.lengths = Lengths()
         self.keep_s: float | None = None
         """How long ended jobs are kept; None: for ever."""
@@ -109,6 +119,7 @@ class Lifecycle:
         loaded = await self.store.load()
         self.jobs, self.rows, self.keys = dict(loaded.jobs), dict(loaded.rows), dict(loaded.keys)
         self.last_row = loaded.last_row
+        self.settings, self.forecasts = loaded.settings, list(loaded.forecasts)
         used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
         self.next_number = 1 + max(used, default=0)
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
@@ -164,6 +175,21 @@ class Lifecycle:
         while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
 
+    @property
+    def policy(self) -> Policy:
+        """How the pool is shared now."""
+        return policy_in_force(self.configured, self.settings)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, with what was cordoned."""
+        return nodes_in_force(self.pool.nodes(), self.settings)
+
+    def picture(self) -> Picture:
+        """What a plan would be made from now."""
+        jobs = self._active
+        known = self.lengths.known(jobs.values(), self.progress, self.clock())
+        return Picture(nodes=self.nodes(), jobs=jobs, known=known)
+
     def view(self, job: Job) -> JobView:
         """The job as people see it."""
         progress = self.progress.get(job.id)
@@ -184,10 +210,12 @@ class Lifecycle:
             name=self.pool.name,
             unit=self.pool.unit,
             user=self.user,
-            nodes=self.pool.nodes(),
+            nodes=self.nodes(),
             jobs=self._active,
             queue=[w.job for w in waiting],
             isolation=self.pool.isolation,
+            policy=self.policy,
+            track_record=track_record(self.forecasts),
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -205,7 +233,7 @@ class Lifecycle:
         """One turn: what came in, in one transaction; then the plan; then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
-        draft = Draft(self.jobs, self.rows, self.last_row, self.clock())
+        draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
         try:
             for item in items:
@@ -261,25 +289,54 @@ class Lifecycle:
                 limit = f"its time limit of {job.spec.max_time_s:.0f} s"
                 active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
-        picture = Picture(nodes=self.pool.nodes(), jobs=active, known=known)
-        decided = plan(picture, draft.now_s, self.policy)
+        nodes = nodes_in_force(self.pool.nodes(), draft.settings)
+        policy = policy_in_force(self.configured, draft.settings)
+        picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known))
+        decided = plan(picture, draft.now_s, policy)
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
         for start in decided.starts:
-            draft.put(folding.started(draft.job(start.job), start.seats, draft.now_s))
+            job = draft.job(start.job)
+            if job.said is not None:
+                draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
+            draft.put(folding.started(job, start.seats, draft.now_s))
         for resize in decided.resizes:
             draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
-        return _Planned(self._expected(picture, decided.waits, draft.now_s), min(wakes, default=None))
+        return _Planned(self._told(draft, picture, policy, decided.waits) | staying, min(wakes, default=None))
 
-    def _expected(self, picture: Picture, waits: Sequence[Wait], now_s: float) -> dict[str, Wait]:
-        """What those who wait are told, with when they are expected to start."""
+    def _emptied(self, draft: Draft, picture: Picture) -> tuple[Picture, dict[str, Wait]]:
+        """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
+        leaves = drain(picture)
+        jobs, staying = dict(picture.jobs), {}
+        why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}
+        for leave in leaves:
+            reason = ", ".join(why[name] for name in leave.nodes)
+            if leave.way is Way.STAY:
+                staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
+            elif leave.is_due and leave.seats:
+                job = draft.job(leave.job)
+                told = folding.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
+                jobs[leave.job] = draft.put(told)
+            elif leave.is_due:
+                jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
+        return (replace(picture, jobs=jobs) if leaves else picture), staying
+
+    def _told(self, draft: Draft, picture: Picture, policy: Policy, waits: Sequence[Wait]) -> dict[str, Wait]:
+        """What those who wait are told, with when they are expected to start; the first word goes into their story."""
         waiting = sum(1 for wait in waits if wait.place)
         expected: Mapping[str, tuple[float, float]] = {}
         if 0 < waiting <= FORECAST_MOST:
-            expected = forecast(picture, now_s, self.policy, self.lengths.spread)
-        return {wait.job: with_start(wait, expected.get(wait.job), now_s) for wait in waits}
+            expected = forecast(picture, draft.now_s, policy, self.lengths.spread)
+        out: dict[str, Wait] = {}
+        for wait in waits:
+            when, job = expected.get(wait.job), draft.job(wait.job)
+            blocked = replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
+            out[wait.job] = with_start(blocked, when, draft.now_s)
+            if wait.place:
+                draft.put(folding.waits(job, out[wait.job].reason, when, draft.now_s))
+        return out
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
         """What was committed becomes what is true; those who listen are told."""
@@ -290,6 +347,8 @@ class Lifecycle:
             self.lengths.learn(job)
         self.rows.update(draft.new_rows)
         self.keys.update(draft.new_keys)
+        is_set, self.settings = draft.settings != self.settings, draft.settings
+        self.forecasts = [*self.forecasts, *draft.batch.forecasts][-FORECASTS_MOST:]
         for job_id in draft.deleted:
             for table in (self.jobs, self.rows, self.progress, self._active, self._known):
                 table.pop(job_id, None)
@@ -307,7 +366,7 @@ class Lifecycle:
         for listener in self.listeners:
             for job_id in sorted(told):
                 listener.job_changed(job_id)
-            if told:
+            if told or is_set:
                 listener.pool_changed()
         if self._active:
             self.idle_since_s = None

@@ -17,6 +17,7 @@ from dlaas_server.core import fold as folding
 from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.settings import check_queue
 from dlaas_server.core.states import Event
 from dlaas_server.core.words import clause
 from dlaas_server.engine.draft import Draft
@@ -142,9 +143,7 @@ class Requests:
             raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
         if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
-        queues = ["default", *sorted(self.lifecycle.policy.shares.keys() - {"default"})]
-        if spec.queue not in queues:
-            raise Refused(f"spec.queue: there is no queue '{spec.queue}'; there is {', '.join(queues)}")
+        check_queue(spec.queue, self.lifecycle.policy)
         _check_apart([file.path for file in submit.files])
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
@@ -170,7 +169,7 @@ class Requests:
         active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
         jobs, now_s = {**active, job.id: job}, lifecycle.clock()
         known = lifecycle.lengths.known(jobs.values(), lifecycle.progress, now_s)
-        decided = plan(Picture(nodes=lifecycle.pool.nodes(), jobs=jobs, known=known), now_s, lifecycle.policy)
+        decided = plan(Picture(nodes=lifecycle.nodes(), jobs=jobs, known=known), now_s, lifecycle.policy)
         waits = {w.job: w for w in decided.waits}
         estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
         return {"problems": [], "estimate": estimate}

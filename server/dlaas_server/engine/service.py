@@ -20,8 +20,9 @@ import tornado.web
 from tornado.http1connection import HTTP1Connection
 
 from dlaas_server.core.states import Event
+from dlaas_server.engine.administration import Administration
 from dlaas_server.engine.requests import Requests
-from dlaas_server.openapi import ROUTES, Change, Keyed, Route, Warm, describe
+from dlaas_server.openapi import ROUTES, Change, DrainAsked, Keyed, PoolChange, QueueChange, Route, Warm, describe
 from jupyter_dlaas.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
 from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
 
@@ -123,6 +124,7 @@ class Handler(Base):
     def initialize(self, requests: Requests, operations: dict[str, Operation]) -> None:
         """Called by tornado for each request."""
         self.requests = requests
+        self.administration = Administration(requests.lifecycle)
         self.operations = operations
 
     async def _run(self, *places: str) -> None:
@@ -199,6 +201,30 @@ Operation = Callable[..., Awaitable[None]]
 
 async def _get_pool(h: Handler, user: str) -> None:
     h.answer(encode(h.requests.lifecycle.pool_view()))
+
+
+async def _change_pool(h: Handler, user: str) -> None:
+    h.answer(encode(await h.administration.change_pool(user, h.body(PoolChange))))
+
+
+async def _set_queue(h: Handler, user: str, queue: str) -> None:
+    h.answer(encode(await h.administration.set_queue(user, queue, h.body(QueueChange))))
+
+
+async def _cordon(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.cordon(user, node)))
+
+
+async def _uncordon(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.uncordon(user, node)))
+
+
+async def _preview_drain(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(h.administration.preview(user, node)))
+
+
+async def _drain(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.drain(user, node, h.body(DrainAsked, required=False))))
 
 
 async def _list_jobs(h: Handler, user: str) -> None:
@@ -302,6 +328,12 @@ async def _describe(h: Handler, user: str) -> None:
 
 _OPERATIONS: Final[dict[str, Operation]] = {
     "get_pool": _get_pool,
+    "change_pool": _change_pool,
+    "set_queue": _set_queue,
+    "cordon_node": _cordon,
+    "uncordon_node": _uncordon,
+    "preview_drain": _preview_drain,
+    "drain_node": _drain,
     "list_jobs": _list_jobs,
     "submit_job": _submit,
     "get_job": _get_job,

@@ -7,6 +7,7 @@ cpu_slots = 8                 # instead of one per core
 memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
 order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair
 preemption = true             # false: nobody who runs makes room for others
+admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
 
 [[queues]]                    # for order "fair"; beside `default`, which is always there
 name = "research"
@@ -68,6 +69,8 @@ class PoolSection:
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
     order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
     preemption: bool = True
+    admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
+    """Who may drain nodes and set shares, beside the pool's own user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,24 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         PRIMARY KEY (owner, key)
     ) STRICT;
     """,
+    """
+    CREATE TABLE settings (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE forecasts (
+        job TEXT PRIMARY KEY,
+        body TEXT NOT NULL
+    ) STRICT;
+    """,
 )
+FORECASTS_KEPT: Final = 1000
 
 INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_JOB: Final = "INSERT INTO jobs (id, number, owner, name, row, spec, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 INSERT_PAYLOAD: Final = "INSERT INTO payloads (job, body) VALUES (?, ?)"
+REPLACE_SETTINGS: Final = "INSERT OR REPLACE INTO settings (one, body) VALUES (1, ?)"
+REPLACE_FORECAST: Final = "INSERT OR REPLACE INTO forecasts (job, body) VALUES (?, ?)"
 INSERT_KEY: Final = "INSERT INTO keys (owner, key, job, digest) VALUES (?, ?, ?, ?)"
 UPDATE_JOB: Final = "UPDATE jobs SET row = ?, body = ? WHERE id = ?"
 DELETE_JOB: Final = (
@@ -48,6 +61,10 @@ DELETE_JOB: Final = (
     "DELETE FROM events WHERE job = ?",
 )
 SELECT_JOBS: Final = "SELECT row, spec, body FROM jobs ORDER BY number"
+SELECT_SETTINGS: Final = "SELECT body FROM settings"
+SELECT_FORECASTS: Final = (
+    f"SELECT body FROM (SELECT rowid, body FROM forecasts ORDER BY rowid DESC LIMIT {FORECASTS_KEPT}) ORDER BY rowid"  # noqa: S608  # a number
+)
 SELECT_KEYS: Final = "SELECT owner, key, job, digest FROM keys"
 SELECT_LAST_ROW: Final = (
     "SELECT max(coalesce((SELECT max(row) FROM events), 0), coalesce((SELECT max(row) FROM jobs), 0))"

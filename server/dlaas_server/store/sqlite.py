@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dlaas_server.core.model import Job
+from dlaas_server.core.record import Forecast
+from dlaas_server.core.settings import Settings
 from dlaas_server.store import schema
 from jupyter_dlaas.wire import DlaasError, Json, decode, encode
 
@@ -71,9 +73,15 @@ class Batch:
     inserted: list[Inserted] = field(default_factory=list)
     updated: dict[str, tuple[int, Job]] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
+    settings: Settings | None = None
+    """What was set at run time, as a whole; None: as before."""
+    forecasts: list[Forecast] = field(default_factory=list)
+    """Start estimates of jobs that have started."""
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.inserted or self.updated or self.deleted)
+        return bool(
+            self.events or self.inserted or self.updated or self.deleted or self.settings is not None or self.forecasts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,9 @@ class Loaded:
     keys: Mapping[tuple[str, str], tuple[str, str]]
     """(owner, key) -> (job, digest of the request)."""
     last_row: int
+    settings: Settings = field(default_factory=Settings)
+    forecasts: tuple[Forecast, ...] = ()
+    """The newest last."""
 
 
 class Store:
@@ -170,7 +181,10 @@ def _load(db: sqlite3.Connection) -> Loaded:
         job = decode(Job, {**json.loads(body), "spec": json.loads(spec)}, unknown="ignore")
         jobs[job.id], rows[job.id] = job, row
     keys = {(owner, key): (job, digest) for owner, key, job, digest in db.execute(schema.SELECT_KEYS)}
-    return Loaded(jobs, rows, keys, db.execute(schema.SELECT_LAST_ROW).fetchone()[0])
+    found = db.execute(schema.SELECT_SETTINGS).fetchone()
+    settings = Settings() if found is None else decode(Settings, json.loads(found[0]), unknown="ignore")
+    forecasts = tuple(decode(Forecast, json.loads(body)) for (body,) in db.execute(schema.SELECT_FORECASTS))
+    return Loaded(jobs, rows, keys, db.execute(schema.SELECT_LAST_ROW).fetchone()[0], settings, forecasts)
 
 
 def _write(db: sqlite3.Connection, batch: Batch) -> None:
@@ -184,6 +198,9 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
             db.execute(schema.INSERT_PAYLOAD, (job.id, json.dumps(new.payload, separators=(",", ":"))))
             db.execute(schema.INSERT_KEY, (job.owner, new.key, job.id, new.digest))
         db.executemany(schema.UPDATE_JOB, [(row, _body(job), job.id) for row, job in batch.updated.values()])
+        if batch.settings is not None:
+            db.execute(schema.REPLACE_SETTINGS, (json.dumps(encode(batch.settings), separators=(",", ":")),))
+        db.executemany(schema.REPLACE_FORECAST, [(f.job, json.dumps(encode(f))) for f in batch.forecasts])
         for deleted in batch.deleted:
             for statement in schema.DELETE_JOB:
                 db.execute(statement, (deleted,))

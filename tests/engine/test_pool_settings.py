@@ -1,0 +1,252 @@
+"""What is asked of the pool: nodes that are cordoned and drained, queues, the order. All of it outlives the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.engine.administration import Administration
+from dlaas_server.openapi import DrainAsked, PoolChange, QueueChange
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from jupyter_dlaas.protocol import Forbidden, JobView, NotAllowed, NotFound, Placement, PoolOrder, Refused, Submit
+from tests.engine.driving import Engine, engine_on, submit
+
+Play = Callable[[Engine, Administration], Awaitable[None]]
+LONG = Script(steps=2000)
+
+
+def two_nodes(slots: int = 2) -> list[Node]:
+    return [
+        Node(name=name, devices=tuple(Device(id=f"{name}/{i}", index=i, kind="GPU") for i in range(slots)))
+        for name in ("n1", "n2")
+    ]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Run a scene on two nodes of two, and check at its end that no device was ever held twice."""
+
+    def run(scene: Play, script: Script = LONG) -> None:
+        async def whole() -> None:
+            clock = VirtualClock(1000.0)
+            pool = SimulatedPool(two_nodes(), clock, script=script)
+            engine = await engine_on(tmp_path, pool, clock)
+            try:
+                await scene(engine, Administration(engine.lifecycle))
+                assert pool.conflicts == []
+            finally:
+                await engine.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def wide(learners: tuple[int, int], *, name: str = "wide", queue: str = "default") -> Submit:
+    """A job with a learner on each node, if there is room."""
+    request = submit(learners, name=name)
+    return replace(request, spec=replace(request.spec, placement=Placement.SPREAD, queue=queue))
+
+
+def nodes_of(engine: Engine, job: str) -> list[str]:
+    return sorted(m.seat.node for m in engine.lifecycle.jobs[job].members)
+
+
+def view(engine: Engine, job: str) -> JobView:
+    return engine.lifecycle.view(engine.lifecycle.jobs[job])
+
+
+async def texts(engine: Engine, job: str) -> list[str]:
+    return [str(event["text"]) for event in await engine.requests.story("ana", job)]
+
+
+def has_checkpoint(engine: Engine, *jobs: str) -> Callable[[], bool]:
+    return lambda: all(engine.lifecycle.jobs[job].checkpoint_step for job in jobs)
+
+
+def test_a_cordoned_node_takes_no_new_job_and_keeps_those_it_has(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        first = await engine.submit(learners=(2, 2))
+        await engine.until(lambda: engine.is_at(first, "PROCESSING"))
+        await engine.ask(administration.cordon("ana", "n1"))
+        second, third = await engine.submit(learners=(2, 2)), await engine.submit(learners=(2, 2))
+        await engine.settle()
+
+        assert (nodes_of(engine, first), nodes_of(engine, second)) == (["n1", "n1"], ["n2", "n2"])
+        assert view(engine, third).reason.endswith("n1 is cordoned by ana.")
+        await engine.ask(administration.uncordon("ana", "n1"))
+        await engine.until(engine.all_ended)
+        assert set(engine.states().values()) == {"COMPLETED"}
+
+    play(scene, Script())
+
+
+def test_a_drain_shrinks_who_is_elastic_moves_who_fits_and_preempts_last(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        elastic, fixed = (
+            await engine.submit(wide((1, 2), name="elastic")),
+            await engine.submit(wide((2, 2), name="fixed")),
+        )
+        await engine.until(has_checkpoint(engine, elastic, fixed))
+        assert nodes_of(engine, elastic) == nodes_of(engine, fixed) == ["n1", "n2"]
+
+        seen = administration.preview("ana", "n1")
+        assert [(one.job, one.way, one.before, one.after) for one in seen.jobs] == [
+            (elastic, "shrink", 2, 1),
+            (fixed, "preempt", 2, 0),
+        ]
+        assert seen.gist == "n1: 1 job shrinks, 1 job is preempted."
+        assert view(engine, elastic).size.held == 2, "a preview does nothing"
+
+        await engine.ask(administration.drain("ana", "n1", DrainAsked(plan=seen.plan)))
+        await engine.until(lambda: engine.is_at(fixed, "QUEUED") and view(engine, elastic).transition is None)
+        assert nodes_of(engine, elastic) == ["n2"]
+        assert (
+            "It made room: n1 is being drained by ana. Nothing was lost: it goes on from step"
+            in view(engine, fixed).reason
+        )
+        assert (
+            "n1 is being drained by ana: elastic-1 shrinks from 2 to 1 learner and goes on. Scaling 2 → 1, by drain."
+            in await texts(engine, elastic)
+        )
+
+        await engine.ask(administration.uncordon("ana", "n1"))
+        await engine.until(lambda: engine.is_at(fixed, "PROCESSING"))
+        assert nodes_of(engine, fixed) == ["n1", "n1"]
+        assert any(text.startswith("Got 2 learners on n1.") for text in await texts(engine, fixed))
+
+    play(scene)
+
+
+def test_who_has_room_elsewhere_moves_and_goes_on_from_its_checkpoint(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        job = await engine.submit(learners=(2, 2))
+        await engine.until(has_checkpoint(engine, job))
+        await engine.ask(administration.drain("ana", "n1", DrainAsked()))
+        assert view(engine, job).state_label == "Processing · moving"
+        await engine.until(lambda: view(engine, job).transition is None)
+
+        assert nodes_of(engine, job) == ["n2", "n2"]
+        assert engine.lifecycle.jobs[job].step > 0
+        assert [one.by for one in view(engine, job).resizes] == ["drain"]
+
+    play(scene)
+
+
+def test_a_job_without_a_checkpoint_stays_until_it_has_one(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        job = await engine.submit(learners=(2, 2))
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        await engine.ask(administration.drain("ana", "n1", DrainAsked()))
+
+        assert nodes_of(engine, job) == ["n1", "n1"]
+        assert view(engine, job).reason == (
+            "n1 is being drained by ana; job-1 has no checkpoint yet: it stays until it has a checkpoint, or ends."
+        )
+        await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
+
+    play(scene)
+
+
+def test_a_drain_that_was_planned_for_another_picture_is_refused(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        seen = administration.preview("ana", "n1")
+        assert seen.gist == "Nobody trains on n1; nothing new would start there."
+        await engine.submit(learners=(2, 2))
+        await engine.settle()
+
+        with pytest.raises(NotAllowed, match="n1 is not what it was when this drain was planned"):
+            await engine.ask(administration.drain("ana", "n1", DrainAsked(plan=seen.plan)))
+        assert engine.lifecycle.nodes()[0].cordoned is None
+
+    play(scene)
+
+
+def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
+    async def whole() -> None:
+        clock = VirtualClock(1000.0)
+        pool = SimulatedPool(two_nodes(), clock, script=LONG)
+        engine = await engine_on(tmp_path, pool, clock)
+        administration = Administration(engine.lifecycle)
+        await engine.ask(administration.drain("ana", "n1", DrainAsked()))
+        await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=1)))
+        await engine.ask(administration.change_pool("ana", PoolChange(order=PoolOrder.LAS, preemption=False)))
+        before = engine.lifecycle.pool_view()
+        await engine.close()
+
+        again = await engine_on(tmp_path, pool, clock)
+        assert again.lifecycle.pool_view() == before
+        assert (before.order, before.preemption) == ("las", False)
+        assert [(one.name, one.guaranteed) for one in before.queues] == [("default", 0), ("research", 1)]
+        assert [node.cordoned for node in before.nodes] == ["being drained by ana", None]
+        await again.close()
+
+    asyncio.run(whole())
+
+
+def test_only_who_runs_the_pool_sets_anything(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        asked = (
+            lambda user: administration.cordon(user, "n1"),
+            lambda user: administration.uncordon(user, "n1"),
+            lambda user: administration.drain(user, "n1", DrainAsked()),
+            lambda user: administration.set_queue(user, "research", QueueChange(weight=2.0)),
+            lambda user: administration.change_pool(user, PoolChange(order=PoolOrder.FIFO)),
+        )
+        for ask in asked:
+            with pytest.raises(Forbidden, match=r"ben may not .*: only ana may, who runs this pool"):
+                await engine.ask(ask("ben"))
+        with pytest.raises(Forbidden, match="ben may not drain nodes"):
+            administration.preview("ben", "n1")
+        assert engine.lifecycle.settings == type(engine.lifecycle.settings)()
+
+        engine.lifecycle.admins = frozenset({"ben"})
+        for ask in asked:
+            await engine.ask(ask("ben"))
+
+    play(scene)
+
+
+def test_nodes_and_queues_that_there_are_not_are_named(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        for ask in (administration.cordon, administration.uncordon):
+            with pytest.raises(NotFound, match="there is no node 'n9'; the pool has n1, n2"):
+                await engine.ask(ask("ana", "n9"))
+        with pytest.raises(Refused, match="there is no queue 'research'; there is default"):
+            await engine.submit(wide((1, 1), queue="research"))
+        with pytest.raises(NotAllowed, match="5 GPUs cannot be guaranteed; the pool has 4, of which 0"):
+            await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=5)))
+        await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=4)))
+        assert await engine.submit(wide((1, 1), queue="research")) == "wide-1"
+
+    play(scene)
+
+
+def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        for _ in range(2):
+            await engine.submit(learners=(4, 4))
+        await engine.until(engine.all_ended)
+        runs, waits = await engine.submit(learners=(4, 4)), await engine.submit(learners=(4, 4))
+        await engine.settle()
+        said = engine.lifecycle.jobs[waits].said
+        assert said is not None
+        assert "Expected to start in" in view(engine, waits).reason
+        await engine.until(engine.all_ended)
+
+        tested = {one.job: one for one in engine.lifecycle.forecasts}
+        assert tested[waits].said == said
+        assert runs not in tested, "it did not wait"
+        assert " start estimate" in engine.lifecycle.pool_view().track_record
+        told = await texts(engine, waits)
+        assert told[1].startswith("Waits: needs 4 GPUs at once; 0 are free now.")
+        assert "It was told " in told[2]
+        assert ", and waited " in told[2]
+
+    play(scene, Script())
