@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jupyter_dlaas.learner.place import Place, Spot
 from jupyter_dlaas.learner.wording import PHASES, may_matter, words_of
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.recognise import Found
 
 __all__ = ["Bar", "Bars"]
 
@@ -98,17 +103,29 @@ class Bars:
 
     def _is_main(self, bar: Bar) -> bool:
         """False for the shorter of the two bars that an epoch has: what it counts is validation."""
-        phases = [PHASES[word] for word in words_of(bar.label) if word in PHASES]
-        if phases:
-            return phases[0] == "train"
+        phase = _phase(bar.label)
+        if phase is not None:
+            return phase == "train"
         assert bar.total is not None
         mine = self.opened.get(bar.total, 1)
         return not any(times >= mine for total, times in self.opened.items() if total > bar.total)
 
     def _read_label(self, bar: Bar) -> None:
-        if may_matter(bar.label):
-            from jupyter_dlaas.learner.recognise import Recogniser  # its patterns take milliseconds to compile
+        found = _found_in(bar.label)
+        if found is not None and found.epoch is not None:
+            self.place.take(found)
 
-            found = Recogniser().read(bar.label)
-            if found is not None and found.epoch is not None:
-                self.place.take(found)
+
+@functools.lru_cache(100)
+def _found_in(label: str) -> Found | None:
+    """What a label says: read once, though a bar may be asked ten thousand times."""
+    if not may_matter(label):
+        return None
+    from jupyter_dlaas.learner.recognise import Recogniser  # its patterns take milliseconds to compile
+
+    return Recogniser().read(label)
+
+
+@functools.lru_cache(100)
+def _phase(label: str) -> str | None:
+    return next((PHASES[word] for word in words_of(label) if word in PHASES), None)

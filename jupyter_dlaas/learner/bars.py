@@ -103,16 +103,20 @@ class _Reader:
         """What `set_postfix` was given: every number in it was put there to be watched."""
         found = {}
         for name, value in values.items():
-            words = words_of(name)
-            if not words or words[-1] in EPOCHS | COUNTERS or NEVER.intersection(words):
-                continue
-            found[name] = _plain(value)
+            if _is_watched(name):
+                found[name] = _plain(value)
         if found:
             self._record(found)
 
     def _record(self, values: dict[str, Any]) -> None:
         self.tell(is_due=True)  # so that the point stands where the bar is now
         record_metrics(values, source=Source.BAR)
+
+
+@functools.lru_cache(100)
+def _is_watched(name: str) -> bool:
+    words = words_of(name)
+    return bool(words) and words[-1] not in EPOCHS | COUNTERS and not NEVER.intersection(words)
 
 
 def _plain(value: Any) -> Any:
