@@ -31,6 +31,7 @@ ROWS: Final[dict[str, str]] = {
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
     "checking": "jupyter dlaas check: the median notebook, the largest",
+    "autoscaling": "the autoscaler beside Or et al.'s rule, on curves that are known",
     "scheduling": "the scheduler in virtual time: policies beside their references, cost of a decision",
     "slurm": "Slurm on one node (with --slurm; Debian packages slurm-wlm slurmctld slurmd munge)",
 }

@@ -1,0 +1,107 @@
+"""How fast a job is at each size: points that were measured, and a curve fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import sqrt
+from typing import Final
+
+__all__ = ["Fit", "Point", "fit"]
+
+MODEL_ERROR: Final = 0.01
+"""No job is exactly like a formula: so far off counts as explained."""
+TERMS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What was measured at one size: samples per second, relative spread of the steps, how many steps it rests on."""
+
+    learners: int
+    rate: float
+    spread: float
+    steps: float
+    at_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the rate. (1.1: what a mean without outliers knows less than a plain one.)"""
+        return max(1.1 * max(self.spread, 0.01) / sqrt(max(self.steps, 1.0)), 0.002)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Seconds per sample at k learners: serial + parallel / k + talk k.
+
+    Amdahl's law is talk = 0, k / (1 + c k) is serial = c; `talk` is what an all-reduce costs more with each learner.
+    """
+
+    serial: float
+    parallel: float
+    talk: float
+    is_good: bool
+    """It explains what was measured, within its errors."""
+
+    def rate(self, learners: int) -> float:
+        """Samples per second with so many learners."""
+        return 1 / (self.serial + self.parallel / learners + self.talk * learners)
+
+
+def fit(points: Sequence[Point]) -> Fit | None:
+    """The simplest curve that explains the points; the closest, if none does. None without points.
+
+    Least squares of relative errors, each weighed by its own; no term is negative. A further term must lower the sum by
+    4 (two standard errors).
+    """
+    best: tuple[float, float, int, list[float]] | None = None
+    rows = [_row(p) for p in points]
+    weights = [weight for _, weight in rows]
+    for count in range(1, min(TERMS, len(points)) + 1):
+        for chosen in combinations((1, 0, 2), count):
+            solved = _solve([[row[i] for i in chosen] for row, _ in rows], weights)
+            if solved is None or any(value < 0 for value in solved):
+                continue
+            terms = [0.0, 0.0, 0.0]
+            for i, value in zip(chosen, solved, strict=True):
+                terms[i] = value
+            chi2 = sum((weight * (1 - _dot(terms, row))) ** 2 for row, weight in rows)
+            if best is None or chi2 + 4 * count < best[0]:
+                best = (chi2 + 4 * count, chi2, count, terms)
+    if best is None:
+        return None
+    _, chi2, count, terms = best
+    free = len(points) - count
+    return Fit(terms[0], terms[1], terms[2], is_good=chi2 <= free + 2.5 * sqrt(2 * free) + 1)
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def _row(point: Point) -> tuple[tuple[float, float, float], float]:
+    """(predicted / measured per unit of each term), weight."""
+    k, rate = point.learners, point.rate
+    return (rate, rate / k, rate * k), 1 / sqrt(point.error**2 + MODEL_ERROR**2)
+
+
+def _solve(rows: list[list[float]], weights: list[float]) -> list[float] | None:
+    """Weighted least squares of `rows` x = 1, by normal equations; None where they are singular."""
+    n = len(rows[0])
+    matrix = [[0.0] * (n + 1) for _ in range(n)]
+    for row, weight in zip(rows, weights, strict=True):
+        for i in range(n):
+            for j in range(n):
+                matrix[i][j] += weight * weight * row[i] * row[j]
+            matrix[i][n] += weight * weight * row[i]
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda r: abs(matrix[r][i]))
+        if abs(matrix[pivot][i]) <= 1e-12 * sum(abs(v) for v in matrix[pivot][:n]):
+            return None
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        for r in range(n):
+            if r != i:
+                factor = matrix[r][i] / matrix[i][i]
+                matrix[r] = [a - factor * b for a, b in zip(matrix[r], matrix[i], strict=True)]
+    return [matrix[i][n] / matrix[i][i] for i in range(n)]

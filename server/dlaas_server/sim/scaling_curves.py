@@ -1,0 +1,85 @@
+"""The curves that autoscalers are judged on: throughput over learners, known exactly."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.core.conditions import Condition, best_size
+
+__all__ = ["Curve", "formulas", "measured"]
+
+PROFILES: Final = Path(__file__).parent / "traces" / "pollux_profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Steps per second at each size from 1 on, the batch being the same."""
+
+    name: str
+    family: str
+    rates: tuple[float, ...]
+
+    @property
+    def high(self) -> int:
+        """The largest size."""
+        return len(self.rates)
+
+    def best(self, condition: Condition) -> int:
+        """The oracle: the size with the best true value of the same condition."""
+        return best_size(dict(enumerate(self.rates, start=1)), condition)
+
+    def faster(self, factor: float) -> Curve:
+        """The same shape, on another device."""
+        return replace(self, rates=tuple(rate * factor for rate in self.rates))
+
+
+def _amdahl(serial: float) -> Callable[[float], float]:
+    return lambda k: k / (1 + serial * (k - 1))
+
+
+def _hyperbola(c: float) -> Callable[[float], float]:
+    return lambda k: k / (1 + c * k)
+
+
+FORMULAS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
+    ("linear", "linear", lambda k: k),
+    *(("Amdahl 0.02–0.3", f"Amdahl {p}", _amdahl(p)) for p in (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)),
+    *(("k/(1 + ck)", f"k/(1 + {c}k)", _hyperbola(c)) for c in (0.02, 0.05, 0.1, 0.2, 0.3)),
+    ("saturating at 4", "saturating at 4", lambda k: min(k, 4.0)),
+    ("falling after 8", "falling after 8, steadily", lambda k: k if k <= 8 else max(16 - k, 0.5)),
+    ("falling after 8", "falling after 8, as 1/k", lambda k: k if k <= 8 else 64 / k),
+)
+
+
+def formulas(high: int) -> list[Curve]:
+    """Those that are formulas, up to this size."""
+    return [
+        Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
+        for family, name, rate in FORMULAS
+    ]
+
+
+def measured(folder: Path = PROFILES) -> list[Curve]:
+    """What Pollux' authors measured on nodes of 4 GPUs: a curve per application and batch per GPU, on the fewest nodes.
+
+    Samples per second relative to those of one GPU. Batches that were not measured at every size up to 12 are left out.
+    """
+    found: list[Curve] = []
+    for path in sorted(folder.glob("*/placements.csv")):
+        times: dict[int, dict[int, tuple[int, float]]] = {}
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                nodes, gpus = len(row["placement"]), sum(map(int, row["placement"]))
+                sizes = times.setdefault(int(row["local_bsz"]), {})
+                sizes[gpus] = min(sizes.get(gpus, (99, 0.0)), (nodes, float(row["step_time"])))
+        for batch, sizes in sorted(times.items()):
+            high = next(k - 1 for k in range(1, 18) if k not in sizes)
+            if high >= 12:
+                one_s = sizes[1][1]
+                rates = tuple(k * one_s / sizes[k][1] for k in range(1, high + 1))
+                found.append(Curve(f"{path.parent.name}, batch {batch}", f"Pollux: {path.parent.name}", rates))
+    return found

@@ -1,0 +1,193 @@
+"""A job finds out by itself how large it should be: conditions, the fitted curve, the search."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.autoscale import REFUSED, Search, Window, look
+from dlaas_server.core.conditions import Deadline, Efficiency, Goodput, Utility, Work, best_size
+from dlaas_server.core.speedup import Point, fit
+
+Speed = Callable[[int], float]
+CONDITION = Efficiency(0.1)
+
+
+def curve(speed: Speed, high: int = 32) -> dict[int, float]:
+    return {k: speed(k) for k in range(1, high + 1)}
+
+
+def amdahl(serial: float) -> Speed:
+    return lambda k: k / (1 + serial * (k - 1))
+
+
+def window(learners: int, rate: float, at_s: float, spread: float = 0.0) -> Window:
+    return Window(learners=learners, at_s=at_s, steps=20, rate=rate, spread=spread)
+
+
+def trained(
+    speed: Speed,
+    *,
+    high: int = 32,
+    low: int = 1,
+    start: int = 1,
+    windows: int = 40,
+    search: Search | None = None,
+    noise: float = 0.0,
+    begin_s: float = 0.0,
+    most: int | None = None,
+) -> tuple[Search, list[int]]:
+    """Windows of 10 s, one after the other; `most`: what the pool has. Returns the search and the size of each."""
+    chance, search, wish, sizes = random.Random(1), search or Search(), start, []
+    for n in range(windows):
+        held = min(wish, most or wish)
+        sizes.append(held)
+        seen = window(held, speed(held) * (1 + noise * chance.gauss(0, 0.22)), begin_s + 10.0 * n, noise)
+        search, wish, _ = look(search, seen, CONDITION, low=low, high=high, wish=wish)
+    return search, sizes
+
+
+def test_efficiency_is_the_rule_of_the_paper_at_each_single_step() -> None:
+    speeds: list[Speed] = [amdahl(0.2), amdahl(0.05), lambda k: k**0.3, lambda k: min(k, 4)]
+    for speed in speeds:
+        rates = curve(speed)
+        stops = next(k for k in range(1, 33) if k == 32 or (rates[k + 1] / rates[k] - 1) * k <= 0.1)
+
+        assert best_size(rates, CONDITION) == stops
+
+
+def test_efficiency_looks_past_a_dip() -> None:
+    rates = {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0, 5: 2.0, 6: 3.0, 7: 5.0, 8: 7.0}
+
+    assert best_size(rates, CONDITION) == 8
+
+
+def test_what_an_hour_is_worth_decides_how_many_devices_are_paid_for() -> None:
+    rates = curve(amdahl(0.1))
+
+    sizes = [best_size(rates, Utility(worth, 1.0)) for worth in (0.0, 10.0, 1000.0)]
+
+    assert sizes[0] == 1
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 32
+
+
+@pytest.mark.parametrize(("left_s", "size"), [(2000.0, 1), (300.0, 4), (10.0, 16)])
+def test_a_deadline_takes_the_fewest_learners_that_are_through_in_time(left_s: float, size: int) -> None:
+    work = Work(samples_left=1000.0, left_s=left_s)
+
+    assert best_size(curve(lambda k: k, 16), Deadline(), work) == size
+
+
+def test_goodput_stops_where_larger_batches_teach_less() -> None:
+    rates, work = curve(lambda k: k), Work(batch=100)
+
+    assert best_size(rates, Goodput(), work) == 32
+    assert best_size(rates, Goodput(noise=20.0), work) < best_size(rates, Goodput(noise=2000.0), work)
+
+
+@given(
+    st.floats(0, 0.3), st.floats(0, 0.004), st.sets(st.integers(1, 32), min_size=4, max_size=8), st.floats(0.01, 1e5)
+)
+def test_the_fit_finds_the_curve_that_the_points_lie_on(
+    serial: float, talk: float, sizes: set[int], scale: float
+) -> None:
+    points = [
+        Point(learners=k, rate=scale / (serial + (1 - serial) / k + talk * k), spread=0.1, steps=2000, at_s=0.0)
+        for k in sorted(sizes)
+    ]
+    found = fit(points)
+
+    assert found is not None
+    assert found.is_good
+    for point in points:
+        assert found.rate(point.learners) == pytest.approx(point.rate, rel=0.05)
+
+
+def test_a_kink_is_not_explained_by_a_smooth_curve() -> None:
+    points = [Point(learners=k, rate=min(k, 4.0), spread=0.1, steps=40, at_s=0.0) for k in (1, 2, 4, 8, 16)]
+    found = fit(points)
+
+    assert found is not None
+    assert not found.is_good
+
+
+@pytest.mark.parametrize(
+    ("speed", "best"),
+    [(lambda k: k, 32), (amdahl(0.3), 20), (lambda k: min(k, 4), 4), (lambda k: k if k <= 8 else 12 - k / 2, 8)],
+)
+def test_the_search_comes_to_the_best_size_and_stays(speed: Speed, best: int) -> None:
+    search, sizes = trained(speed, windows=25)
+
+    assert search.is_settled
+    assert abs(sizes[-1] - best) <= 1
+    assert len(set(sizes[-8:])) == 1
+
+
+@given(st.integers(1, 6), st.integers(0, 20), st.integers(0, 26), st.sampled_from([0.0, 0.1]), st.integers(1, 40))
+def test_no_size_outside_the_bounds_is_ever_asked_for(low: int, more: int, at: int, noise: float, kink: int) -> None:
+    high = low + more
+    start = min(low + at, high)
+    _, sizes = trained(lambda k: min(k, kink), low=low, high=high, start=start, noise=noise)
+
+    assert all(low <= size <= high for size in sizes)
+
+
+def test_a_job_that_slows_down_is_looked_at_anew() -> None:
+    search, sizes = trained(lambda k: k, high=16, windows=12)
+    assert sizes[-1] == 16
+
+    _, sizes = trained(lambda k: min(k, 4) * 0.8, high=16, start=16, search=search, begin_s=120.0)
+
+    assert abs(sizes[-1] - 4) <= 1
+
+
+def test_one_slow_window_changes_nothing() -> None:
+    search, sizes = trained(lambda k: min(k, 6), high=16, windows=20)
+    slow = window(sizes[-1], 1.0, 210.0)
+
+    after, size, _ = look(search, slow, CONDITION, low=1, high=16, wish=sizes[-1])
+
+    assert size == sizes[-1]
+    assert after.is_settled
+
+
+def test_a_result_is_tried_anew_ever_more_rarely() -> None:
+    search, first = trained(lambda k: min(k, 4), high=8, windows=200)
+
+    assert search.patience_s > 1000.0
+    assert sum(1 for size in first if size == 4) > 150
+
+
+def test_what_the_pool_does_not_give_is_not_waited_for() -> None:
+    search, sizes = trained(lambda k: k, high=16, most=3, windows=3 + 2 * REFUSED)
+
+    assert sizes[-1] == 3
+    assert search.cap == 3
+
+
+def test_a_job_that_is_almost_through_is_left_alone() -> None:
+    search, size, _ = look(Search(idle_s=2.0), window(1, 1.0, 0.0), CONDITION, low=1, high=8, wish=1, left_s=30.0)
+
+    assert size == 1
+    assert search.points
+
+
+def test_a_gain_that_does_not_pay_for_the_change_is_left() -> None:
+    search, sizes = trained(amdahl(0.3), windows=15)
+    here = sizes[-1]
+    assert search.is_settled
+    points = tuple(replace(p, rate=p.rate * (0.9 if p.learners == here else 1.0)) for p in search.points)
+
+    def size(idle_s: float) -> int:
+        known = replace(search, points=points, idle_s=idle_s)
+        slower = window(here, amdahl(0.3)(here) * 0.9, 160.0)
+        return look(known, slower, CONDITION, low=1, high=32, wish=here)[1]
+
+    assert size(0.1) != here
+    assert size(10_000.0) == here

@@ -1,0 +1,55 @@
+"""The autoscaler beside the paper's rule, on curves that are known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dlaas_server.sim.autoscaling import CONDITION, Outcome, Paper, Rule, Searching, judged, main, play, share
+from dlaas_server.sim.scaling_curves import Curve, formulas, measured
+
+
+def curve(name: str, high: int) -> Curve:
+    return next(c for c in formulas(high) if c.name.startswith(name)).faster(10)
+
+
+def quiet(one: Curve, rule: Rule) -> Outcome:
+    return play([one], rule, CONDITION, random.Random(1), part_s=60.0, noise=0.0)
+
+
+def test_the_papers_rule_grows_one_by_one_and_goes_back_to_the_last_that_passed() -> None:
+    outcome = quiet(curve("saturating", 16), Paper(16))
+
+    assert (outcome.final, outcome.best, outcome.changes) == (4, 4, 5)
+
+
+def test_the_search_needs_fewer_changes_than_the_rule_where_many_learners_are_best() -> None:
+    linear = curve("linear", 32)
+    ours, paper = quiet(linear, Searching(CONDITION, 32)), quiet(linear, Paper(32))
+
+    assert (ours.final, paper.final) == (32, 32)
+    assert ours.changes < paper.changes
+
+
+def test_measured_curves_are_there_for_all_six_applications() -> None:
+    names = {one.name.split(",")[0] for one in measured()}
+
+    assert names == {"bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"}
+    assert all(one.rates[0] == 1.0 and 12 <= one.high <= 16 for one in measured())
+
+
+def test_most_runs_end_near_the_best_size() -> None:
+    assert share([run.ours for run in judged(1, groups=[formulas(16)])]) >= 0.8
+
+
+def test_the_command_prints_both_rules_side_by_side(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlaas_server.sim.autoscaling.measured", list)
+    monkeypatch.setattr("dlaas_server.sim.autoscaling.PART_S", 20.0)
+    assert main(["--seeds", "1"]) == 0
+
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].split()[:4] == ["curves", "runs", "within", "±1"]
+    assert "saturating at 4" in said
