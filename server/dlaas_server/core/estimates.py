@@ -5,16 +5,19 @@ All in logarithms: lengths of jobs spread over orders of magnitude, and guesses 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from typing import Final
 
-__all__ = ["History", "Spread"]
+__all__ = ["History", "Spread", "width_factor"]
 
 ENOUGH: Final = 8
 """So many values make a mean and a spread worth using."""
 
 UNSURE: Final = 0.3
+PACE: Final = 0.05
+MOST_CHANGE: Final = log(4)
 
 
 @dataclass(slots=True)
@@ -85,3 +88,17 @@ class History:
         if same is not None and same.count >= self.enough:
             return same
         return self.all_lengths if self.all_lengths.count >= self.enough else None
+
+
+def width_factor(held: Iterable[bool], share: float = 0.8) -> float:
+    """How much wider the next interval has to be than what was drawn, so that this share of them hold.
+
+    `held`: whether each interval that was shown did, oldest first. One that did not makes those after it wider, one
+    that did a little narrower, so that in the long run the share is right whatever is wrong with the model.
+    Source: Gibbs, Candès, "Adaptive conformal inference under distribution shift", NeurIPS 2021.
+    """
+    logarithm = 0.0
+    for one in held:
+        logarithm += PACE * ((not one) - (1 - share))
+        logarithm = min(max(logarithm, -MOST_CHANGE), MOST_CHANGE)
+    return exp(logarithm)

@@ -22,6 +22,8 @@ from dlaas_server.core.scheduler import Policy, Scheduler
 from jupyter_dlaas.facts import Goal
 
 __all__ = [
+    "CLOSE",
+    "CLOSE_S",
     "DRAWS",
     "EVENTS_MOST",
     "Arrival",

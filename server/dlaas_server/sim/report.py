@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dlaas_server.sim.loop import Replay
 
-__all__ = ["Figures", "as_json", "figures", "share_of", "table", "write_jobs"]
+__all__ = ["Figures", "as_json", "compared", "figures", "share_of", "table", "write_jobs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,8 @@ def figures(result: Replay) -> Figures:
     )
 
 
-def table(name: str, result: Replay) -> str:
-    """The table that the command prints."""
-    found = figures(result)
-    rows = [
+def _rows(found: Figures) -> list[tuple[str, str]]:
+    return [
         ("jobs", f"{found.jobs:,}"),
         ("average JCT", f"{found.jct_avg_s:,.1f} s"),
         ("p50 JCT", f"{found.jct_p50_s:,.1f} s"),
@@ -84,8 +82,26 @@ def table(name: str, result: Replay) -> str:
         ("utilisation", f"{found.utilisation:.2%}"),
         ("fragmentation", f"{found.fragmentation:.2%} of the time"),
     ]
+
+
+def table(name: str, result: Replay) -> str:
+    """The table that the command prints."""
     head = f"{result.trace.name}, {name}, {result.gpus} GPUs"
-    return "\n".join([head, *(f"  {label:<20}{value}" for label, value in rows)])
+    return "\n".join([head, *(f"  {label:<20}{value}" for label, value in _rows(figures(result)))])
+
+
+def compared(results: Mapping[str, Replay]) -> str:
+    """The same for several policies, side by side."""
+    columns = {name: _rows(figures(result)) for name, result in results.items()}
+    widths = {name: max(len(name), *(len(value) for _, value in rows)) for name, rows in columns.items()}
+    trace = next(iter(results.values())).trace.name
+    gpus = sorted({result.gpus for result in results.values()})
+    lines = [f"{trace}, {' or '.join(map(str, gpus))} GPUs"]
+    lines.append("  ".join([" " * 20, *(name.rjust(width) for name, width in widths.items())]))
+    for place, (label, _) in enumerate(next(iter(columns.values()))):
+        cells = [columns[name][place][1].rjust(width) for name, width in widths.items()]
+        lines.append("  ".join([f"  {label:<18}", *cells]))
+    return "\n".join(lines)
 
 
 def as_json(name: str, seed: int, result: Replay) -> dict[str, object]:

@@ -1,0 +1,79 @@
+"""Start estimates are scored by what then happens."""
+
+from __future__ import annotations
+
+import random
+from statistics import mean
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.estimates import width_factor
+from dlaas_server.core.scheduler import Policy
+from dlaas_server.sim.calibration import Foretold, part_of, scores
+from dlaas_server.sim.loop import replay
+from dlaas_server.sim.production import ByCore
+from dlaas_server.sim.trace import NodeSpec, Trace
+from tests.sim.builders import tjob, trace
+
+
+def crowd(jobs: int, seed: int = 0) -> Trace:
+    """Many short jobs on few GPUs, so that nearly all wait."""
+    chance = random.Random(seed)
+    return trace(
+        *(tjob(str(n), 10 * n, chance.choice([1, 1, 2, 4]), round(chance.lognormvariate(4, 1), 3)) for n in range(jobs))
+    )
+
+
+def foretold(order: str, error: float, jobs: Trace, draws: int = 20) -> Foretold:
+    core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order=order), estimate_error=error)
+    rule = Foretold(core, error, draws=draws)
+    replay(jobs, 4, rule)
+    return rule
+
+
+def test_where_lengths_are_known_every_estimate_by_age_is_right() -> None:
+    found = scores(foretold("fifo", 0.0, crowd(40), draws=4).told)
+
+    assert found.waits > 20
+    assert (found.close, found.held_most) == (1.0, 1.0)
+
+
+def test_estimates_of_guessed_lengths_are_right_more_often_than_not_and_wider_intervals_hold_more() -> None:
+    found = scores(foretold("fifo", 0.25, crowd(60), draws=10).told)
+
+    assert found.close > 0.5
+    assert 0.2 < found.held_half < found.held_most
+
+
+def test_estimates_change_nothing_in_what_happens() -> None:
+    jobs, ends = crowd(30), []
+    for is_told in (False, True):
+        core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order="fifo-skip"), estimate_error=0.25)
+        result = replay(jobs, 4, Foretold(core, 0.25, draws=4) if is_told else core)
+        ends.append([done.end_s for done in result.done])
+
+    assert ends[0] == ends[1]
+
+
+def test_a_part_of_a_trace_begins_at_zero() -> None:
+    part = part_of(crowd(10), 0.5, 0.8)
+
+    assert [job.id for job in part.jobs] == ["5", "6", "7"]
+    assert [job.submit_s for job in part.jobs] == [0, 10, 20]
+
+
+def test_intervals_that_hold_too_seldom_become_wider_and_those_that_always_hold_narrower() -> None:
+    assert width_factor([False] * 5) > 1 > width_factor([True] * 20)
+    assert width_factor([]) == 1
+
+
+@given(st.integers(0, 50))
+def test_in_the_long_run_eight_of_ten_hold_however_wrong_the_drawn_widths_are(seed: int) -> None:
+    chance = random.Random(seed)
+    wrong = chance.uniform(0.5, 2.0)  # what is drawn is so many times too narrow
+    held: list[bool] = []
+    for _ in range(600):
+        held.append(abs(chance.gauss(0, wrong)) <= 1.2816 * width_factor(held[-200:]))
+
+    assert 0.7 < mean(held[200:]) < 0.9
