@@ -8,50 +8,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from math import sqrt
+from math import inf, sqrt
 
+from dlaas_server.core.fragments import State, Usual
 from dlaas_server.core.model import Job, Node, Seat
+from dlaas_server.core.shapes import WHOLE, Shape, is_kind, shape_of
 
-__all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "shape_of"]
-
-
-class Layout(StrEnum):
-    """How learners are laid over nodes; the pool's own beside those that a job can ask for."""
-
-    PACK = "pack"
-    SPREAD = "spread"
-    TETRIS = "tetris"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What one learner needs, and how a gang of them is laid out. Equal shapes fit or fail alike."""
-
-    gpus: int
-    cpus: float
-    memory_bytes: int
-    gpu_kind: str | None
-    placement: Layout
-    disk_mbps: float = 0.0
-    net_mbps: float = 0.0
-
-    @property
-    def is_plain(self) -> bool:
-        """Only the number of devices counts."""
-        return self.gpu_kind is None and not (self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps)
-
-
-def shape_of(job: Job) -> Shape:
-    """The shape of one learner of this job."""
-    spec = job.spec
-    return Shape(
-        spec.gpus_per_learner,
-        spec.cpus_per_learner,
-        spec.memory_bytes_per_learner,
-        spec.gpu_kind,
-        Layout(spec.placement.value),
-    )
+__all__ = ["Free", "Frees", "free_of"]
 
 
 Key = tuple[float, int, int]
@@ -62,7 +25,7 @@ class Free:
     """What is free on one node. Scratch: mutable inside a plan, never outside."""
 
     name: str
-    devices: list[tuple[str, str]]  # (kind, id), in the node's order
+    devices: list[tuple[str, str]]  # (kind, id) of those that nobody has a share of, in the node's order
     cpus: float
     memory_bytes: int
     learners: int = 0
@@ -74,15 +37,36 @@ class Free:
     """Every device of the node -> its place there and its kind."""
     whole: tuple[float, ...] = field(default=(0.0,) * 5, compare=False)
     """What the empty node has: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Device that somebody has a share of -> thousandths that are free."""
+    seen: State | None = field(default=None, compare=False)
+    """What `state` came to, until something changes."""
 
     def copy(self) -> Free:
         """An independent copy."""
-        return replace(self, devices=list(self.devices))
+        return replace(self, devices=list(self.devices), parts=dict(self.parts))
+
+    @property
+    def state(self) -> State:
+        """What is free here, in short: nodes with the same are as good as each other."""
+        if self.seen is None:
+            kinds: dict[str, tuple[int, list[int]]] = {}
+            for kind, _ in self.devices:
+                whole, parts = kinds.get(kind, (0, []))
+                kinds[kind] = (whole + 1, parts)
+            for device, milli in self.parts.items():
+                kinds.setdefault(self.order[device][1], (0, []))[1].append(milli)
+            held = tuple((kind, whole, tuple(sorted(parts))) for kind, (whole, parts) in sorted(kinds.items()))
+            self.seen = (self.cpus, self.memory_bytes, held)
+        return self.seen
 
     def fits(self, shape: Shape, most: int) -> int:
         """How many learners of this shape fit here, up to `most`."""
         count = most
-        if shape.gpus:
+        if shape.milli < WHOLE:
+            parts = sum(milli // shape.milli for device, milli in self.parts.items() if self.takes(shape, device))
+            count = min(count, parts + len(self._devices_for(shape)) * (WHOLE // shape.milli))
+        elif shape.gpus:
             has = len(self.devices) if shape.gpu_kind is None else len(self._devices_for(shape))
             count = min(count, has // shape.gpus)
         if shape.cpus:
@@ -98,8 +82,32 @@ class Free:
     def _devices_for(self, shape: Shape) -> list[str]:
         return [d for kind, d in self.devices if shape.gpu_kind is None or is_kind(kind, shape.gpu_kind)]
 
+    def takes(self, shape: Shape, device: str) -> bool:
+        """Whether this device is of the kind that is asked for."""
+        return shape.gpu_kind is None or is_kind(self.order[device][1], shape.gpu_kind)
+
+    def tightest_part(self, shape: Shape) -> str:
+        """The device that this learner gets a share of: the fullest that takes it, else one that is whole."""
+        parts = [(m, d) for d, m in self.parts.items() if m >= shape.milli and self.takes(shape, d)]
+        return min(parts)[1] if parts else self._devices_for(shape)[0]
+
+    def claim(self, shape: Shape, seat: Seat) -> None:
+        """Take this very seat, which is free."""
+        if shape.milli < WHOLE:
+            for device in seat.devices:
+                if device not in self.parts:
+                    self.devices = [d for d in self.devices if d[1] != device]
+                self.parts[device] = self.parts.get(device, WHOLE) - shape.milli
+        else:
+            self.devices = [d for d in self.devices if d[1] not in seat.devices]
+        self._use(shape, 1)
+
     def _take(self, shape: Shape) -> Seat:
         gpus = shape.gpus
+        if shape.milli < WHOLE:
+            seat = Seat(self.name, (self.tightest_part(shape),))
+            self.claim(shape, seat)
+            return seat
         if shape.gpu_kind is None:
             ids = tuple([d for _, d in self.devices[:gpus]])
             del self.devices[:gpus]
@@ -111,8 +119,15 @@ class Free:
 
     def _give(self, shape: Shape, seat: Seat) -> None:
         order = self.order
-        if seat.devices:
-            self.devices += [(order[d][1], d) for d in seat.devices if d in order]
+        back = [d for d in seat.devices if d in order]
+        if shape.milli < WHOLE:
+            for device in back:
+                self.parts[device] += shape.milli
+            back = [d for d in back if self.parts[d] == WHOLE]
+            for device in back:
+                del self.parts[device]
+        if back:
+            self.devices += [(order[d][1], d) for d in back]
             self.devices.sort(key=lambda device: order[device[1]][0])
         self._use(shape, -1)
 
@@ -137,11 +152,6 @@ class Free:
         return sum(a * f for a, f in shares) / length if length else 0.0
 
 
-def is_kind(kind: str, asked: str) -> bool:
-    """Whether a device of this kind is what was asked for: "a100" takes "NVIDIA A100-SXM4-40GB"."""
-    return asked.casefold() in kind.casefold()
-
-
 class Frees(Sequence[Free]):
     """What is free on all nodes, by name, with an index by the number of free devices."""
 
@@ -150,8 +160,12 @@ class Frees(Sequence[Free]):
         self._by_name: dict[str, Free] = {}
         widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
         self._by_free: list[list[Key]] = [[] for _ in range(widest + 1)]
+        self._parts: list[tuple[int, int, str]] = []
+        """(thousandths that are free, node, device) of devices that are shared."""
         self.devices = 0
-        """How many devices are free in all."""
+        """How many devices are free in all; those that are shared do not count."""
+        self.usual = Usual()
+        """What learners ask for here, as far as it was noted."""
         for index, free in enumerate(self._nodes):
             free.index = index
             self._by_name[free.name] = free
@@ -176,11 +190,16 @@ class Frees(Sequence[Free]):
     def _enter(self, free: Free) -> None:
         insort(self._by_free[len(free.devices)], (free.cpus, free.memory_bytes, free.index))
         self.devices += len(free.devices)
+        for device, milli in free.parts.items():
+            insort(self._parts, (milli, free.index, device))
 
     def _leave(self, free: Free) -> None:
         line = self._by_free[len(free.devices)]
         del line[bisect_left(line, (free.cpus, free.memory_bytes, free.index))]
         self.devices -= len(free.devices)
+        free.seen = None
+        for device, milli in free.parts.items():
+            del self._parts[bisect_left(self._parts, (milli, free.index, device))]
 
     def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
         """Take the seats of so many learners on this node; they must fit."""
@@ -195,8 +214,7 @@ class Frees(Sequence[Free]):
             free = self._by_name.get(seat.node)
             if free is not None:
                 self._leave(free)
-                free.devices = [d for d in free.devices if d[1] not in seat.devices]
-                free._use(shape, 1)
+                free.claim(shape, seat)
                 self._enter(free)
 
     def has(self, shape: Shape, seats: Sequence[Seat]) -> bool:
@@ -211,7 +229,12 @@ class Frees(Sequence[Free]):
                 or free.fits(Shape(0, shape.cpus, shape.memory_bytes, None, shape.placement), count) < count
             ):
                 return False
-            if not set(devices) <= {d for _, d in free.devices}:
+            whole = {d for _, d in free.devices}
+            if shape.milli == WHOLE and not set(devices) <= whole:
+                return False
+            if shape.milli < WHOLE and any(
+                devices.count(d) * shape.milli > (WHOLE if d in whole else free.parts.get(d, 0)) for d in devices
+            ):
                 return False
         return True
 
@@ -224,21 +247,34 @@ class Frees(Sequence[Free]):
                 free._give(shape, seat)
                 self._enter(free)
 
-    def at_least(self, gpus: int) -> Iterator[Free]:
-        """Nodes with at least so many free devices: those with the fewest first, then by CPUs, memory and name."""
-        for line in self._by_free[gpus:]:
-            for _, _, index in line:
-                yield self._nodes[index]
+    def takers(self, shape: Shape, learners: int = 1) -> Iterator[Free]:
+        """Nodes that may have the devices and CPUs for so many: the fewest free devices first, then CPUs, memory, name.
+
+        For shares those come first on which one is shared already, its fullest device first.
+        """
+        lines, seen = self._by_free[shape.gpus * learners :], set[int]()
+        if shape.milli < WHOLE:
+            lines = self._by_free[shape.gpus :]
+            for _, index, _ in self._parts[bisect_left(self._parts, (shape.milli, -1, "")) :]:
+                if index not in seen:
+                    seen.add(index)
+                    yield self._nodes[index]
+        first = (shape.cpus * learners - 1e-9 if shape.cpus else -inf, 0, 0)
+        for line in lines:
+            for at in range(bisect_left(line, first), len(line)):
+                index = line[at][2]
+                if index not in seen:
+                    yield self._nodes[index]
 
     def tightest(self, shape: Shape, learners: int) -> Free | None:
-        """The node with the fewest free devices that takes all these learners."""
+        """The node with the fewest free devices that takes all these learners; for shares, the fullest device's."""
         need = shape.gpus * learners
         if shape.is_plain:
             for line in self._by_free[need:]:
                 if line:
                     return self._nodes[line[0][2]]
             return None
-        for free in self.at_least(need):
+        for free in self.takers(shape, learners):
             if free.fits(shape, learners) == learners:
                 return free
         return None
@@ -254,7 +290,7 @@ class Frees(Sequence[Free]):
                 if line:
                     best, fits = self._nodes[line[0][2]], free_devices // shape.gpus
             return best, min(fits, most)
-        for free in self.at_least(shape.gpus):
+        for free in self.takers(shape):
             here = free.fits(shape, most)
             if here > fits:
                 best, fits = free, here
@@ -262,7 +298,7 @@ class Frees(Sequence[Free]):
 
     def room(self, shape: Shape, most: int) -> int:
         """How many learners of this shape fit now, up to `most`."""
-        if shape.gpus and self.devices < shape.gpus:
+        if shape.gpus and self.devices < shape.gpus and shape.milli == WHOLE:
             return 0
         total = 0
         if shape.is_plain and shape.gpus:
@@ -271,7 +307,7 @@ class Frees(Sequence[Free]):
                 if total >= most:
                     return most
             return total
-        for free in self.at_least(shape.gpus):
+        for free in self.takers(shape):
             total += free.fits(shape, most - total)
             if total >= most:
                 return most

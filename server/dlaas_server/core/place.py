@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dlaas_server.core.frees import Free, Frees, Layout, Shape, free_of, is_kind, shape_of
+from dlaas_server.core.fragments import Option
+from dlaas_server.core.frees import Free, Frees, free_of
 from dlaas_server.core.model import Seat
+from dlaas_server.core.shapes import WHOLE, Layout, Shape, is_kind, shape_of
 
 __all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
 
@@ -20,12 +22,15 @@ def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
 
     `pack`: the tightest node that takes the whole gang; else the node that takes the most of it, then the rest alike.
     `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
-    resources look most like the demand. Ties go by name, so that the same pool always gives the same plan.
+    resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
+    for (`fragments.py`). Ties go by name, so that the same pool always gives the same plan.
     """
     if shape.placement == Layout.SPREAD:
         return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
     if shape.placement == Layout.TETRIS:
         return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
+    if shape.placement == Layout.FGD:
+        return _gently(frees, shape, learners)
     whole = frees.tightest(shape, learners)
     if whole is not None:
         return frees.take(whole, shape, learners)
@@ -49,5 +54,46 @@ def _one_by_one(
         return None
     seats: list[Seat] = []
     for _ in range(learners):
-        seats += frees.take(min((f for f in frees.at_least(shape.gpus) if f.fits(shape, 1)), key=key), shape)
+        seats += frees.take(min((f for f in frees.takers(shape) if f.fits(shape, 1)), key=key), shape)
     return tuple(seats)
+
+
+def _gently(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    if learners > 1 and frees.room(shape, learners) < learners:
+        return None
+    seats: list[Seat] = []
+    for _ in range(learners):
+        seat = _gentlest(frees, shape)
+        if seat is None:
+            frees.give(shape, seats)
+            return None
+        frees.claim(shape, (seat,))
+        seats.append(seat)
+    return tuple(seats)
+
+
+def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
+    known, best, where = frees.usual.options(shape), None, None
+    for free in frees.takers(shape):
+        state = free.seen or free.state
+        if state in known:
+            option = known[state]
+        else:
+            option = known[state] = frees.usual.option(state, shape)
+        if option is not None and (best is None or option[0] < best[0]) and _has_rest(free, shape):
+            best, where = option, free
+    if best is None or where is None:
+        return None
+    return Seat(where.name, _devices(where, shape, best))
+
+
+def _has_rest(free: Free, shape: Shape) -> bool:
+    return not (shape.disk_mbps or shape.net_mbps) or free.fits(shape, 1) == 1
+
+
+def _devices(free: Free, shape: Shape, option: Option) -> tuple[str, ...]:
+    _, kind, part = option
+    if part < WHOLE:
+        return (min(d for d, milli in free.parts.items() if milli == part and free.order[d][1] == kind),)
+    fitting = [d for name, d in free.devices if (free.takes(shape, d) if kind is None else name == kind)]
+    return tuple(fitting[: shape.gpus])

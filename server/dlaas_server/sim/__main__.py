@@ -16,11 +16,14 @@ from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.sim.experiments import EXPERIMENTS
+from dlaas_server.sim.filling import filled_json, filled_table
 from dlaas_server.sim.formats import read_nodes, read_trace
+from dlaas_server.sim.fragmentation import filled_by
 from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
 from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, table, write_jobs
+from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.rules.names import RULES, pool_rule
 from dlaas_server.sim.trace import NodeSpec, Trace
 from jupyter_dlaas.wire import DlaasError
@@ -83,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
     who = made.add_mutually_exclusive_group()
     who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
-    who.add_argument("--rules", choices=sorted({*RULES, *POLLUX}), help="the rules of another simulator")
+    who.add_argument("--rules", choices=sorted({*RULES, *POLLUX, *FILLERS}), help="the rules of another simulator")
     made.add_argument(
         "--placement", choices=[layout.value for layout in Layout], default="pack", help="where gangs sit"
     )
@@ -109,9 +112,22 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(options: argparse.Namespace) -> tuple[str, Replay]:
+def filled(options: argparse.Namespace, trace: Trace) -> str | None:
+    """What is printed of pods that share GPUs: they fill a pool and stay, unless an order is named for them."""
+    if options.rules not in FILLERS and (options.order or options.rules or not trace.format.startswith("openb-pods")):
+        return None
+    if options.jobs_csv or options.plot:
+        raise Unrunnable("a pool is filled without times: leave --jobs-csv and --plot out, or name an --order")
+    nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
+    name, gpus = options.rules or options.placement, sum(node.gpus for node in nodes)
+    found = filled_by(trace, nodes, options.rules or f"core:{options.placement}", options.seed)
+    if options.json:
+        return json.dumps(filled_json(trace, name, gpus, options.seed, found), indent=2)
+    return filled_table(trace, name, gpus, found)
+
+
+def run(options: argparse.Namespace, trace: Trace) -> tuple[str, Replay]:
     """Replay what the command line asks for: the policy's name and what came of it."""
-    trace = read_trace(Path(options.trace), options.workload)
     if trace.format == "pollux" or options.rules in POLLUX:
         return _pollux(trace, options)
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
@@ -154,7 +170,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(EXPERIMENTS[options.trace](options.seed))
         return 0
     try:
-        name, result = run(options)
+        trace = read_trace(Path(options.trace), options.workload)
+        full = filled(options, trace)
+        if full is not None:
+            print(full)
+            return 0
+        name, result = run(options, trace)
         if options.jobs_csv:
             write_jobs(options.jobs_csv, result)
         if options.plot:

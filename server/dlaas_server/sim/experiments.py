@@ -12,6 +12,7 @@ from typing import Final
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.fragmentation import fragmentation
 from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
@@ -215,5 +216,5 @@ def tetris(seed: int) -> str:
     return "\n".join(lines)
 
 
-EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang, "tetris": tetris}
+EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang, "tetris": tetris, "fragmentation": fragmentation}
 """Name on the command line -> what prints it, given a seed."""

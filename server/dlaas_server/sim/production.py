@@ -12,8 +12,9 @@ from dlaas_server.core.estimates import History
 from dlaas_server.core.model import Device, Node
 from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.core.shapes import WHOLE
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
-from dlaas_server.sim.trace import NodeSpec, Task, TraceJob
+from dlaas_server.sim.trace import NodeSpec, Pod, Task, TraceJob
 from jupyter_dlaas.protocol import Placement
 
 __all__ = ["ByCore", "nodes_of", "shape_in"]
@@ -39,14 +40,16 @@ def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
 def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Placement) -> Shape:
     """What one learner needs of this pool: only what its nodes count."""
     task = job.work if isinstance(job.work, Task) else None
+    pod = job.work if isinstance(job.work, Pod) and job.gpus_per_learner else None
     return Shape(
         gpus=job.gpus_per_learner,
         cpus=job.cpus_per_learner if any(spec.cpus for spec in specs) else 0.0,
         memory_bytes=round(job.mem_gb_per_learner * GB) if any(spec.mem_gb for spec in specs) else 0,
-        gpu_kind=None,
+        gpu_kind=pod.gpu_spec or None if pod else None,
         placement=Layout(placement.value),
         disk_mbps=task.disk_mbps if task and any(spec.disk_mbps for spec in specs) else 0.0,
         net_mbps=task.net_mbps if task and any(spec.net_mbps for spec in specs) else 0.0,
+        milli=pod.gpu_milli if pod else WHOLE,
     )
 
 
@@ -143,8 +146,12 @@ class ByCore:
                 self.scheduler.reconsider(ask, now_s)
 
     def _shape(self, job: TraceJob) -> tuple[Shape, int]:
-        task = (job.work.disk_mbps, job.work.net_mbps) if isinstance(job.work, Task) else None
-        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, task)
+        work: tuple[object, ...] | None = None
+        if isinstance(job.work, Task):
+            work = (job.work.disk_mbps, job.work.net_mbps)
+        elif isinstance(job.work, Pod):
+            work = (job.work.gpu_milli, job.work.gpu_spec)
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, work)
         found = self._shapes.get(asked)
         if found is None:
             shape = shape_in(job, self.specs, self.placement)

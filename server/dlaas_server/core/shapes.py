@@ -1,0 +1,65 @@
+"""What one learner needs, and how a gang of them is laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from dlaas_server.core.model import Job
+
+__all__ = ["WHOLE", "Layout", "Shape", "is_kind", "shape_of"]
+
+WHOLE: Final = 1000
+"""Thousandths of a device that is not shared."""
+
+
+class Layout(StrEnum):
+    """How learners are laid over nodes; the pool's own beside those that a job can ask for."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    TETRIS = "tetris"
+    FGD = "fgd"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one learner needs, and how a gang of them is laid out. Equal shapes fit or fail alike."""
+
+    gpus: int
+    cpus: float
+    memory_bytes: int
+    gpu_kind: str | None
+    placement: Layout
+    disk_mbps: float = 0.0
+    net_mbps: float = 0.0
+    milli: int = WHOLE
+    """Thousandths that a learner takes of its one device; WHOLE: all of each of its devices."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Only the number of devices counts, and no share of one is asked for."""
+        return (
+            self.gpu_kind is None
+            and not (self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps)
+            and self.milli == WHOLE
+        )
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of one learner of this job."""
+    spec = job.spec
+    return Shape(
+        spec.gpus_per_learner,
+        spec.cpus_per_learner,
+        spec.memory_bytes_per_learner,
+        spec.gpu_kind,
+        Layout(spec.placement.value),
+    )
+
+
+def is_kind(kind: str, asked: str) -> bool:
+    """Whether a device of this kind is what was asked for: "a100|h100" takes "NVIDIA A100-SXM4-40GB"."""
+    has = kind.casefold()
+    return any(one.strip() in has for one in asked.casefold().split("|"))

@@ -1,0 +1,71 @@
+"""How full a pool of shared GPUs gets, by our placements and by the rules of FGD, beside what its authors published."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from dlaas_server.core.shapes import Layout, Shape
+from dlaas_server.sim.filling import MARKS, ByPlacement, Filled, Filler, fill, shapes_of
+from dlaas_server.sim.formats import read_nodes, read_trace
+from dlaas_server.sim.rules.fgd import FILLERS
+from dlaas_server.sim.trace import NodeSpec, Trace
+
+__all__ = ["FULL", "SEEDS", "filled_by", "fragmentation", "openb", "published"]
+
+TRACES: Final = Path(__file__).parent / "traces"
+SEEDS: Final = 10
+FULL: Final = 100
+"""Percent of all GPUs that have been asked for where the bar is read."""
+
+
+@cache
+def openb(workload: str) -> tuple[Trace, tuple[NodeSpec, ...]]:
+    """The pods of a workload, and the nodes."""
+    return read_trace(TRACES / f"openb_pod_list_{workload}.csv"), read_nodes(TRACES / "openb_node_list_gpu_node.csv")
+
+
+def published(workload: str, policy: str) -> Mapping[int, float]:
+    """Percent allocated, by percent asked for."""
+    with (TRACES / "fgd_published.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            int(row["arrived_gpu_demand_pct"]): float(row["mean_pct_of_gpus"])
+            for row in csv.DictReader(file)
+            if (row["workload"], row["policy"], row["metric"]) == (workload, policy, "allocated")
+        }
+
+
+def filled_by(trace: Trace, specs: Sequence[NodeSpec], who: str, seed: int) -> tuple[Filled, ...]:
+    """Fill the pool once: by a placement of the core ("core:fgd"), or by rules of the reference ("fgd")."""
+    placement = who.removeprefix("core:")
+    is_core = placement != who
+    shapes = shapes_of(trace, specs, Layout(placement) if is_core else Layout.FGD)
+    asked: Sequence[Shape] = tuple(shapes.values())
+    filler: Filler = ByPlacement(specs, Layout(placement)) if is_core else FILLERS[who](specs, asked)
+    return fill(trace, specs, filler, shapes, seed)
+
+
+def fragmentation(seed: int) -> str:
+    """The table: percent of GPUs allocated, mean of ten seeds."""
+    columns = (("06-FGD", "fgd", "core:fgd"), ("05-BestFit", "bestfit", "core:pack"))
+    lines = [
+        f"Filling 1,213 nodes with shared GPUs: percent of GPUs allocated after so much was asked for, {SEEDS} seeds."
+    ]
+    for workload in ("default", "multigpu20"):
+        trace, specs = openb(workload)
+        heads = [head for theirs, rule, ours in columns for head in (f"({theirs[3:]})", f"rules {rule}", ours)]
+        lines.append(f"{workload:<14}" + "".join(f"{head:>15}" for head in heads))
+        shown: list[list[float]] = []
+        for theirs, *ours in columns:
+            figures = published(workload, theirs)
+            shown.append([figures[mark] for mark in MARKS])
+            for who in ours:
+                runs = [filled_by(trace, specs, who, seed + i) for i in range(SEEDS)]
+                shown.append([mean(one.allocated for one in at) for at in zip(*runs, strict=True)])
+        for mark, *values in zip(MARKS, *shown, strict=True):
+            lines.append(f"{mark:>12} %" + "".join(f"{value:>15.2f}" for value in values))
+    return "\n".join([*lines, "in brackets: published"])

@@ -1,0 +1,118 @@
+"""A pool is filled with pods that share GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.shapes import WHOLE, Layout
+from dlaas_server.sim.__main__ import main
+from dlaas_server.sim.filling import MARKS, Filled
+from dlaas_server.sim.formats import read_nodes
+from dlaas_server.sim.fragmentation import FULL, TRACES, filled_by, openb, published
+from dlaas_server.sim.loop import Unrunnable
+from dlaas_server.sim.rules.fgd import FILLERS
+from dlaas_server.sim.trace import NodeSpec, Pod, Trace, TraceJob
+from tests.sim.builders import tjob, trace
+
+POLICIES = [f"core:{layout}" for layout in Layout] + list(FILLERS)
+
+
+def pods(*asked: int) -> Trace:
+    """Pods by the thousandths of a GPU that they ask for; beyond one, whole GPUs."""
+    jobs = tuple(
+        TraceJob(
+            id=f"p{i}",
+            submit_s=0,
+            duration_s=None,
+            gpus_per_learner=max(milli // WHOLE, 1),
+            work=Pod(gpu_milli=min(milli, WHOLE)),
+        )
+        for i, milli in enumerate(asked)
+    )
+    return Trace(name="pods", format="openb-pods", jobs=jobs)
+
+
+def at(filled: tuple[Filled, ...], mark: int) -> Filled:
+    return filled[MARKS.index(mark)]
+
+
+@pytest.mark.parametrize("who", POLICIES)
+def test_nobody_gives_more_than_was_asked_for_or_than_there_is(who: str) -> None:
+    nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(5))
+
+    for found in filled_by(pods(*[300] * 20, *[700] * 9, 1000, 2000, 4000), nodes, who, seed=1):
+        asked_for_at_most = min(100.0, found.arrived + 100 * 4 / 20)
+        assert 0 < found.allocated <= asked_for_at_most
+        assert 0 <= found.fragmented <= 100 - found.allocated + 1e-9
+
+
+@pytest.mark.parametrize("who", ["core:fgd", "core:pack", "fgd", "bestfit"])
+def test_halves_fill_a_pool_to_the_last_gpu(who: str) -> None:
+    assert at(filled_by(pods(500), (NodeSpec(name="n", gpus=4),), who, seed=0), 100) == Filled(100, 100, 0)
+
+
+def test_what_is_too_small_for_everybody_counts_as_fragmented() -> None:
+    found = at(filled_by(pods(600), (NodeSpec(name="n", gpus=10),), "core:fgd", seed=0), 100)
+
+    assert found.allocated == pytest.approx(60)
+    assert found.fragmented == pytest.approx(40)
+
+
+def test_the_same_seed_fills_alike() -> None:
+    nodes = (NodeSpec(name="a", gpus=2), NodeSpec(name="b", gpus=4))
+    asked = pods(200, 300, 500, 1000)
+
+    assert filled_by(asked, nodes, "core:fgd", seed=3) == filled_by(asked, nodes, "core:fgd", seed=3)
+
+
+def test_the_published_figures_stand_beside_every_mark() -> None:
+    assert list(published("default", "06-FGD")) == list(MARKS)
+
+
+def test_the_core_leaves_fewer_fragments_than_packing_on_the_published_pods() -> None:
+    asked, nodes = openb("default")
+    gentle, packed = (at(filled_by(asked, nodes, who, seed=0), FULL) for who in ("core:fgd", "core:pack"))
+
+    assert gentle.allocated > published("default", "05-BestFit")[FULL]
+    assert packed.allocated > published("default", "05-BestFit")[FULL]
+    assert gentle.allocated > packed.allocated + 1
+    assert gentle.fragmented < packed.fragmented
+
+
+def test_pods_of_several_learners_are_refused() -> None:
+    with pytest.raises(Unrunnable, match="job a has 2 learners"):
+        filled_by(trace(tjob("a", 0, 1, 60, learners=2)), (NodeSpec(name="n", gpus=4),), "fgd", seed=0)
+
+
+def test_a_pool_without_gpus_is_refused() -> None:
+    with pytest.raises(Unrunnable, match="nothing to fill"):
+        filled_by(pods(500), (NodeSpec(name="n", gpus=0, cpus=4),), "core:pack", seed=0)
+
+
+def test_the_command_fills_a_pool_by_rules_or_by_a_placement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
+
+    for options in (["--rules", "fgd"], ["--placement", "pack"]):
+        assert main([str(path), "--pool", "2x2", *options]) == 0
+        assert "    100 %        100.00        0.00" in capsys.readouterr().out
+    assert main([str(path), "--pool", "2x2", "--rules", "fgd", "--json"]) == 0
+    assert '"allocated_pct": 100.0' in capsys.readouterr().out
+
+
+def test_a_pool_that_is_filled_has_no_times_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
+
+    assert main([str(path), "--rules", "fgd", "--jobs-csv", str(tmp_path / "out.csv")]) == 2
+    assert "leave --jobs-csv and --plot out" in capsys.readouterr().err
+
+
+def test_the_nodes_kept_here_are_read_whole() -> None:
+    nodes = read_nodes(TRACES / "openb_node_list_gpu_node.csv")
+
+    assert (len(nodes), sum(node.gpus for node in nodes)) == (1213, 6212)
