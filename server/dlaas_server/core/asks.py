@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import log
 from typing import Final
 
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Shape
 
-__all__ = ["Ask", "Key", "level"]
+__all__ = ["Ask", "Key", "Late", "level"]
 
 Key = tuple[int, int, float, float, int]
 """What waiting jobs are sorted by: the smallest goes first."""
@@ -20,6 +22,18 @@ _LOG4: Final = log(4)
 def level(amount: float) -> int:
     """floor(log4(amount)): jobs within a factor of four count as equally long."""
     return int(log(amount) / _LOG4) if amount > 1 else 0
+
+
+class Late(IntEnum):
+    """How far past its bound a job waited, in all until it last got seats. The value is the multiple of the bound."""
+
+    NOT = 0
+    LIFTED = 1
+    """Goes before its equals."""
+    LATE = 4
+    """Going first did not help: it is promised a time, and may preempt whoever is not late."""
+    OVERDUE = 16
+    """The promise did not help: whatever it needs is kept for it from now on, as jobs that ran before it end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +69,7 @@ class Ask:
     seats: tuple[Seat, ...] = ()
     starts: int = 0
     rank: int = 0
-    is_lifted: bool = False
-    """It waited longer than its bound."""
+    late: Late = Late.NOT
     is_victim: bool = False
     """It runs and counts among those that may be preempted."""
     patience_s: float = -1.0
@@ -91,3 +104,17 @@ class Ask:
         if self.since_s is None:
             return now_s + (self.restart_s if self.starts else 0.0) + total_s - self.executed_s
         return max(self.since_s, now_s) + total_s - self.executed(now_s)
+
+    def bound_s(self, least_s: float, factor: float) -> float:
+        """What its waiting is measured by: this time, or so many times its own length if that is longer."""
+        known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
+        return max(least_s, factor * min(known, default=0.0))
+
+    def lateness(self, bound_s: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
+        """Which of these multiples of its bound it has waited for, if it waited until this time; when the next."""
+        late, waits_s = Late.NOT, self.submitted_s + self.executed_s
+        for step in steps:
+            if waits_s + step * bound_s > at_s:
+                return late, waits_s + step * bound_s
+            late = step
+        return late, None

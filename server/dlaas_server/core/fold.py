@@ -119,6 +119,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     job = replace(
         job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
     )
+    job = replace(job, seated_s=now_s)
     told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
     job = replace(job, preempted=None, is_told=False, said=None)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")

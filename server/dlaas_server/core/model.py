@@ -154,6 +154,8 @@ class Job:
     halted_by: str | None = None
     queued_s: float = 0.0
     """When it last came back to the queue."""
+    seated_s: float | None = None
+    """When it last left the queue."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
     is_told: bool = False

@@ -21,6 +21,8 @@ UNKNOWN: Final = 6
 LEAST: Final = 4
 """Below 4^4 GPU-seconds (four minutes) all are equally short: stopping one for another never pays."""
 BRIEF_S: Final = 16.0
+SLACK_S: Final = 5e-4
+"""Ranks are those of so long ago, and change at times in the middle of it: rounding never decides."""
 USUAL: Final = 9
 """Where half of the work lies, as long as fewer than fifty jobs have ended: 4^9 GPU-seconds, three days."""
 
@@ -30,12 +32,12 @@ class Order(Protocol):
 
     gap: int
     """How many ranks a newcomer must be ahead of what it preempts; 0: nobody is preempted for a rank."""
-    lifted: int
-    """The rank of a job that waited past its bound; in it, it goes first."""
+    lifted: int | None
+    """The rank of a job that waited past its bound; in it, it goes first. None: nobody is lifted."""
     needs_lengths: bool
     """Whether nobody is preempted for a job of unknown length."""
     age_factor: float
-    """The bound in terms of the job's own expected length; 0: nobody is lifted."""
+    """The bound in terms of the job's own expected length."""
 
     def rank(self, ask: Ask, now_s: float) -> int:
         """The rank of a job now."""
@@ -45,9 +47,26 @@ class Order(Protocol):
         """When the rank of this running job will be another, if nothing else happens; None: never."""
         ...
 
-    def learn(self, gpu_s: float) -> None:
-        """A job ended after so many GPU-seconds."""
+    def learn(self, gpu_s: float) -> bool:
+        """A job ended after so many GPU-seconds. True: the ranks of others are different now."""
         ...
+
+
+def _executed_s(ask: Ask, now_s: float) -> float:
+    return ask.executed(now_s) - SLACK_S
+
+
+def _left_s(ask: Ask, now_s: float) -> float | None:
+    """How long it and the rest of its batch are expected to go on."""
+    executed_s = _executed_s(ask, now_s)
+    total_s = ask.total_s(executed_s)
+    return None if total_s is None else total_s - executed_s + ask.batch_s
+
+
+def _after(ask: Ask, now_s: float, in_s: float) -> float:
+    """When a job that runs has run so much longer, on the safe side."""
+    assert ask.since_s is not None
+    return max(ask.since_s, now_s) + max(in_s, 0.0) + SLACK_S
 
 
 @dataclass(slots=True)
@@ -55,12 +74,12 @@ class _Unlearned:
     """Nothing is learnt from jobs that end. Who waited past its bound goes first of all."""
 
     gap: int = 1
-    lifted: int = -1
+    lifted: int | None = -1
     needs_lengths: bool = False
     age_factor: float = 10.0
 
-    def learn(self, gpu_s: float) -> None:
-        return
+    def learn(self, gpu_s: float) -> bool:
+        return False
 
 
 @dataclass(slots=True)
@@ -68,7 +87,7 @@ class Age(_Unlearned):
     """`fifo`, `fifo-skip`: first come, first served."""
 
     gap: int = 0
-    age_factor: float = 0.0
+    lifted: int | None = None
 
     def rank(self, ask: Ask, now_s: float) -> int:
         return 0
@@ -91,40 +110,38 @@ class Shortest:
     """
 
     gap: int = 1
-    lifted: int = USUAL
+    lifted: int | None = USUAL
     needs_lengths: bool = True
     age_factor: float = 3.0
     _work: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
 
-    def learn(self, gpu_s: float) -> None:
+    def learn(self, gpu_s: float) -> bool:
         """Where half of the work lies."""
-        here = level(gpu_s)
+        here, before = level(gpu_s), self.lifted
         self._work[here] = self._work.get(here, 0.0) + gpu_s
         self._ended += 1
-        if self._ended < 50:
-            return
-        half, below = sum(self._work.values()) / 2, 0.0
-        for here in sorted(self._work):
-            below += self._work[here]
-            if below >= half:
-                self.lifted = here
-                return
+        if self._ended >= 50:
+            half, below = sum(self._work.values()) / 2, 0.0
+            for here in sorted(self._work):
+                below += self._work[here]
+                if below >= half:
+                    self.lifted = here
+                    break
+        return self.lifted != before
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        executed_s = ask.executed(now_s)
-        total_s = ask.total_s(executed_s)
-        return UNKNOWN if total_s is None else max(level((total_s - executed_s + ask.batch_s) * ask.weight), LEAST)
+        left_s = _left_s(ask, now_s)
+        return UNKNOWN if left_s is None else max(level(left_s * ask.weight), LEAST)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
         """When it falls to the next class; in the last class, when it overruns."""
-        executed_s = ask.executed(now_s)
-        total_s = ask.total_s(executed_s)
-        if total_s is None or ask.since_s is None:
+        left_s = _left_s(ask, now_s)
+        if left_s is None or ask.since_s is None:
             return None
-        here = level((total_s - executed_s + ask.batch_s) * ask.weight)
-        left_s = total_s - max(4.0**here / ask.weight - ask.batch_s if here > LEAST else 0.0, 0.0)
-        return max(ask.since_s, now_s) + max(left_s - executed_s, 0.0) + 1e-3
+        here = level(left_s * ask.weight)
+        next_s = max(4.0**here / ask.weight, ask.batch_s) if here > LEAST else ask.batch_s
+        return _after(ask, now_s, left_s - next_s)
 
 
 @dataclass(slots=True)
@@ -135,19 +152,18 @@ class Remaining(_Unlearned):
     needs_lengths: bool = True
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        executed_s = ask.executed(now_s)
-        total_s = ask.total_s(executed_s)
-        left_s = 3600.0 if total_s is None else total_s - executed_s + ask.batch_s
-        return int(8 * log2(max(left_s, BRIEF_S)))
+        """In eighths of a halving; one that runs counts as the shortest within its halving."""
+        left_s = _left_s(ask, now_s)
+        halvings = log2(max(3600.0 if left_s is None else left_s, BRIEF_S))
+        return int(8 * halvings) if ask.since_s is None else 8 * int(halvings)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """At half of what is left; when it overruns."""
-        executed_s = ask.executed(now_s)
-        total_s = ask.total_s(executed_s)
-        if total_s is None or ask.since_s is None:
+        """At the next power of two of what is left; when it overruns."""
+        left_s = _left_s(ask, now_s)
+        if left_s is None or ask.since_s is None:
             return None
-        left_s = total_s - executed_s
-        return max(ask.since_s, now_s) + (left_s / 2 if left_s + ask.batch_s > BRIEF_S else left_s) + 1e-3
+        here_s = 2.0 ** int(log2(max(left_s, BRIEF_S)))
+        return _after(ask, now_s, left_s - (max(here_s, ask.batch_s) if here_s > BRIEF_S else ask.batch_s))
 
 
 @dataclass(slots=True)
@@ -160,14 +176,12 @@ class Attained(_Unlearned):
     quantum_gpu_s: float = 3600.0
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        served = ask.executed(now_s) * ask.weight / self.quantum_gpu_s
+        served = _executed_s(ask, now_s) * ask.weight / self.quantum_gpu_s
         return 0 if served < 1 else 1 + level(served * (1 + 1e-12))
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        if ask.since_s is None:
-            return None
         limit_s = self.quantum_gpu_s * 4.0 ** self.rank(ask, now_s) / ask.weight
-        return max(ask.since_s, now_s) + max(limit_s - ask.executed(now_s), 0.0) + 1e-3
+        return None if ask.since_s is None else _after(ask, now_s, limit_s - _executed_s(ask, now_s))
 
 
 @dataclass(slots=True)
@@ -180,7 +194,7 @@ class Gittins:
     """
 
     gap: int = 1
-    lifted: int = -1
+    lifted: int | None = -1
     needs_lengths: bool = False
     age_factor: float = 10.0
     least: int = 50
@@ -194,23 +208,23 @@ class Gittins:
     def rank(self, ask: Ask, now_s: float) -> int:
         if not self._ranks:
             return self._las.rank(ask, now_s)
-        return self._ranks[bisect_right(self._bounds, ask.executed(now_s) * ask.weight) - 1]
+        return self._ranks[bisect_right(self._bounds, _executed_s(ask, now_s) * ask.weight) - 1]
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
         if ask.since_s is None:
             return None
         if not self._ranks:
             return self._las.changes_s(ask, now_s)
-        executed_s = ask.executed(now_s)
+        executed_s = _executed_s(ask, now_s)
         place = bisect_right(self._bounds, executed_s * ask.weight)
-        if place >= len(self._bounds):
-            return None
-        return max(ask.since_s, now_s) + max(self._bounds[place] / ask.weight - executed_s, 0.0) + 1e-3
+        return _after(ask, now_s, self._bounds[place] / ask.weight - executed_s) if place < len(self._bounds) else None
 
-    def learn(self, gpu_s: float) -> None:
+    def learn(self, gpu_s: float) -> bool:
         insort(self.history, gpu_s)
-        if len(self.history) >= max(self.least, self._learnt * 5 // 4):
-            self._learn()
+        if len(self.history) < max(self.least, self._learnt * 5 // 4):
+            return False
+        self._learn()
+        return True
 
     def _learn(self) -> None:
         self._learnt = len(self.history)
@@ -238,7 +252,7 @@ class Slices(_Unlearned):
     slice_s: float = 600.0
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        return int(ask.since_s is not None and now_s - ask.since_s >= self.slice_s)
+        return int(ask.since_s is not None and now_s - ask.since_s >= self.slice_s - SLACK_S)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
         if ask.since_s is None or self.rank(ask, now_s):

@@ -12,6 +12,7 @@ from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
+from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, free_of, place, room, shape_of
 from dlaas_server.core.scheduler import Policy, Preemption, Scheduler
 from dlaas_server.core.words import count, unit_of
@@ -84,22 +85,25 @@ class Plan:
     """When to plan again at the latest, though nothing else happens."""
 
 
-def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
-    """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan."""
+def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None = None) -> Plan:
+    """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan.
+
+    `order`: what the policy's order learnt from jobs that ended; None: nothing yet.
+    """
     # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
     leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
     frees = free_of(pool.nodes, pool.jobs.values())
-    scheduler, queue = scheduled(pool, now_s, policy, leaving)
-    order = {ask.id: place for place, ask in enumerate(scheduler.line(), start=1)}
-    queue.sort(key=lambda j: (order.get(j.id, len(order) + 1), j.number))
+    scheduler, queue = scheduled(pool, now_s, policy, leaving, order)
+    places = {ask.id: place for place, ask in enumerate(scheduler.line(), start=1)}
+    queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
     choice = scheduler.decide(now_s)
-    preempts = tuple(_preempt(one, pool) for one in choice.stops)
+    preempts = tuple(_preempt(one, pool, policy) for one in choice.stops)
     seats: dict[str, tuple[Seat, ...]] = {}
     for ask in choice.starts:
         if frees.has(ask.shape, ask.seats):
             frees.claim(ask.shape, ask.seats)
             seats[ask.id] = ask.seats
-    blocked = len(seats) < len(order)
+    blocked = len(seats) < len(places)
     if not blocked:
         for job in queue:
             if job.id in seats:
@@ -118,13 +122,16 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT) -> Plan:
     )
 
 
-def scheduled(pool: Pool, now_s: float, policy: Policy, leaving: Container[str]) -> tuple[Scheduler, list[Job]]:
+def scheduled(
+    pool: Pool, now_s: float, policy: Policy, leaving: Container[str], order: Order | None = None
+) -> tuple[Scheduler, list[Job]]:
     """The picture as the scheduler sees it, those that leave gone already; and all jobs that wait."""
-    scheduler = Scheduler(free_of(pool.nodes, [j for j in pool.jobs.values() if j.id not in leaving]), policy)
+    frees = free_of(pool.nodes, [j for j in pool.jobs.values() if j.id not in leaving])
+    scheduler = Scheduler(frees, policy, order)
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
-    for job in jobs:
-        if job.gang and job.id not in leaving:
-            scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s)
+    held = [job for job in jobs if job.gang and job.id not in leaving]
+    for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
+        scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s, job.seated_s)
     queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
     for job in queue:
         if job.not_before_s <= now_s:
@@ -149,13 +156,21 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         id=job.id,
     )
     ask.executed_s = known.executed_s
+    ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
     return ask
 
 
-def _preempt(one: Preemption, pool: Pool) -> Preempt:
+def _preempt(one: Preemption, pool: Pool, policy: Policy) -> Preempt:
     winner = pool.jobs[one.winner.id]
     victim = pool.jobs[one.victim.id]
-    why = f"has priority {winner.priority}" if winner.priority > victim.priority else "is expected to be much shorter"
+    if winner.priority > victim.priority:
+        why = f"has priority {winner.priority}"
+    elif policy.order == "fair":
+        why = f"takes back for its queue {winner.spec.queue} what {victim.spec.queue} had borrowed of it"
+    elif policy.order == "time-slice":
+        why = "has its turn"
+    else:
+        why = "is ahead in the pool's order" if policy.order in ("las", "gittins") else "is expected to be much shorter"
     return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
 
 

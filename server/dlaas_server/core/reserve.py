@@ -57,8 +57,8 @@ class Reservation:
     spare: int
     then: dict[str, Room] = field(default_factory=dict)
     """What will be free then on the nodes on which that is more than now."""
-    is_late: bool = False
-    """The promise was broken already: only what takes nothing from it may pass."""
+    is_strict: bool = False
+    """Expected ends are not believed any more: only what takes nothing from it may pass."""
 
     def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
         """The first of these, all of one shape, that may start on these seats: it ends before, or leaves enough.
@@ -79,7 +79,7 @@ class Reservation:
 
     def _ends_before(self, ask: Ask, now_s: float) -> bool:
         end_s = ask.end_s(now_s)
-        return end_s is not None and end_s <= self.at_s and not self.is_late
+        return end_s is not None and end_s <= self.at_s and not self.is_strict
 
     def _note_rooms(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> None:
         """What will be free on these nodes: as before these seats were taken, where nothing else is known of them."""
@@ -109,18 +109,23 @@ class Reservation:
         return True
 
 
-def reserve(ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float) -> Reservation:
-    """When this gang will fit, if nobody else starts and running jobs end as expected."""
+def reserve(
+    ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float, *, is_strict: bool = False
+) -> Reservation:
+    """When this gang will fit, if nobody else starts and running jobs end as expected, in the order of `releases`.
+
+    `is_strict`: that order is not by time, and nothing passes by ending before.
+    """
     shape = ask.shape
     fits = frees.room(shape, ask.learners)
     then: dict[str, Room] = {}
     at_s = now_s
     for end_s, running in releases:
-        if fits >= ask.learners and end_s > at_s:
+        if fits >= ask.learners and (is_strict or end_s > at_s):
             break
-        at_s = end_s
+        at_s = max(at_s, end_s)
         fits += _gained(then, frees, shape, running)
-    return Reservation(ask, at_s, max(fits - ask.learners, 0), then)
+    return Reservation(ask, at_s, max(fits - ask.learners, 0), then, is_strict)
 
 
 def _gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:

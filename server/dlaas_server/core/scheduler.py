@@ -7,18 +7,18 @@ lines are looked at. So an event costs what shapes there are, not what jobs wait
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from dlaas_server.core.asks import Ask, Key
+from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
-from dlaas_server.core.orders import ORDERS, Fair, Order, Slices
+from dlaas_server.core.orders import ORDERS, SLACK_S, Age, Fair, Order, Slices
 from dlaas_server.core.place import Frees, Shape, place
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
+from dlaas_server.core.running import Ends, Rank, Victims, oldest
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
 
@@ -46,7 +46,7 @@ class Policy:
     shares: Mapping[str, Share] = field(default_factory=dict)
     """Queue -> its share, in order `fair`; a queue that is missing has weight 1."""
     age_s: float = 3600.0
-    """A job that waited longer than this, and than the order's factor times its own expected length, is lifted."""
+    """A job's bound: this, or the order's factor times its own expected length if that is longer. See `Late`."""
     ran_factor: float = 10.0
     """Nobody is preempted before it ran so many times what its stop and restart cost."""
     preempts: bool = True
@@ -86,7 +86,8 @@ NO_SHARE: Final = Share()
 MANY: Final = 64
 """Beyond so many groups, empty ones are forgotten."""
 SAME_S: Final = 1e-6
-LATE: Final = 4
+FIRST: Final = -3
+"""Below all ranks: that of a job that is overdue."""
 MOST_VICTIMS: Final = 1024
 """So many are looked at for one newcomer."""
 LIFT: Final = 0
@@ -100,27 +101,37 @@ class Scheduler:
 
     def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
         self.frees = frees
-        self.policy = policy
-        self.order: Order = ORDERS[policy.order]() if order is None else order
         self.running: dict[int, Ask] = {}
+        """In the order in which they got their seats."""
+        self._take_policy(policy, ORDERS[policy.order]() if order is None else order)
+
+    def _take_policy(self, policy: Policy, order: Order) -> None:
+        self.policy = policy
+        self.order = order
         self.waiting = 0
         self._priority: int | None = None
-        self._is_fair = isinstance(self.order, Fair)
+        self._is_fair = isinstance(order, Fair)
+        self._is_by_age = isinstance(order, Age) and not self._is_fair
         self._used: dict[str, int] = {}
-        self._may_preempt = policy.preempts and (self._is_fair or bool(self.order.gap))
+        self._may_preempt = policy.preempts and (self._is_fair or bool(order.gap))
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
-        self._by_turn = isinstance(self.order, Slices)
+        self._by_turn = isinstance(order, Slices)
+        self._steps: tuple[Late, ...] = (Late.OVERDUE,) if self._is_fair else ()
+        if order.lifted is not None:
+            self._steps = (Late.LIFTED, Late.LATE, Late.OVERDUE)
         self._groups: dict[tuple[Shape, int, str], Group] = {}
         self._timers: list[tuple[float, int, int, int, Ask]] = []
-        self._ends: list[tuple[float, int]] = []
-        self._end_of: dict[int, float] = {}
-        self._victims: dict[tuple[int, int], list[tuple[float, int]]] = {}
-        self._weights: dict[tuple[int, int], int] = {}
-        self._promised: dict[int, float] = {}
+        self._ends = Ends()
+        self._victims = Victims()
         self._reservation: Reservation | None = None
         """The last one: it holds as long as everything ends when it was expected to."""
-        self._held: tuple[Key, Ask, int] | None = None
-        """Who holds the reservation, in short, and with which stamp."""
+        self._lates: list[tuple[Key, int, Ask]] = []
+        """Heap of those that wait and are late, with their stamps: the first is promised a time."""
+        self._first: tuple[Key, Ask] | None = None
+        """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
+        self._promises_first = policy.order == "fifo-skip"
+        self._admitted: Ask | None = None
+        """The last that passed the reservation."""
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
 
@@ -129,44 +140,50 @@ class Scheduler:
     def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
         """The job waits from now on, or has waited since `queued_s`."""
         self.waiting += 1
-        if ask.priority != self._priority:
-            self._meet(ask.priority, now_s)
+        self._meet(ask.priority, now_s)
         ask.queued_s = now_s if queued_s is None else queued_s
         ask.rank = self.order.rank(ask, now_s)
         self._note_bound(ask, now_s)
         self._line_up(ask)
 
+    def _late(self, ask: Ask, at_s: float) -> Late:
+        """How far past its bound it is at this time, if it waited until then."""
+        return ask.lateness(self._bound_s(ask), self._steps, at_s)[0]
+
     def _note_bound(self, ask: Ask, now_s: float) -> None:
-        if not ask.is_lifted and self.order.age_factor:
-            lift_s = ask.submitted_s + ask.executed_s + self._bound_s(ask)
-            if lift_s <= now_s:
-                ask.is_lifted = True
-            else:
-                heapq.heappush(self._timers, (lift_s, ask.number, LIFT, ask.stamp, ask))
+        ask.late, next_s = ask.lateness(self._bound_s(ask), self._steps, now_s)
+        if next_s is not None:
+            heapq.heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
+
+    def _bound_s(self, ask: Ask) -> float:
+        return ask.bound_s(self.policy.age_s, self.order.age_factor)
 
     def _meet(self, priority: int, now_s: float) -> None:
         """Another priority than that of the last job: from now on it matters who may be preempted."""
+        if priority == self._priority:
+            return
         is_second, self._priority = self._priority is not None, priority
         if is_second and self.policy.preempts and not self._may_preempt:
             self._may_preempt = True
             for ask in self.running.values():
                 self._note_victim(ask, now_s)
 
-    def _bound_s(self, ask: Ask) -> float:
-        """How long it may wait in all before it is lifted."""
-        known = [guess_s for guess_s in (ask.estimate_s, ask.usual_s) if guess_s is not None]
-        return max(self.policy.age_s, self.order.age_factor * min(known, default=0.0))
-
     def _line_up(self, ask: Ask) -> None:
         named = (ask.shape, ask.learners, ask.queue)
         group = self._groups.get(named)
         if group is None:
             group = self._groups[named] = Group(ask.shape, ask.learners)
-        if group.push(self._key(ask), ask):
+        key = self._key(ask)
+        if group.push(key, ask):
             group.is_shut = False
+        if ask.late >= Late.LATE:
+            heapq.heappush(self._lates, (key, ask.stamp, ask))
 
     def _key(self, ask: Ask) -> Key:
-        if ask.is_lifted:
+        if ask.late and not self._is_by_age:
+            if ask.late is Late.OVERDUE:
+                return (-ask.priority, FIRST, -1, ask.submitted_s, ask.number)
+            assert self.order.lifted is not None
             return (-ask.priority, min(ask.rank, self.order.lifted), -1, ask.submitted_s, ask.number)
         return (-ask.priority, ask.rank, 0, ask.queued_s if self._by_turn else ask.submitted_s, ask.number)
 
@@ -181,10 +198,10 @@ class Scheduler:
 
     def _note_running(self, ask: Ask, now_s: float) -> None:
         self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
-        end_s = ask.end_s(now_s)
-        if end_s is not None:
-            self._end_of[ask.number] = end_s
-            insort(self._ends, (end_s, ask.number))
+        self._ends.add(ask, now_s)
+        self._note_rank(ask, now_s)
+
+    def _note_rank(self, ask: Ask, now_s: float) -> None:
         if self.order.gap:
             ask.rank = self._rank(ask, now_s)
             changes_s = self.order.changes_s(ask, now_s)
@@ -197,16 +214,21 @@ class Scheduler:
         if ask.may_stop:
             safe_s = ask.began_s + self.policy.ran_factor * ask.restart_s
             if safe_s <= now_s:
-                self._add_victim(ask)
+                self._victims.add(ask)
             else:
                 heapq.heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
 
-    def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
-        """The job runs already, on seats that are not free."""
-        if ask.priority != self._priority:
-            self._meet(ask.priority, now_s)
-        ask.seats, ask.since_s, ask.began_s = seats, now_s, now_s - ask.executed_s
-        ask.starts = 1
+    def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
+        """The job runs already, on seats that are not free, which it got at `began_s`. Those first that began first."""
+        self._meet(ask.priority, now_s)
+        ask.seats = seats
+        if began_s is None:
+            ask.since_s, ask.began_s = now_s, now_s - ask.executed_s
+        else:
+            ask.began_s, ask.since_s = began_s, began_s + ask.restart_s if ask.starts else began_s
+            ask.executed_s -= max(now_s - ask.since_s, 0.0)
+            ask.late = self._late(ask, began_s + SLACK_S)
+        ask.starts += 1
         self.running[ask.number] = ask
         self._note_running(ask, now_s)
 
@@ -233,28 +255,39 @@ class Scheduler:
                 group.is_shut = False
         else:
             self._unseat(ask, now_s)
-            if has_ended:
-                self.order.learn(ask.executed_s * ask.weight)
-        self._promised.pop(ask.number, None)
+            if has_ended and self.order.learn(ask.executed_s * ask.weight):
+                self._rerank_all(now_s)
+
+    def obey(self, policy: Policy, now_s: float) -> None:
+        """From now on decide by this policy. Who runs and who waits stays; what the order learnt, if it is the same."""
+        waiting, running = self.line(), list(self.running.values())
+        self._take_policy(policy, self.order if policy.order == self.policy.order else ORDERS[policy.order]())
+        for ask in running:
+            ask.stamp += 1
+            ask.is_victim = False
+            ask.late = self._late(ask, ask.began_s)
+            self._meet(ask.priority, now_s)
+            self._note_running(ask, now_s)
+        for ask in waiting:
+            ask.stamp += 1
+            self.enter(ask, now_s, ask.queued_s)
 
     def _rank(self, ask: Ask, now_s: float) -> int:
         """The rank of a running job: one that was lifted makes room for late ones only, a late one for none."""
-        if ask.is_lifted:
-            return -2 if self._is_late(ask, now_s) else -1
+        if ask.late and self.order.lifted is not None:
+            return -2 if ask.late >= Late.LATE else -1
         return self.order.rank(ask, now_s)
 
     def _unseat(self, ask: Ask, now_s: float) -> None:
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
-        self._drop_victim(ask)
+        self._victims.drop(ask)
         del self.running[ask.number]
         self._used[ask.queue] -= ask.weight
-        end_s = self._end_of.pop(ask.number, None)
+        end_s = self._ends.drop(ask)
         if end_s is None or abs(end_s - now_s) > SAME_S:
             self._reservation = None
-        if end_s is not None:
-            del self._ends[bisect_left(self._ends, (end_s, ask.number))]
         self.frees.give(ask.shape, ask.seats)
         ask.seats = ()
         self.reopen()
@@ -263,20 +296,6 @@ class Scheduler:
         """Something became possible: every head is tried again."""
         for group in self._groups.values():
             group.is_shut = False
-
-    def _add_victim(self, ask: Ask) -> None:
-        named = (ask.priority, ask.rank)
-        insort(self._victims.setdefault(named, []), (ask.began_s, ask.number))
-        self._weights[named] = self._weights.get(named, 0) + ask.weight
-        ask.is_victim = True
-
-    def _drop_victim(self, ask: Ask) -> None:
-        if ask.is_victim:
-            named = (ask.priority, ask.rank)
-            victims = self._victims[named]
-            del victims[bisect_left(victims, (ask.began_s, ask.number))]
-            self._weights[named] -= ask.weight
-            ask.is_victim = False
 
     # -- time passes --------------------------------------------------------------------------------------------------
 
@@ -287,11 +306,11 @@ class Scheduler:
             if stamp != ask.stamp:
                 continue
             if kind == LIFT:
-                self._lift(ask)
+                self._move(ask, now_s)
             elif kind == READY:
                 self.reopen()
             elif kind == VICTIM:
-                self._add_victim(ask)
+                self._victims.add(ask)
                 self.reopen()
             else:
                 self._rerank(ask, now_s)
@@ -299,32 +318,41 @@ class Scheduler:
     def reconsider(self, ask: Ask, now_s: float) -> None:
         """What is known of a waiting job changed: it takes another place in line."""
         ask.rank = self.order.rank(ask, now_s)
-        self._move(ask)
-        self._note_bound(ask, now_s)
+        self._move(ask, now_s)
 
-    def _lift(self, ask: Ask) -> None:
-        ask.is_lifted = True
-        self._move(ask)
-
-    def _move(self, ask: Ask) -> None:
+    def _move(self, ask: Ask, now_s: float) -> None:
         group = self._groups[ask.shape, ask.learners, ask.queue]
         ask.stamp += 1
+        ask.patience_s = -1.0
         group.is_shut = False
         if group.head is ask:
             group.refresh()
+        self._note_bound(ask, now_s)
         self._line_up(ask)
+
+    def _rerank_all(self, now_s: float) -> None:
+        """The order learnt something: all take the places that they would have had with it."""
+        for ask in self.line():
+            rank = self.order.rank(ask, now_s)
+            if rank != ask.rank or ask.late:
+                ask.rank = rank
+                self._move(ask, now_s)
+        for ask in self.running.values():
+            self._victims.drop(ask)
+            ask.stamp += 1
+            self._note_rank(ask, now_s)
 
     def _rerank(self, ask: Ask, now_s: float) -> None:
         was_victim = ask.is_victim
-        self._drop_victim(ask)
+        self._victims.drop(ask)
         ask.rank, before = self._rank(ask, now_s), ask.rank
         if was_victim:
-            self._add_victim(ask)
+            self._victims.add(ask)
             if ask.rank > before:
                 self.reopen()
         changes_s = self.order.changes_s(ask, now_s)
         if changes_s is not None:
-            heapq.heappush(self._timers, (max(changes_s, now_s + 1.0), ask.number, RANK, ask.stamp, ask))
+            heapq.heappush(self._timers, (max(changes_s, now_s + SLACK_S), ask.number, RANK, ask.stamp, ask))
 
     def _wake_s(self) -> float | None:
         if not self.waiting or not self._may_preempt:
@@ -353,11 +381,18 @@ class Scheduler:
                 continue
             if group.is_shut:
                 break  # only in strict order
-            if reservation is None and self._held is not None and self._is_held(key) and self._fits(ask):
-                reservation = self._reserve(self._held[1], now_s)
+            holder = self._holder(key)
+            if holder is None:
+                reservation = None
+            elif (reservation is None or reservation.ask is not holder) and (
+                self._is_overdue(holder, now_s) or self._fits(ask)
+            ):
+                reservation = self._reserve(holder, now_s)
             stopped = len(stops)
             chosen = self._chosen(group, ask, reservation, now_s, stops)
             if chosen is not None:
+                if chosen is not self._admitted:
+                    self._reservation = reservation = None  # it was not asked about this one
                 self._start(chosen, group, now_s, starts)
                 if self._is_fair or len(stops) > stopped:
                     todo = self._open()
@@ -367,9 +402,8 @@ class Scheduler:
             group.is_shut = True
             if self.policy.is_strict:
                 break
-            if (self._held is None or key < self._held[0]) and self._is_reserved_for(ask, now_s) and self.frees.devices:
-                self._held = (key, ask, ask.stamp)
-                reservation = self._reserve(ask, now_s)
+            if self._promises_first and (self._first is None or key < self._first[0]):
+                self._first = (key, ask)
         for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
             group.is_shut = False
         self._refused.clear()
@@ -391,10 +425,17 @@ class Scheduler:
         """The groups whose heads are to be tried, as a heap; in strict order all groups."""
         all_of_them, is_fair = self.policy.is_strict, self._is_fair
         todo: list[_Todo] = []
+        first: Group | None = None
         for group in self._groups.values():
             key = group.key
-            if key is not None and (all_of_them or not group.is_shut):
+            if key is None:
+                continue
+            if all_of_them or not group.is_shut:
                 todo.append((key[0], self._use(group) if is_fair else 0.0, key, group))
+            elif first is None or first.key is None or key < first.key:
+                first = group
+        if self._promises_first:
+            self._first = None if first is None or first.key is None or first.head is None else (first.key, first.head)
         if len(todo) > 1:
             heapq.heapify(todo)
         return todo
@@ -403,7 +444,13 @@ class Scheduler:
         """How much of its share the queue of this group uses."""
         assert group.head is not None
         queue = group.head.queue
+        if group.head.late:
+            return FIRST
         return self._used.get(queue, 0) / self._share(queue).size
+
+    def _is_entitled(self, ask: Ask) -> bool:
+        """With it, its queue still uses no more than is its own."""
+        return self._used.get(ask.queue, 0) + ask.weight <= self._share(ask.queue).guaranteed
 
     def _share(self, queue: str) -> Share:
         return self.policy.shares.get(queue, NO_SHARE)
@@ -412,12 +459,14 @@ class Scheduler:
         self, group: Group, ask: Ask, reservation: Reservation | None, now_s: float, stops: list[Preemption]
     ) -> Ask | None:
         """Who of this group starts now; its seats are taken, by preempting others if need be."""
-        if reservation is not None and ask is not reservation.ask:
+        if reservation is not None and ask is not reservation.ask and not (self._is_fair and self._is_entitled(ask)):
             if self._fits(ask):
                 passing = self._passing(group, reservation, now_s)
                 if passing is not None:
                     return passing
                 self._refused.append(group)
+            if reservation.is_strict:
+                return None
             seats = None
         else:
             seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
@@ -431,8 +480,6 @@ class Scheduler:
     @property
     def head(self) -> Ask | None:
         """The first in line."""
-        if not self.waiting:
-            return None
         heads = [(group.key, group.head) for group in self._groups.values() if group.key is not None]
         return min(heads, key=lambda entry: entry[0])[1] if heads else None
 
@@ -443,49 +490,33 @@ class Scheduler:
         if group.key is None and len(self._groups) > MANY:
             del self._groups[ask.shape, ask.learners, ask.queue]
         starts.append(ask)
+        if self._is_fair and self._used[ask.queue] > self._share(ask.queue).guaranteed:
+            self.reopen()  # it borrows: others may want that back
 
     # -- reservations -------------------------------------------------------------------------------------------------
 
-    def _is_reserved_for(self, ask: Ask, now_s: float) -> bool:
-        """The head of `fifo-skip`; in the other orders one that is late."""
-        return self.policy.order == "fifo-skip" or self._is_late(ask, now_s)
-
-    def _is_late(self, ask: Ask, now_s: float) -> bool:
-        """It waited four times its bound: going first did not help."""
-        return ask.is_lifted and now_s - ask.submitted_s - ask.executed_s >= LATE * self._bound_s(ask)
-
-    def _is_held(self, key: Key) -> bool:
-        """Whether somebody who is ahead of this key waits and was promised not to be delayed."""
-        if self._held is None:
-            return False
-        held_key, ask, stamp = self._held
-        if ask.stamp != stamp or ask.since_s is not None:
-            self._held = None
-            return False
-        return held_key < key
+    def _holder(self, key: Key) -> Ask | None:
+        """Who is ahead of this key, waits, and is promised a time: the head of `fifo-skip`; else the first late one."""
+        if self._promises_first:
+            return self._first[1] if self._first is not None and self._first[0] < key else None
+        lates = self._lates
+        while lates and lates[0][1] != lates[0][2].stamp:
+            heapq.heappop(lates)
+        return lates[0][2] if lates and lates[0][0] < key else None
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
-        found = self._reservation
-        if found is not None and found.ask is ask and now_s < found.at_s:
+        found, is_strict = self._reservation, self._is_overdue(ask, now_s)
+        holds = found is not None and found.ask is ask and now_s < found.at_s and not is_strict
+        if found is not None and holds and not self._ends.is_behind(now_s):
             return found
-        found = self._reservation = reserve(ask, self.frees, self._releases(now_s), now_s)
-        promised_s = self._promised.setdefault(ask.number, found.at_s)
-        found.is_late = ask.is_lifted and now_s > promised_s
-        return found
+        releases = oldest(self.running.values(), self._ends) if is_strict else self._ends.in_order(self.running, now_s)
+        self._reservation = reserve(ask, self.frees, releases, now_s, is_strict=is_strict)
+        return self._reservation
 
-    def _releases(self, now_s: float) -> Iterator[tuple[float, Ask]]:
-        """Running jobs by expected end; those that overran are expected to run as long again."""
-        while self._ends and self._ends[0][0] <= now_s:
-            _, number = self._ends.pop(0)
-            end_s = self.running[number].end_s(now_s)
-            assert end_s is not None
-            self._end_of[number] = end_s = max(end_s, now_s + 1e-3)
-            insort(self._ends, (end_s, number))
-        for end_s, number in self._ends:
-            yield end_s, self.running[number]
-        for ask in self.running.values():
-            if ask.number not in self._end_of:
-                yield float("inf"), ask
+    def _is_overdue(self, ask: Ask, now_s: float) -> bool:
+        if self._is_by_age:  # nobody is lifted, so nobody is told when it is late
+            return ask.submitted_s + ask.executed_s + Late.OVERDUE * self._bound_s(ask) <= now_s
+        return ask.late is Late.OVERDUE
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
         """The first of a group that fits now and does not delay the reservation; its seats are taken.
@@ -502,17 +533,18 @@ class Scheduler:
             self.frees.give(group.shape, seats)
             return None
         found.seats = seats
+        self._admitted = found
         return found
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
-    def _candidates(self, ask: Ask, now_s: float) -> list[tuple[int, int]]:
+    def _candidates(self, ask: Ask, now_s: float) -> list[Rank]:
         """(priority, rank) of those that may be preempted for this job now."""
         gap = self.order.gap if self._is_patient_no_more(ask, now_s) else 0
-        rank = -1 if self._is_late(ask, now_s) else ask.rank + gap
+        rank = -1 if ask.late >= Late.LATE else ask.rank + gap
         return [
             named
-            for named, weight in self._weights.items()
+            for named, weight in self._victims.weights.items()
             if weight and (named[0] < ask.priority or (gap and named[0] == ask.priority and named[1] >= rank))
         ]
 
@@ -530,11 +562,10 @@ class Scheduler:
 
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
         """Seats that become free when others are preempted; only as many as needed are."""
-        named = self._candidates(ask, now_s)
+        ranks = self._candidates(ask, now_s)
         candidates: Iterator[Ask] = iter(())
-        if named and sum(self._weights[one] for one in named) + self._room(ask) >= ask.weight:
-            named.sort(key=lambda one: (one[0], -one[1]))
-            candidates = (self.running[number] for one in named for _, number in reversed(self._victims[one]))
+        if ranks and sum(self._victims.weights[one] for one in ranks) + self._room(ask) >= ask.weight:
+            candidates = (self.running[number] for number in self._victims.of(ranks))
         elif self._is_fair:
             candidates = self._borrowers(ask)
         victims = victims_for(ask, self.frees, islice(candidates, MOST_VICTIMS))
@@ -552,7 +583,7 @@ class Scheduler:
 
     def _borrowers(self, ask: Ask) -> Iterator[Ask]:
         """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
-        if self._used.get(ask.queue, 0) + ask.weight > self._share(ask.queue).guaranteed:
+        if not self._is_entitled(ask):
             return
         used = dict(self._used)
         running = sorted(self.running.values(), key=lambda one: (one.priority, -one.began_s, -one.number))

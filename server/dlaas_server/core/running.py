@@ -1,0 +1,98 @@
+"""Jobs that run: when they are expected to end, and who of them may be preempted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import inf
+
+from dlaas_server.core.asks import Ask
+
+__all__ = ["Ends", "Rank", "Victims", "oldest"]
+
+Rank = tuple[int, int]
+"""Priority and rank."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """Expected ends, first ones first. Jobs of unknown length have none."""
+
+    of: dict[int, float] = field(default_factory=dict)
+    """Number of a job -> its expected end."""
+    _sorted: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, ask: Ask, now_s: float) -> None:
+        """It runs from now on."""
+        end_s = ask.end_s(now_s)
+        if end_s is not None:
+            self.of[ask.number] = end_s
+            insort(self._sorted, (end_s, ask.number))
+
+    def drop(self, ask: Ask) -> float | None:
+        """It runs no more; when it was expected to end."""
+        end_s = self.of.pop(ask.number, None)
+        if end_s is not None:
+            del self._sorted[bisect_left(self._sorted, (end_s, ask.number))]
+        return end_s
+
+    def is_behind(self, now_s: float) -> bool:
+        """Somebody was expected to have ended by now."""
+        return bool(self._sorted) and self._sorted[0][0] <= now_s
+
+    def in_order(self, running: Mapping[int, Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
+        """Who runs, by expected end; those that overran are expected to run as long again."""
+        while self.is_behind(now_s):
+            _, number = self._sorted.pop(0)
+            end_s = running[number].end_s(now_s)
+            assert end_s is not None
+            self.of[number] = end_s = max(end_s, now_s + 1e-3)
+            insort(self._sorted, (end_s, number))
+        for end_s, number in self._sorted:
+            yield end_s, running[number]
+        for ask in running.values():
+            if ask.number not in self.of:
+                yield inf, ask
+
+
+def oldest(running: Iterable[Ask], ends: Ends) -> Iterator[tuple[float, Ask]]:
+    """Who runs, by when it began, whatever is expected of it: those that an overdue job waits for only get fewer.
+
+    `running`: as they got their seats. Times are expected ends.
+    """
+    for _, alike in groupby(running, lambda ask: ask.began_s):
+        for ask in sorted(alike, key=lambda ask: ask.number):
+            yield ends.of.get(ask.number, inf), ask
+
+
+@dataclass(slots=True)
+class Victims:
+    """Those that may be preempted, by priority and rank, and within these by when they began."""
+
+    weights: dict[Rank, int] = field(default_factory=dict)
+    """Devices that they hold."""
+    _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
+
+    def add(self, ask: Ask) -> None:
+        """From now on it may be preempted."""
+        named = (ask.priority, ask.rank)
+        insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
+        self.weights[named] = self.weights.get(named, 0) + ask.weight
+        ask.is_victim = True
+
+    def drop(self, ask: Ask) -> None:
+        """No more; nothing happens if it could not be."""
+        if ask.is_victim:
+            named = (ask.priority, ask.rank)
+            victims = self._by_rank[named]
+            del victims[bisect_left(victims, (ask.began_s, ask.number))]
+            self.weights[named] -= ask.weight
+            ask.is_victim = False
+
+    def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
+        """Numbers of those of these ranks, by lowest priority, then furthest rank, then youngest first."""
+        for rank in sorted(ranks, key=lambda one: (one[0], -one[1])):
+            for _, number in reversed(self._by_rank[rank]):
+                yield number

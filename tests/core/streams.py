@@ -1,0 +1,156 @@
+"""Random streams of jobs, and a scheduler that is told event by event what becomes of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.model import Job, Known, Member, MemberState, Node, Pool, Seat
+from dlaas_server.core.place import Layout, Shape, free_of
+from dlaas_server.core.scheduler import Choice, Policy, Scheduler
+from jupyter_dlaas.protocol import JobSpec, State
+from tests.core.builders import node
+
+SIZES = (4, 4, 2)
+GANGS = ((1, 1), (1, 1), (1, 1), (2, 1), (4, 1), (2, 3), (1, 5))
+"""GPUs of a learner, learners."""
+
+
+@dataclass
+class Coming:
+    """A job that will come, and how long it really runs."""
+
+    ask: Ask
+    actual_s: float
+
+
+def stream(
+    chance: Random, count: int = 60, *, gap_s: float = 300.0, priorities: tuple[int, ...] = (0, 0, 0, 0, 1)
+) -> list[Coming]:
+    """Jobs of all sizes and lengths, some of unknown length, guessed wrong by a typical factor of 2.7."""
+    now_s, found = 0.0, []
+    for number in range(count):
+        now_s += chance.choice([0.0, chance.expovariate(1 / gap_s)])
+        gpus, learners = chance.choice(GANGS)
+        actual_s = min(chance.lognormvariate(6, 1.5), 50_000.0)
+        guess_s = None if chance.random() < 0.1 else actual_s * chance.choice([1.0, chance.lognormvariate(0, 1)])
+        ask = Ask(
+            number,
+            Shape(gpus, 0.0, 0, None, Layout.PACK),
+            learners,
+            now_s,
+            guess_s,
+            usual_s=guess_s,
+            priority=chance.choice(priorities),
+            queue=chance.choice("ab"),
+            restart_s=chance.choice([1.0, 30.0]),
+            id=f"j{number}",
+        )
+        found.append(Coming(ask, actual_s))
+    return found
+
+
+@dataclass
+class Drive:
+    """Tells a scheduler what happens, until all have ended; `look` sees what it decides."""
+
+    on: Scheduler
+    coming: list[Coming]
+    nodes: list[Node]
+    look: Callable[[Drive, float], Callable[[Choice], None]]
+    """Called before each decision, and with it after."""
+    extra: list[float] = field(default_factory=list)
+    """Times at which it is asked though nothing happens."""
+    ended: dict[int, float] = field(default_factory=dict)
+    first: dict[int, float] = field(default_factory=dict)
+    requeued: dict[int, float] = field(default_factory=dict)
+
+    def run(self) -> Drive:
+        """All events in order of time."""
+        todo = [(one.ask.submitted_s, one.ask.number, 0) for one in self.coming]
+        todo += [(at_s, -1, 0) for at_s in self.extra]
+        heapq.heapify(todo)
+        wake_s: float | None = None
+        while len(self.ended) < len(self.coming):
+            assert todo or wake_s is not None, "somebody waits for ever"
+            now_s = min([*([todo[0][0]] if todo else []), *([wake_s] if wake_s is not None else [])])
+            while todo and todo[0][0] <= now_s:
+                _, number, starts = heapq.heappop(todo)
+                if number >= 0:
+                    self._happens(self.coming[number], starts, now_s)
+            after = self.look(self, now_s)
+            found = self.on.decide(now_s)
+            for stop in found.stops:
+                self.requeued[stop.victim.number] = now_s
+            for begun in found.starts:
+                self.first.setdefault(begun.number, now_s)
+                if begun.since_s is not None:
+                    left_s = max(self.coming[begun.number].actual_s - begun.executed_s, 1e-3)
+                    heapq.heappush(todo, (begun.since_s + left_s, begun.number, begun.starts))
+            after(found)
+            wake_s = found.wake_s
+        return self
+
+    def _happens(self, one: Coming, starts: int, now_s: float) -> None:
+        if not starts:
+            self.on.enter(one.ask, now_s)
+        elif one.ask.starts == starts and one.ask.since_s is not None:
+            self.on.leave(one.ask, now_s)
+            self.ended[one.ask.number] = now_s
+
+    def jobs(self) -> Iterator[Ask]:
+        """All that wait or run."""
+        yield from self.on.running.values()
+        yield from self.on.line()
+
+    def picture(self, now_s: float) -> Pool:
+        """The pool as the engine would know it."""
+        jobs = {ask.id: _job(ask, self.requeued.get(ask.number, 0.0)) for ask in self.jobs()}
+        known = {
+            ask.id: Known(
+                length_s=ask.estimate_s, usual_s=ask.usual_s, executed_s=ask.executed(now_s), restart_s=ask.restart_s
+            )
+            for ask in self.jobs()
+        }
+        return Pool(nodes=tuple(self.nodes), jobs=jobs, known=known)
+
+
+def _job(ask: Ask, queued_s: float) -> Job:
+    spec = JobSpec(
+        learners_min=ask.learners, learners_max=ask.learners, gpus_per_learner=ask.shape.gpus, queue=ask.queue
+    )
+    runs = ask.since_s is not None
+    return Job(
+        id=ask.id,
+        number=ask.number,
+        owner="ana",
+        spec=spec,
+        submitted_s=ask.submitted_s,
+        wish=ask.learners,
+        priority=ask.priority,
+        state=State.PROCESSING if runs else State.QUEUED,
+        generation=int(runs),
+        live_generation=int(runs),
+        members=tuple(_member(rank, seat) for rank, seat in enumerate(ask.seats)),
+        checkpoint_step=0,
+        queued_s=queued_s,
+        seated_s=ask.began_s if runs else None,
+    )
+
+
+def _member(rank: int, seat: Seat) -> Member:
+    return Member(member=rank, generation=1, rank=rank, seat=seat, state=MemberState.READY)
+
+
+def drive(
+    policy: Policy,
+    coming: list[Coming],
+    look: Callable[[Drive, float], Callable[[Choice], None]],
+    extra: list[float] | None = None,
+) -> Drive:
+    """A scheduler with this policy on a small pool is driven through the stream."""
+    nodes = [node(f"n{i}", size) for i, size in enumerate(SIZES)]
+    return Drive(Scheduler(free_of(nodes, ()), policy), coming, nodes, look, extra or []).run()
