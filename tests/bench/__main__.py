@@ -26,7 +26,7 @@ ROWS: Final[dict[str, str]] = {
     "many": "trivial jobs per second, accepts per second",
     "talking": "print() → WebSocket client; state change → WebSocket client",
     "overhead": "steps per second; beside the plain script and torchrun",
-    "curves": "curves without a changed line; beside the same job without them and python script.py",
+    "curves": "curves without a changed line; in turn with the same loop without them",
     "elasticity": "changes of size while a job trains, killed learners, halts; beside torchrun elastic and torchft",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",

@@ -1,18 +1,17 @@
-"""What curves without a changed line take from training: the same job with and without `--autolog`, one learner."""
+"""What curves without a changed line take from training, one learner on one thread."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
-from statistics import median
+from statistics import median, quantiles
 
-from tests.bench.measuring import Bench, Unmeasurable, in_turn
+from tests.bench.measuring import Bench, Unmeasurable
 from tests.bench.table import Figure, Line
 
-DATA = """import time
+DATA = """import json
+import sys
+import time
 import torch
 from torch import nn
 
@@ -21,19 +20,46 @@ x, y = torch.randn(6400, 784), torch.randint(0, 10, (6400,))
 data = torch.utils.data.TensorDataset(x, y)
 
 
-marks = []
+marks, found = [], {True: [], False: []}
 
 
 def mark():
     marks.append(time.process_time())
 
 
-def timed(fit):
-    marks.clear()
-    mark()
+# With all that a job puts around this program for its curves, or as if it were not there.
+def switch(on):
+    for owner, name, ours in WRAPPED:
+        setattr(owner, name, ours if on else ours.__wrapped__)
+    steps._global_optimizer_post_hooks.clear()
+    steps._global_optimizer_post_hooks.update(HOOKS if on else {})
+    sys.stdout, sys.stderr = STREAMS if on else [one._stream for one in STREAMS]
+    calls._Program.is_inside = not on
+
+
+# Fits with and without: the seconds of their epochs, but for the first of each.
+def in_turn(fit, rounds):
+    global WRAPPED, HOOKS, STREAMS, calls, steps
+    import torch.optim.optimizer as steps
+    from jupyter_dlaas.learner.autolog import calls
+
+    bar = sys.modules["tqdm.std"].tqdm if "tqdm.std" in sys.modules else object
+    owners = [(torch.Tensor, "backward"), *((bar, name) for name in vars(bar))]
+    WRAPPED = [(owner, name, vars(owner)[name]) for owner, name in owners]
+    WRAPPED = [one for one in WRAPPED if "jupyter_dlaas" in getattr(one[2], "__code__", CODE).co_filename]
+    HOOKS, STREAMS = dict(steps._global_optimizer_post_hooks), (sys.stdout, sys.stderr)
     fit()
-    mark()
-    print("COST", *(f"{b - a:.5f}" for a, b in zip(marks, marks[1:])), flush=True)
+    for number in range(2 * rounds):
+        on = number % 2 == number // 2 % 2
+        switch(on)
+        marks.clear()
+        fit()
+        found[on] += [b - a for a, b in zip(marks, marks[1:])]
+    switch(True)
+    print("COST", json.dumps([found[True], found[False]]), flush=True)
+
+
+CODE = in_turn.__code__
 """
 PLAIN = (
     DATA
@@ -61,8 +87,7 @@ def fit(epochs):
         mark()
 
 
-fit(1)
-timed(lambda: fit(20))
+in_turn(lambda: fit(6), ROUNDS)
 """
 )
 LIGHTNING = (
@@ -100,8 +125,7 @@ def fit(epochs):
     lightning.Trainer(max_epochs=epochs, accelerator="cpu", **quiet).fit(net, loader)
 
 
-fit(1)
-timed(lambda: fit(20))
+in_turn(lambda: fit(6), ROUNDS)
 """
 )
 KERAS = (
@@ -121,75 +145,32 @@ def fit(epochs):
     model.fit(x.numpy(), y.numpy(), batch_size=64, epochs=epochs, verbose=2, callbacks=[marker])
 
 
-fit(1)
-timed(lambda: fit(12))
+in_turn(lambda: fit(6), ROUNDS)
 """
 )
 PROGRAMS = {"plain loop, tqdm and print": PLAIN, "Lightning": LIGHTNING, "Keras on torch": KERAS}
 
 
-class _Side:
-    """CPU seconds of each epoch (the first of a fit tells how it begins) and from the last epoch to the fit's end."""
-
-    def __init__(self) -> None:
-        self.begins: list[float] = []
-        self.epochs: list[float] = []
-        self.ends: list[float] = []
-
-    def take(self, text: str) -> float:
-        found = re.search(r"COST (.+)", text)
-        if found is None:
-            raise Unmeasurable(f"the training did not tell what it took: {text[-300:]}")
-        begin, *epochs, end = (float(one) for one in found[1].split())
-        self.begins.append(begin)
-        self.epochs += epochs
-        self.ends.append(end)
-        return sum(epochs)
-
-    def fit_s(self, of: Callable[[list[float]], float]) -> float:
-        """A fit of as many epochs as one was, each of its parts as `of` (least, median) says."""
-        count = len(self.epochs) / len(self.ends)
-        return of(self.begins) + count * of(self.epochs) + of(self.ends)
-
-
 def measure(bench: Bench) -> list[Line]:
-    """Runs in turn, one thread per process, in CPU seconds. The machine varies more between two runs than the bar
-
-    is wide, so what counts is put together from the least of each part over all runs.
-    """
+    """One job each, which trains in turn with and without: two runs differ by more than the bar is wide."""
     lines: list[Line] = []
     for said, program in PROGRAMS.items():
-        script = str(bench.script(program))
-        on, off, alone = _Side(), _Side(), _Side()
-        in_turn(bench.runs, _job(bench, program, on), _job(bench, program, off, autolog=False), _plain(script, alone))
-        more = 100 * (on.fit_s(min) / off.fit_s(min) - 1)
-        medians = 100 * (on.fit_s(median) / off.fit_s(median) - 1)
+        source = program.replace("ROUNDS", str(max(4, 2 * bench.runs)))
+        job = bench.site.submit(source, env={"OMP_NUM_THREADS": "1"}, framework="torch").wait()
+        text = str(job.client.log(job.id)["text"])
+        told = re.search(r"COST (.+)", text)
+        if told is None:
+            raise Unmeasurable(f"the training did not tell what it took: {text[-300:]}")
+        with_it, without = json.loads(told[1])
+        quarter = 100 * (quantiles(with_it)[0] / quantiles(without)[0] - 1)
         lines.append(
             Line(
                 what=f"curves without a changed line: {said}",
                 bar="≤ 1 %",
-                measured=Figure(more, more, more, 1, "%"),
-                beside=f"medians {medians:+.1f} %; an epoch {1e3 * min(on.epochs):.1f} ms, without "
-                f"{1e3 * min(off.epochs):.1f}, plain {1e3 * min(alone.epochs):.1f}; end of the fit "
-                f"{1e3 * min(on.ends):.1f} ms, without {1e3 * min(off.ends):.1f}",
+                measured=Figure(quarter, quarter, quarter, 1, "%"),
+                beside=f"an epoch's CPU time, lower quartile of {len(with_it)}: {1e3 * quantiles(with_it)[0]:.1f} ms, "
+                f"without {1e3 * quantiles(without)[0]:.1f}; "
+                f"medians {100 * (median(with_it) / median(without) - 1):+.2f} %",
             )
         )
     return lines
-
-
-def _plain(script: str, side: _Side) -> Callable[[], float]:
-    def once() -> float:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
-        return side.take(ended.stdout + ended.stderr)
-
-    return once
-
-
-def _job(bench: Bench, program: str, side: _Side, *, autolog: bool = True) -> Callable[[], float]:
-    def once() -> float:
-        environment = {"OMP_NUM_THREADS": "1"}
-        job = bench.site.submit(program, env=environment, framework="torch", autolog=autolog).wait()
-        return side.take(str(job.client.log(job.id)["text"]))
-
-    return once
