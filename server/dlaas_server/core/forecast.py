@@ -130,7 +130,9 @@ class World:
         """A scheduler that finds the world like this. `learners`: waiting jobs that ask for another number of them."""
         made = Scheduler(Frees(free.copy() for free in self.frees), self.policy, self.order)
         for ask in self.running:
-            made.adopt(copy(ask), ask.seats, now_s)
+            one = copy(ask)
+            one.starts -= 1  # it is counted again
+            made.adopt(one, ask.seats, now_s, ask.began_s)
         for ask in self.waiting:
             one = copy(ask)
             one.patience_s = -1.0  # its timer is not among what was copied
