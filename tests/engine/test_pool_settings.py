@@ -246,7 +246,8 @@ def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[...,
         assert " start estimate" in engine.lifecycle.pool_view().track_record
         told = await texts(engine, waits)
         assert told[1].startswith("Waits: needs 4 GPUs at once; 0 are free now.")
-        assert "It was told " in told[2]
-        assert ", and waited " in told[2]
+        assert told[2].startswith("Expected to start in ")
+        assert "It was told " in told[3]
+        assert ", and waited " in told[3]
 
     play(scene, Script())

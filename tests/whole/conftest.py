@@ -14,8 +14,8 @@ from tests.whole.site import Site
 def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
 
-    def build(slots: int = 2) -> Site:
-        made.append(Site(tmp_path / f"site-{len(made)}", slots))
+    def build(slots: int = 2, nodes: int = 1) -> Site:
+        made.append(Site(tmp_path / f"site-{len(made)}", slots, nodes))
         return made[-1]
 
     yield build

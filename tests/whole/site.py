@@ -53,12 +53,17 @@ class Site:
 
     folder: Path
     slots: int = 2
+    nodes: int = 1
+    """With more than one, each has so many slots, and the pool says that they are nodes n1, n2 …"""
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.pool.mkdir(parents=True)
         self.work.mkdir()
-        (self.pool / "config.toml").write_text(f'[pool]\ndevices = "cpus"\ncpu_slots = {self.slots}\n')
+        config = f'[pool]\ndevices = "cpus"\ncpu_slots = {self.slots}\n'
+        for number in range(1, self.nodes + 1) if self.nodes > 1 else ():
+            config += f'[[nodes]]\nname = "n{number}"\ncpus = 4\nmemory_gib = 16\nslots = {self.slots}\n'
+        (self.pool / "config.toml").write_text(config)
         page = self.folder / "config" / "labconfig"
         page.mkdir(parents=True)
         (page / "page_config.json").write_text(

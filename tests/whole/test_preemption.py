@@ -41,12 +41,15 @@ def test_who_is_preempted_waits_with_a_sentence_and_goes_on_at_its_step(site: Bu
     waiting = low.view
     assert waiting.state == "QUEUED"
     assert "It made room: urgent-2" in waiting.reason
-    assert "has priority" in waiting.reason
+    assert "has priority 100. Nothing was lost: it goes on from step" in waiting.reason
     at = int(re.search(r"goes on from step (\d+)", waiting.reason)[1])  # type: ignore[index]
     assert at > 0
 
     urgent.wait(60)
     low.wait(120)
     assert (urgent.status, low.status) == ("COMPLETED", "COMPLETED")
-    assert f"train from step {at}." in low.story()
+    story = low.story()
+    assert f"train from step {at}." in story
+    told = ("Makes room: urgent-2", "Back in the queue. Nothing was lost", "Waits: needs 2 CPU slots", "Got 2 learners")
+    assert [story.rindex(one) for one in told] == sorted(story.rindex(one) for one in told), "each decision, in order"
     assert "trained steps 140" in low.logs()  # the script's own count goes on too: none lost, none twice

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat
-from dlaas_server.core.record import Forecast, outcome
+from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
@@ -127,11 +127,14 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
 
 def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
     """The job waits, for this reason, and is expected to start between these times: the first word on it is kept."""
+    told: list[Story] = []
+    if not job.is_told:
+        job = replace(job, is_told=True)
+        told.append(Story("waits", f"Waits: {clause(reason)}."))
     if job.said is None and expected is not None:
         job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
-    if job.is_told:
-        return job, ()
-    return _tell(replace(job, is_told=True), "waits", f"Waits: {clause(reason)}.")
+        told.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
+    return job, tuple(told)
 
 
 def preempted(job: Job, reason: str, now_s: float) -> Told:

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dlaas_server.core.forecast import CLOSE, CLOSE_S
 from dlaas_server.core.model import Said
 from dlaas_server.core.words import duration
 
-__all__ = ["SHOWN", "Forecast", "outcome", "track_record"]
+__all__ = ["SHOWN", "Forecast", "outcome", "soon", "track_record"]
 
 SHOWN: Final = 50
 """The track record speaks of so many of the newest."""
-CLOSE_S: Final = 60.0
-CLOSE: Final = 0.25
-"""A start within a minute, or a quarter of the wait, of the range counts as close: `BARS.md`, start estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +39,20 @@ class Forecast:
 def outcome(forecast: Forecast) -> str:
     """`It was told 2 min to 5 min, and waited 3 min 10 s.`"""
     said, waited_s = forecast.said, forecast.started_s - forecast.said.at_s
-    low, high = duration(max(said.low_s - said.at_s, 0.0)), duration(max(said.high_s - said.at_s, 0.0))
-    told = f"about {high}" if low == high else f"{low} to {high}"
+    told = soon((said.low_s, said.high_s), said.at_s).removeprefix("in ")
     return f"It was told {told}, and waited {duration(max(waited_s, 0.0))}."
+
+
+def soon(expected: tuple[float, float], now_s: float) -> str:
+    """`in 2 min to 5 min`, `in about 10 s`."""
+    low, high = (_rounded(max(at_s - now_s, 0.0)) for at_s in expected)
+    return f"in about {duration(high)}" if low == high else f"in {duration(low)} to {duration(high)}"
+
+
+def _rounded(seconds: float) -> float:
+    """To what a guess is worth: 5 s, from 2 minutes on 1 minute, from 2 hours on 10 minutes."""
+    unit = 5 if seconds < 120 else 60 if seconds < 7200 else 600
+    return max(round(seconds / unit), 1) * unit
 
 
 def track_record(forecasts: Sequence[Forecast]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from dlaas_server.core.estimates import History
 from dlaas_server.core.model import Job, Known
 from dlaas_server.core.plan import Wait
-from dlaas_server.core.words import duration
+from dlaas_server.core.record import soon
 from jupyter_dlaas.protocol import Progress, State
 
 __all__ = ["Lengths", "with_start", "with_time_left"]
@@ -72,15 +72,7 @@ def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float) -
     """The reason, with when the job is expected to start where that can be said."""
     if expected is None or not wait.place:
         return wait
-    low, high = (_rounded(max(at_s - now_s, 0.0)) for at_s in expected)
-    when = f"in about {duration(high)}" if low == high else f"in {duration(low)} to {duration(high)}"
-    return replace(wait, reason=f"{wait.reason} Expected to start {when}.")
-
-
-def _rounded(seconds: float) -> float:
-    """To what a guess is worth: 5 s, from 2 minutes on 1 minute, from 2 hours on 10 minutes."""
-    unit = 5 if seconds < 120 else 60 if seconds < 7200 else 600
-    return max(round(seconds / unit), 1) * unit
+    return replace(wait, reason=f"{wait.reason} Expected to start {soon(expected, now_s)}.")
 
 
 def _weight(job: Job) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
 from dlaas_server.core.drain import Way, drain, said_of_nodes
-from dlaas_server.core.forecast import forecast
+from dlaas_server.core.estimates import width_factor
 from dlaas_server.core.model import Job, Node
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
@@ -29,6 +29,7 @@ from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_start, with_time_left
+from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
@@ -42,8 +43,6 @@ T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
-FORECAST_MOST: Final = 100
-"""With more jobs waiting, nobody is told when they start: it would cost too much at each turn."""
 
 
 class Listener(Protocol):
@@ -110,6 +109,7 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self._foreteller = Foreteller(self._wake.set)
         self._is_closing = False
 
     # -- what others call ---------------------------------------------------------------------------------------------
@@ -168,12 +168,14 @@ class Lifecycle:
     @property
     def has_work(self) -> bool:
         """Whether the next turn would find something that came in."""
-        return bool(self._inbox or self._due)
+        return bool(self._inbox or self._due or self._foreteller.has_news)
 
     async def acted(self) -> None:
         """Wait until nothing is under way beside the loop."""
         while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
+        if self._foreteller.task is not None:
+            await asyncio.wait([self._foreteller.task])
 
     @property
     def policy(self) -> Policy:
@@ -233,6 +235,7 @@ class Lifecycle:
         """One turn: what came in, in one transaction; then the plan; then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
+        self._foreteller.has_news = False
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
         try:
@@ -255,7 +258,10 @@ class Lifecycle:
         for item, answer in answers:
             if not item.done.done():
                 item.done.set_result(answer)
-        self.wake_s = self._act(planned.wake_s)
+        factor = width_factor(one.held for one in self.forecasts)
+        again_s = self._foreteller.look(self.picture(), self.policy, self.lengths.spread, factor, draft.now_s)
+        wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
+        self.wake_s = min(wakes, default=None)
 
     async def _fold_news(self, draft: Draft, job_id: str) -> None:
         if job_id in draft.deleted or job_id not in draft.base:
@@ -304,7 +310,7 @@ class Lifecycle:
             draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
-        return _Planned(self._told(draft, picture, policy, decided.waits) | staying, min(wakes, default=None))
+        return _Planned(self._told(draft, picture, decided.waits) | staying, min(wakes, default=None))
 
     def _emptied(self, draft: Draft, picture: Picture) -> tuple[Picture, dict[str, Wait]]:
         """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
@@ -323,15 +329,11 @@ class Lifecycle:
                 jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
         return (replace(picture, jobs=jobs) if leaves else picture), staying
 
-    def _told(self, draft: Draft, picture: Picture, policy: Policy, waits: Sequence[Wait]) -> dict[str, Wait]:
+    def _told(self, draft: Draft, picture: Picture, waits: Sequence[Wait]) -> dict[str, Wait]:
         """What those who wait are told, with when they are expected to start; the first word goes into their story."""
-        waiting = sum(1 for wait in waits if wait.place)
-        expected: Mapping[str, tuple[float, float]] = {}
-        if 0 < waiting <= FORECAST_MOST:
-            expected = forecast(picture, draft.now_s, policy, self.lengths.spread)
         out: dict[str, Wait] = {}
         for wait in waits:
-            when, job = expected.get(wait.job), draft.job(wait.job)
+            when, job = self._foreteller.expected.get(wait.job), draft.job(wait.job)
             blocked = replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
             out[wait.job] = with_start(blocked, when, draft.now_s)
             if wait.place:

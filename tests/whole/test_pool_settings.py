@@ -1,0 +1,158 @@
+"""What is set of a pool while it trains: a node is drained, a queue gets its share back, estimates are put to the test.
+
+Real engines, learners and `kill -9`; the nodes are this machine's CPU slots under two names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from tests.whole.site import Site, kill, until
+
+Build = Callable[..., Site]
+
+LIVE = """
+import time
+import torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+data = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+for epoch in run.epochs({epochs}):
+    for batch in run.batches(data, 16):
+        opt.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        opt.step()
+        time.sleep({step_s})
+    run.log(loss=loss)
+"""
+
+
+def live(epochs: int = 100_000, step_s: float = 0.02) -> str:
+    return LIVE.format(epochs=epochs, step_s=step_s)
+
+
+def nodes_of(here: Site, job: str) -> list[str]:
+    return sorted(one.node for one in here.job(job).view.learners)
+
+
+def trains_with(here: Site, job: str, learners: int) -> bool:
+    view = here.job(job).view
+    return view.state == "PROCESSING" and view.size.held == learners and view.transition is None
+
+
+def alone(here: Site, job: str) -> dict[int, int]:
+    """The only learner that lives, or nobody."""
+    found = here.learners(job)
+    return found if len(found) == 1 else {}
+
+
+def step_of(here: Site, job: str) -> int:
+    progress = here.job(job).view.progress
+    return progress.step if progress else 0
+
+
+def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is_killed(site: Build) -> None:
+    here = site(slots=2, nodes=2)
+    jobs = [here.submit(live(), name=name, gpus="1:2", placement="spread").id for name in ("left", "right")]
+    for job in jobs:
+        until(partial(trains_with, here, job, 2), f"{job} trains on both nodes")
+        assert nodes_of(here, job) == ["n1", "n2"]
+    before = {job: here.learners(job) for job in jobs}
+
+    def dlaas(*words: str) -> str:
+        return here.terminal("jupyter", "dlaas", *words)
+
+    preview = dlaas("drain", "n1", "--dry-run")
+    assert preview.startswith("n1: 2 jobs shrink.\n")
+    assert all(f"{job} shrinks from 2 to 1 learner and goes on" in preview for job in jobs)
+    assert all(trains_with(here, job, 2) for job in jobs), "a preview does nothing"
+
+    assert "n1 is being drained." in dlaas("drain", "n1")
+    kill(here.engine_pid())
+    for job in jobs:
+        until(partial(trains_with, here, job, 1), f"{job} trains on with one")
+        assert nodes_of(here, job) == ["n2"]
+        left = until(partial(alone, here, job), "one learner is left")
+        assert left.items() <= before[job].items(), "who trained there trains on: the same process"
+        view = here.job(job).view
+        assert [(one.before, one.after, one.by) for one in view.resizes] == [(2, 1, "drain")]
+        assert (view.restarts, view.generation) == (0, 2)
+        assert f"n1 is being drained by {view.owner}: {job} shrinks from 2 to 1" in here.job(job).story()
+    assert [node.cordoned is not None for node in here.client.pool().nodes] == [True, False]
+
+    third = here.submit("print('hi')\n", name="third", gpus="1").id
+    until(lambda: here.job(third).view.place, "the third waits")
+    assert "n1 is being drained by" in here.job(third).view.reason
+    dlaas("uncordon", "n1")
+    until(lambda: here.job(third).status == "COMPLETED", "the third found its place")
+    for job in jobs:
+        until(partial(trains_with, here, job, 2), f"{job} grows back")
+        assert [one.by for one in here.job(job).view.resizes] == ["drain", "pool"]
+        here.job(job).cancel()
+    until(lambda: not here.orphans(), "no process is left", 20)
+
+
+def test_a_job_that_cannot_shrink_moves_to_another_node_and_goes_on_at_its_step(site: Build) -> None:
+    here = site(slots=1, nodes=2)
+    job = here.submit(live(step_s=0.05), name="single", gpus="1", checkpoint_every="1s")
+    until(lambda: step_of(here, job.id) > 8, "it trains")
+    [node] = nodes_of(here, job.id)
+    other = {"n1": "n2", "n2": "n1"}[node]
+    until(lambda: here.client.drain(node, is_dry_run=True).jobs[0].way == "move", "it has a checkpoint")
+    assert f"single-1 moves 1 learner to {other}" in here.terminal("jupyter", "dlaas", "drain", node, "--dry-run")
+
+    here.terminal("jupyter", "dlaas", "drain", node)
+    until(lambda: nodes_of(here, job.id) == [other] and trains_with(here, job.id, 1), "it trains elsewhere", 90)
+    view = here.job(job.id).view
+    assert [(one.before, one.after, one.by) for one in view.resizes] == [(1, 1, "drain")]
+    assert (view.restarts, view.resizes[0].step > 8) == (0, True)
+    job.cancel()
+
+
+def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Build) -> None:
+    here = site(slots=2)
+
+    def dlaas(*words: str) -> str:
+        return here.terminal("jupyter", "dlaas", *words)
+
+    assert "research  2           1       0      0" in dlaas("queue", "set", "research", "--guaranteed", "2")
+    assert "Order: fair, with preemption." in dlaas("pool", "--order", "fair")
+    kill(here.engine_pid())
+    borrower = here.submit(live(step_s=0.2), name="borrower", gpus="2", checkpoint_every="1s")
+    until(lambda: step_of(here, borrower.id) > 4, "the borrower has the idle share", 90)
+
+    owner = here.submit("import time\ntime.sleep(1)\n", name="owner", gpus="2", queue="research")
+    until(lambda: owner.status in ("PROCESSING", "COMPLETED"), "the queue has its share back", 90)
+    assert borrower.view.state == "QUEUED"
+    assert "It made room: owner-2" in borrower.view.reason
+    assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in borrower.view.reason
+    owner.wait(60)
+    until(lambda: borrower.status == "PROCESSING", "the borrower goes on", 60)
+    assert here.job(borrower.id).view.restarts == 0
+    borrower.cancel()
+
+
+def test_what_a_job_was_told_of_its_start_is_put_to_the_test_when_it_starts(site: Build) -> None:
+    here = site(slots=2)
+    first = here.submit(live(epochs=40, step_s=0.05), name="first", gpus="2")
+    until(lambda: step_of(here, first.id) > 4, "the first one's rate is known")
+    second = here.submit("print('done')\n", name="second", gpus="2")
+    until(lambda: "Expected to start in" in second.view.reason, "it is told when it starts")
+    assert "Waits: needs 2 CPU slots at once" in second.story()
+    kill(here.engine_pid())
+
+    second.wait(90)
+    story = second.story()
+    assert "It was told " in story
+    assert ", and waited " in story
+    pool = json.loads(here.terminal("jupyter", "dlaas", "pool", "--json"))
+    assert pool["track_record"].startswith("The last start estimate ")
+    kill(here.engine_pid())
+    assert here.client.pool().track_record == pool["track_record"], "it is kept"
