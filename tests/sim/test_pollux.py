@@ -38,6 +38,17 @@ def test_every_job_ends_when_it_did_in_the_authors_own_simulator(rule: str, work
     assert found == published()[f"{rule}-1.0", workload]
 
 
+def test_sizes_by_the_production_core_end_jobs_earlier_than_either() -> None:
+    found = played(6, "elastic").result.done
+    mean_s = sum(one.jct_s for one in found) / len(found)
+
+    assert all(mean_s < sum(jct) / len(jct) for run, jct in six().items() if run != "pollux-1.0")
+
+
+def six() -> dict[str, list[float]]:
+    return {run: list(jobs.values()) for (run, workload), jobs in published().items() if workload == 6}
+
+
 def test_a_pool_that_the_profiles_do_not_hold_for_is_refused() -> None:
     with pytest.raises(Unrunnable, match="1 to 4 GPUs"):
         play(read_trace(TRACES / "pollux_workloads_1.0.csv", 1), [NodeSpec(name="n", gpus=8)], "pollux:tiresias")

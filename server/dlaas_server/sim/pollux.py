@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.sim.loop import Done, Replay, Unrunnable
+from dlaas_server.sim.pollux_elastic import Elastic
 from dlaas_server.sim.pollux_jobs import Cluster, PolluxJob, PolluxRule
 from dlaas_server.sim.pollux_profiles import APPLICATIONS, profile_of
 from dlaas_server.sim.pollux_rules import Optimus, Tiresias
@@ -15,6 +16,7 @@ from dlaas_server.sim.trace import NodeSpec, Pollux, Trace
 __all__ = ["RULES", "Played", "play"]
 
 RULES: Final[Mapping[str, Callable[[int, int], PolluxRule]]] = {
+    "elastic": Elastic,
     "pollux:optimus": Optimus,
     "pollux:tiresias": Tiresias,
 }
