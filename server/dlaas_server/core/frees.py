@@ -39,12 +39,31 @@ class Free:
     """What the empty node has: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
     parts: dict[str, int] = field(default_factory=dict)
     """Device that somebody has a share of -> thousandths that are free."""
+    rack: tuple[str, str] = ("", "")
+    """Area and rack."""
+    links: dict[str, str] = field(default_factory=dict, compare=False)
+    """Device -> its link group, where groups are known."""
     seen: State | None = field(default=None, compare=False)
     """What `state` came to, until something changes."""
 
     def copy(self) -> Free:
         """An independent copy."""
         return replace(self, devices=list(self.devices), parts=dict(self.parts))
+
+    def emptied(self) -> Free:
+        """The same node with nobody on it."""
+        _, cpus, memory_bytes, disk_mbps, net_mbps = self.whole
+        return replace(
+            self,
+            devices=[(kind, device) for device, (_, kind) in self.order.items()],
+            cpus=cpus,
+            memory_bytes=int(memory_bytes),
+            disk_mbps=disk_mbps,
+            net_mbps=net_mbps,
+            learners=0,
+            parts={},
+            seen=None,
+        )
 
     @property
     def state(self) -> State:
@@ -164,6 +183,12 @@ class Frees(Sequence[Free]):
         """(thousandths that are free, node, device) of devices that are shared."""
         self.devices = 0
         """How many devices are free in all; those that are shared do not count."""
+        racks = {free.rack for free in self._nodes}
+        self.has_racks = len(racks) > 1
+        self.has_areas = len({area for area, _ in racks}) > 1
+        self.has_links = any(free.links for free in self._nodes)
+        self.ideals: dict[tuple[Shape, int], int] = {}
+        """Gang -> how local it would be on the empty pool; filled by `topology.py`."""
         self.usual = Usual()
         """What learners ask for here, as far as it was noted."""
         for index, free in enumerate(self._nodes):
@@ -323,7 +348,11 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
         usable = [(d.kind, d.id) for d in node.devices if d.out_of_service is None]
         order = {d: (place, kind) for place, (kind, d) in enumerate(usable)}
         whole = (len(usable), node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps)
-        frees[node.name] = Free(node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole)
+        links = {d.id: d.link for d in node.devices if d.link}
+        frees[node.name] = Free(
+            node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole,
+            rack=(node.area, node.rack), links=links,
+        )  # fmt: skip
     for job in jobs:
         shape = shape_of(job)
         for node_name, devices, learners in _occupied(job):

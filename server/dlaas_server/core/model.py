@@ -22,6 +22,8 @@ class Device:
     memory_bytes: int = 0
     out_of_service: str | None = None
     """Why nothing may be placed here, in words."""
+    link: str = ""
+    """Its group on the node: within one, devices talk to each other directly (NVLink). "": no group is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,9 @@ class Node:
     memory_bytes: int = 0
     disk_mbps: float = 0.0
     net_mbps: float = 0.0
+    area: str = ""
+    rack: str = ""
+    """Where it stands: pool > area > rack > node. "": all in one."""
     cordoned: str | None = None
     """Why no learner may be placed here, in words; those that run stay."""
     drains: bool = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from dlaas_server.core.fragments import Option
 from dlaas_server.core.frees import Free, Frees, free_of
 from dlaas_server.core.model import Seat
 from dlaas_server.core.shapes import WHOLE, Layout, Shape, is_kind, shape_of
+from dlaas_server.core.topology import Level, allowed, in_one_group, tightest_part
 
 __all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
 
@@ -17,10 +19,12 @@ def room(frees: Frees, shape: Shape, most: int) -> int:
     return frees.room(shape, most)
 
 
-def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
     """Seats for a whole gang, taken from `frees`; or None, and nothing is taken.
 
-    `pack`: the tightest node that takes the whole gang; else the node that takes the most of it, then the rest alike.
+    `pack`: the tightest node that takes the whole gang; else the tightest rack, area or pool, and there the node that
+    takes the most of it, then the rest alike. `topology`: the same, but a gang that has not `waited_s` long enough is
+    seated only as close together as an empty pool could (`topology.py`).
     `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
     resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
     for (`fragments.py`). Ties go by name, so that the same pool always gives the same plan.
@@ -31,11 +35,21 @@ def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
         return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
     if shape.placement == Layout.FGD:
         return _gently(frees, shape, learners)
+    level = allowed(frees, shape, learners, waited_s) if shape.placement == Layout.TOPOLOGY else Level.POOL
+    if frees.has_links:
+        linked = in_one_group(frees, shape, learners)
+        if linked is not None:
+            return linked
+    if level < Level.NODE:
+        return None
     whole = frees.tightest(shape, learners)
     if whole is not None:
         return frees.take(whole, shape, learners)
-    if learners == 1 or frees.room(shape, learners) < learners:
+    if learners == 1 or level == Level.NODE or frees.room(shape, learners) < learners:
         return None
+    if frees.has_racks:
+        nodes = tightest_part(frees, shape, learners, level)
+        return None if nodes is None else _over(frees, nodes, shape, learners)
     seats: list[Seat] = []
     while len(seats) < learners:
         left = learners - len(seats)
@@ -43,6 +57,18 @@ def place(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
         if free is None:
             free, here = frees.roomiest(shape, left)
         assert free is not None
+        seats += frees.take(free, shape, here)
+    return tuple(seats)
+
+
+def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple[Seat, ...]:
+    """Seats on these nodes, which take the gang: the tightest that takes all that is left, else the roomiest."""
+    seats: list[Seat] = []
+    while len(seats) < learners:
+        left = learners - len(seats)
+        fits = [(free.fits(shape, left), free) for free in nodes]
+        here = max(count for count, _ in fits)
+        free = min((free for count, free in fits if count == here), key=lambda f: (len(f.devices), f.cpus, f.index))
         seats += frees.take(free, shape, here)
     return tuple(seats)
 

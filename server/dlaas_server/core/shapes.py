@@ -21,6 +21,7 @@ class Layout(StrEnum):
     SPREAD = "spread"
     TETRIS = "tetris"
     FGD = "fgd"
+    TOPOLOGY = "topology"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class Shape:
     net_mbps: float = 0.0
     milli: int = WHOLE
     """Thousandths that a learner takes of its one device; WHOLE: all of each of its devices."""
+
+    @property
+    def is_share(self) -> bool:
+        """A learner takes part of a device, and others the rest."""
+        return self.milli < WHOLE
 
     @property
     def is_plain(self) -> bool:
