@@ -218,7 +218,7 @@ def test_nodes_and_queues_that_there_are_not_are_named(play: Callable[..., None]
         for ask in (administration.cordon, administration.uncordon):
             with pytest.raises(NotFound, match="there is no node 'n9'; the pool has n1, n2"):
                 await engine.ask(ask("ana", "n9"))
-        with pytest.raises(Refused, match="there is no queue 'research'; there is default"):
+        with pytest.raises(Refused, match="there is no queue 'research'; the pool has default"):
             await engine.submit(wide((1, 1), queue="research"))
         with pytest.raises(NotAllowed, match="5 GPUs cannot be guaranteed; the pool has 4, of which 0"):
             await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=5)))
@@ -251,3 +251,26 @@ def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[...,
         assert ", and waited " in told[3]
 
     play(scene, Script())
+
+
+def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        await engine.ask(administration.change_pool("ana", PoolChange(order=PoolOrder.FAIR)))
+        await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=3)))
+        await engine.submit(learners=(4, 4))
+        await engine.until(lambda: engine.is_at("job-1", "PROCESSING") and "job-1" in engine.lifecycle.progress)
+        await engine.submit(wide((1, 1), queue="research"))
+        waits = await engine.submit(learners=(4, 4))
+        await engine.settle()
+
+        said = await engine.requests.why("ana", waits)
+        assert said[0] == "job-3 is queued (2nd of 2)."
+        assert said[2] == "It is 2nd of 2 in line; the pool's order is fair, its priority 0."
+        assert said[3] == "Ahead of it: wide-2."
+        assert said[4].startswith("job-1 (ana) holds 4 GPUs on n1, n2, until in about ")
+        assert said[5] == "Its queue default holds 4, and is guaranteed nothing (weight 1)."
+        assert "Its queue research holds 0 of the 3 GPUs that it is guaranteed." in await engine.requests.why(
+            "ana", "wide-2"
+        )
+
+    play(scene)

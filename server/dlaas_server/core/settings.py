@@ -106,7 +106,11 @@ def check_queue(name: str, policy: Policy) -> None:
     """Raise Refused, with the sentence for the user, where there is no such queue."""
     queues = queues_of(policy)
     if name not in queues:
-        raise Refused(f"spec.queue: there is no queue '{name}'; there is {', '.join(queues)}")
+        known = ", ".join(list(queues)[:8]) + (", …" if len(queues) > 8 else "")
+        raise Refused(
+            f"there is no queue '{name}'; the pool has {known}. Choose one of them, or have it made: "
+            f"jupyter dlaas queue set {name}"
+        )
 
 
 def node_named(name: str, nodes: Sequence[Node]) -> Node:

@@ -17,8 +17,10 @@ from dlaas_server.core import fold as folding
 from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.record import track_record
 from dlaas_server.core.settings import check_queue
 from dlaas_server.core.states import Event
+from dlaas_server.core.why import why_it_waits
 from dlaas_server.core.words import clause
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
@@ -257,12 +259,17 @@ class Requests:
 
     async def why(self, user: str, handle: str) -> list[str]:
         """Why the job is where it is."""
-        view = self.lifecycle.view(self.find(user, handle))
+        lifecycle, job = self.lifecycle, self.find(user, handle)
+        view = lifecycle.view(job)
         first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
         out = [first] + ([view.reason] if view.reason else [])
         if view.failure is not None:
             out += [f"{view.failure.what}", view.failure.advice]
-        story = await self.lifecycle.store.story(view.id)
+        blockers = why_it_waits(job, lifecycle.picture(), tuple(lifecycle.waits.values()), lifecycle.policy)
+        out += blockers
+        if blockers and (record := track_record(lifecycle.forecasts)):
+            out.append(record)
+        story = await lifecycle.store.story(view.id)
         return out + ([f"Last: {story[-1].text}"] if story else [])
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:

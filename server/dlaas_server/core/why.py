@@ -1,0 +1,74 @@
+"""Why a job waits, in full: its place, who is before it, who holds what it needs and until when, its queue's share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dlaas_server.core.model import Intent, Job, Pool
+from dlaas_server.core.plan import Wait
+from dlaas_server.core.scheduler import Policy, Share
+from dlaas_server.core.settings import queues_of
+from dlaas_server.core.words import count, duration, ordinal, unit_of
+from jupyter_dlaas.protocol import State
+
+__all__ = ["why_it_waits"]
+
+NAMED_MOST: Final = 5
+
+
+def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) -> list[str]:
+    """Sentences about a job that is in the queue; none for others.
+
+    `waits`: all that is waited for, as planned. Lengths that are not known are not guessed.
+    """
+    line = sorted((w for w in waits if w.place), key=lambda w: w.place)
+    own = next((w for w in line if w.job == job.id), None)
+    if own is None or job.state is not State.QUEUED or job.intent is not Intent.RUN:
+        return []
+    preempts = "" if policy.preempts else ", without preemption"
+    order = f"the pool's order is {policy.order}{preempts}, its priority {job.priority}"
+    out = [f"It is {ordinal(own.place)} of {own.of} in line; {order}."]
+    ahead = [w.job for w in line if w.place < own.place]
+    if ahead:
+        out.append(f"Ahead of it: {_some(ahead)}.")
+    out += _holders(job, pool)
+    if policy.order == "fair":
+        out.append(_share(job, pool, policy))
+    return out
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
+    return ", ".join(names[:NAMED_MOST]) + more
+
+
+def _holders(job: Job, pool: Pool) -> list[str]:
+    """Who has devices, those that end first before the others."""
+    unit = unit_of(job)
+    found: list[tuple[float, int, str]] = []
+    for other in pool.jobs.values():
+        held = sum(len(m.seat.devices) for m in other.members)
+        if other.id == job.id or not held:
+            continue
+        known = pool.known.get(other.id)
+        left_s = float("inf")
+        if known is not None and known.length_s is not None and known.length_s > known.executed_s:
+            left_s = known.length_s - known.executed_s
+        ends = "nobody knows until when" if left_s == float("inf") else f"until in about {duration(left_s)}"
+        nodes = ", ".join(sorted({m.seat.node for m in other.members}))
+        text = f"{other.id} ({other.owner}) holds {count(held, unit)} on {nodes}, {ends}"
+        found.append((left_s, other.number, text))
+    found.sort()
+    more = len(found) - NAMED_MOST
+    out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
+    return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
+
+
+def _share(job: Job, pool: Pool, policy: Policy) -> str:
+    name = job.spec.queue
+    held = sum(len(m.seat.devices) for j in pool.jobs.values() if j.spec.queue == name for m in j.gang)
+    share = queues_of(policy).get(name, Share())
+    if not share.guaranteed:
+        return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."
+    return f"Its queue {name} holds {held} of the {count(share.guaranteed, unit_of(job))} that it is guaranteed."
