@@ -169,8 +169,10 @@ def _preempt(one: Preemption, pool: Pool, policy: Policy) -> Preempt:
         why = f"takes back for its queue {winner.spec.queue} what {victim.spec.queue} had borrowed of it"
     elif policy.order == "time-slice":
         why = "has its turn"
+    elif policy.order in ("las", "gittins", "fair-finish"):
+        why = "is ahead in the pool's order"
     else:
-        why = "is ahead in the pool's order" if policy.order in ("las", "gittins") else "is expected to be much shorter"
+        why = "is expected to be much shorter"
     return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
 
 
