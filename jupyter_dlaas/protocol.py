@@ -112,6 +112,7 @@ class PoolOrder(StrEnum):
     GITTINS = "gittins"
     TIME_SLICE = "time-slice"
     FAIR = "fair"
+    FAIR_FINISH = "fair-finish"
 
 
 class Elastic(StrEnum):

@@ -5,7 +5,7 @@ name = "local"
 devices = "auto"              # "gpus" or "cpus" to insist
 cpu_slots = 8                 # instead of one per core
 memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
-order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair
+order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair, fair-finish
 preemption = true             # false: nobody who runs makes room for others
 admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
 
