@@ -141,11 +141,7 @@ class _Watch:
 
     @guarded
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        epoch = trainer.current_epoch - self.first
-        if isinstance(self.call, KeptCall):
-            self.call.step(epoch, batch_idx)
-        else:
-            self.call.at(epoch, self._done(trainer))
+        self.step(batch_idx)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -267,6 +263,19 @@ class _Watch:
                 call.reach()
             self._pass(call)
 
+    def after_batch(self) -> None:
+        """It was read, and is trained now. Lightning's own hook for that costs more, and is left out from then on."""
+        vars(self)["on_train_batch_start"] = None
+        self.step(self.index)
+
+    @guarded
+    def step(self, index: int) -> None:
+        epoch = self.trainer.current_epoch - self.first
+        if isinstance(self.call, KeptCall):
+            self.call.step(epoch, index)
+        else:
+            self.call.at(epoch, self._done(self.trainer))
+
     @guarded
     def _pass(self, call: KeptCall) -> None:
         self.index = int(self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
@@ -305,9 +314,12 @@ def _wrap_fetchers(module: Any) -> None:
     @functools.wraps(read)
     def fetch(self: Any) -> Any:
         watch = _watch_of(self)
-        if watch is not None:
-            watch.before_batch()
-        return read(self)
+        if watch is None:
+            return read(self)
+        watch.before_batch()
+        batch = read(self)
+        watch.after_batch()
+        return batch
 
     module._DataFetcher.__iter__ = iterate
     module._PrefetchDataFetcher.__next__ = fetch
