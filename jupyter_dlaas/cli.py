@@ -109,7 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     one = verb(
         "pool", _pool, "The pool: what there is, and who has it; --order and --preemption change how it is shared"
     )
-    one.add_argument("--order", choices=tuple(PoolOrder), help="who goes first among jobs of one priority, from now on")
+    one.add_argument(
+        "--order",
+        choices=[str(one) for one in PoolOrder],
+        help="who goes first among jobs of one priority, from now on",
+    )
     one.add_argument("--preemption", choices=("on", "off"), help="off: nobody who runs makes room for others")
     one = verb(
         "queue", _queue, "Who waits, first in line first; `queue list` and `queue set NAME`: the queues, their shares"
@@ -281,8 +285,6 @@ def _queues(options: argparse.Namespace, client: Client) -> int:
         pool = client.pool()
     elif options.name is None:
         raise Invalid("queue set: name the queue, as in `queue set research --guaranteed 6`")
-    elif options.weight is None and options.guaranteed is None:
-        raise Invalid("queue set: say what to set, --weight or --guaranteed")
     else:
         pool = client.set_queue(options.name, weight=options.weight, guaranteed=options.guaranteed)
     return _out(options, {"order": pool.order, "queues": pool.queues}, show.shares_table(pool, _ink()))

@@ -199,6 +199,20 @@ def test_the_engine_answers_as_described(route: Any, described: Path) -> None:
                     assert isinstance(json.loads(said)["error"]["code"], str)
 
 
+OF_THE_POOL = ("change_pool", "set_queue", "cordon_node", "uncordon_node", "preview_drain", "drain_node")
+
+
+@pytest.mark.parametrize("operation", OF_THE_POOL)
+def test_who_does_not_run_the_pool_sets_nothing_of_it(operation: str, described: Path) -> None:
+    route = next(route for route in ROUTES if route.operation == operation)
+    node = Client(at=[SocketDoor(described)]).pool().nodes[0].name
+    target = "/" + route.path.lstrip("/").replace("{node}", node).replace("{queue}", "theirs")
+    status, said = direct(described, route.method, target, None if route.method == "GET" else b"{}", user="ben")
+
+    assert (status, json.loads(said)["error"]["code"]) == (403, "forbidden")
+    assert [queue.name for queue in Client(at=[SocketDoor(described)]).pool().queues] == ["default"]
+
+
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pool with one completed job, fake-1."""
@@ -210,11 +224,12 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     engines.stop(folder)
 
 
-def direct(folder: Path, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
-    """A request as it stands: no retry, no error classes."""
+def direct(folder: Path, method: str, target: str, body: bytes | None, user: str | None = None) -> tuple[int, bytes]:
+    """A request as it stands: no retry, no error classes. `user`: whom a relay would vouch for."""
     connection = _Connection(SocketDoor(folder), 30)
+    headers = {"Content-Type": "application/json"} | ({"X-Dlaas-User": user} if user is not None else {})
     try:
-        connection.request(method, target, body=body, headers={"Content-Type": "application/json"})
+        connection.request(method, target, body=body, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

@@ -147,7 +147,7 @@ def test_a_job_without_a_checkpoint_stays_until_it_has_one(play: Callable[..., N
 
         assert nodes_of(engine, job) == ["n1", "n1"]
         assert view(engine, job).reason == (
-            "n1 is being drained by ana; job-1 has no checkpoint yet: it stays until it has a checkpoint, or ends."
+            "n1 is being drained by ana; job-1 has no checkpoint yet: it stays until it has one, or ends."
         )
         await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
 

@@ -83,7 +83,7 @@ def _leave(job: Job, drained: set[str], frees: Frees) -> Leave:
         return Leave(job.id, way, nodes, seats, before, len(seats), text, is_due)
 
     if not job.is_live and job.checkpoint_step is None:
-        until = "ends" if job.state is State.STORING else "has a checkpoint, or ends"
+        until = "ends" if job.state is State.STORING else "has one, or ends"
         return so(Way.STAY, (), f"{job.id} has no checkpoint yet: it stays until it {until}")
     least = job.spec.learners_min if _may_shrink(job) else before
     if len(kept) >= max(least, 1):
