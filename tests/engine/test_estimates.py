@@ -48,3 +48,15 @@ def test_a_job_that_reports_its_steps_is_known_by_them() -> None:
 )
 def test_who_waits_is_told_when_it_is_expected_to_start(expected: tuple[float, float] | None, said: str) -> None:
     assert with_start(Wait("job-1", "Needs 1 GPU.", 1, 1), expected, 1000.0).reason == said
+
+
+def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:
+    before, after = Lengths(), Lengths()
+    for number in range(60):
+        before.learn(completed(number, 10.0 * 1.2**number))
+    order = after.order("gittins")
+    for number in range(60):
+        after.learn(completed(number, 10.0 * 1.2**number))
+
+    assert before.order("gittins") == order != Lengths().order("gittins")
+    assert after.order("gittins") is order

@@ -8,6 +8,7 @@ from typing import Final
 
 from dlaas_server.core.estimates import History
 from dlaas_server.core.model import Job, Known
+from dlaas_server.core.orders import Order, made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.record import soon
 from jupyter_dlaas.protocol import Progress, State
@@ -35,6 +36,8 @@ class Lengths:
         self._by_name: dict[tuple[str, str], History] = {}
         self._by_size = History()
         self._seen: set[str] = set()
+        self._served: list[float] = []
+        self._orders: dict[str, Order] = {}
 
     def learn(self, job: Job) -> None:
         """A job that completed teaches how long such jobs run."""
@@ -44,6 +47,18 @@ class Lengths:
         length_s = job.ended_s - job.started_s
         self._by_size.learn(self._usual_s(job), length_s, _weight(job))
         self._by_name.setdefault((job.owner, job.name), History(enough=2)).learn(None, length_s, _weight(job))
+        self._served.append(length_s * _weight(job))
+        for order in self._orders.values():
+            order.learn(self._served[-1])
+
+    def order(self, name: str) -> Order:
+        """The order of this name, with what it learnt from jobs that completed."""
+        order = self._orders.get(name)
+        if order is None:
+            order = self._orders[name] = made(name)
+            for gpu_s in self._served:
+                order.learn(gpu_s)
+        return order
 
     @property
     def spread(self) -> float:

@@ -298,7 +298,7 @@ class Lifecycle:
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
         picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known))
-        decided = plan(picture, draft.now_s, policy)
+        decided = plan(picture, draft.now_s, policy, self.lengths.order(policy.order))
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
         for start in decided.starts:
