@@ -13,6 +13,7 @@ from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.sim.experiments import TRACES, gang_outcome, pack_spread_nodes, tetris_outcome
 from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.fragmentation import FULL, SEEDS, filled_by, openb, published
 from dlaas_server.sim.loop import Replay, replay
 from dlaas_server.sim.production import ByCore, nodes_of
 from dlaas_server.sim.report import figures
@@ -33,7 +34,16 @@ RESTART_S = 60
 def measure(bench: Bench) -> list[Line]:
     """All in one process; nothing is started."""
     lines = [line for name in LAS for line in _against_tiresias(name)]
-    return [*lines, *_pack_spread(), *_tetris(), _gang(), *_speed(), *_decisions("shortest"), *_decisions("fifo-skip")]
+    return [
+        *lines,
+        *_pack_spread(),
+        *_tetris(),
+        *_fragmentation(),
+        _gang(),
+        *_speed(),
+        *_decisions("shortest"),
+        *_decisions("fifo-skip"),
+    ]
 
 
 def _pool(gpus: int, each: int = 8) -> tuple[NodeSpec, ...]:
@@ -111,6 +121,25 @@ def _tetris() -> list[Line]:
             beside_figure=_once(1421, "s"),
         ),
     ]
+
+
+def _fragmentation() -> list[Line]:
+    lines = []
+    for workload in ("default", "multigpu20"):
+        trace, nodes = openb(workload)
+        for who, theirs, bar in (("core:fgd", "06-FGD", "≥ 95.2 %"), ("core:pack", "05-BestFit", "≥ 92.9 %")):
+            runs = [filled_by(trace, nodes, who, seed) for seed in range(SEEDS)]
+            full = [one.allocated for run in runs for one in run if one.arrived == FULL]
+            lines.append(
+                Line(
+                    what=f"openb {workload}, {who.removeprefix('core:')}: GPUs allocated, all asked for",
+                    bar=bar if workload == "default" else "",
+                    measured=Figure(statistics.mean(full), min(full), max(full), SEEDS, "%"),
+                    beside=f"({theirs[3:]}, published)",
+                    beside_figure=_once(published(workload, theirs)[FULL], "%"),
+                )
+            )
+    return lines
 
 
 def _gang() -> Line:
