@@ -7,7 +7,6 @@ has nothing to go on from runs on: a drain loses no work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,10 +95,9 @@ def _leave(job: Job, drained: set[str], frees: Frees) -> Leave:
     to = ", ".join(sorted({seat.node for seat in seats}))
     if job.is_live and not kept:  # nobody is left who has the state: over a checkpoint
         return so(Way.MOVE, (), f"{job.id} moves to {to}: checkpoint, then it goes on there")
-    size = "" if len(kept) + len(seats) == before else f", with {len(kept) + len(seats)} of {before}"
-    return so(
-        Way.MOVE, kept + seats, f"{job.id} moves {count(before - len(kept), 'learner')} to {to}{size}, and goes on"
-    )
+    size = "" if len(kept) + len(seats) == before else f" with {len(kept) + len(seats)} of {before}"
+    text = f"{job.id} moves {count(len(seats), 'learner')} to {to} and goes on{size}"
+    return so(Way.MOVE, kept + seats, text)
 
 
 def _elsewhere(job: Job, frees: Frees, wished: int, least: int) -> tuple[Seat, ...]:
@@ -121,9 +119,3 @@ def said_of_nodes(pool: Pool, job: Job) -> str:
         return ""
     more = f" and {len(parts) - 2} more nodes" if len(parts) > 2 else ""
     return f" {', '.join(parts[:2])}{more}."
-
-
-def on_nodes(jobs: Mapping[str, Job], names: Sequence[str]) -> list[Job]:
-    """Jobs that have learners on these nodes, the oldest first."""
-    found = [job for job in jobs.values() if any(m.seat.node in names for m in job.members)]
-    return sorted(found, key=lambda j: j.number)
