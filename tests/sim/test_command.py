@@ -132,3 +132,45 @@ def test_a_share_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main([TRACE, "--order", "fair", "--share", "A"])
     assert "is no share" in capsys.readouterr().err
+
+
+def test_several_policies_stand_side_by_side_and_in_one_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = str(tmp_path / "out.png")
+    options = ["--pool", "2x8", "--order", "fifo", "--against", "las", "--against", "tiresias:fifo", "--plot", picture]
+    assert main([TRACE, *options]) == 0
+
+    head = capsys.readouterr().out.splitlines()[1].split()
+    assert head == ["fifo,", "pack", "las,", "pack", "tiresias:fifo"]
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_part_of_a_trace_may_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--part", "0.5:1"]) == 0
+    assert "jobs                30" in capsys.readouterr().out
+
+
+def test_start_estimates_are_scored_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--order", "fifo", "--score-starts"]) == 0
+    assert "within a minute or 25 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fair-share", "slices"])
+def test_experiments_on_sharing_are_one_command_each(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name]) == 0
+    assert "wanted" in capsys.readouterr().out
+
+
+def test_the_history_of_no_pool_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "--pool-dir", str(tmp_path)]) == 2
+    assert "say --pool-dir" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--part=1:0", "is no part"), ("--part=x", "is no part"), ("--estimate-error=-1", "is no σ")]
+)
+def test_options_that_make_no_sense_are_refused(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([TRACE, option])
+    assert said in capsys.readouterr().err

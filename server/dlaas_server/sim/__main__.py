@@ -1,6 +1,7 @@
 """`python -m dlaas_server.sim TRACE --pool 16x8 --order fifo-skip`: replay a trace and print what came of it.
 
-`python -m dlaas_server.sim pack-spread` and `… gang` print experiments beside their references.
+`python -m dlaas_server.sim history --order las` replays the pool's own past; `… pack-spread` and others print
+experiments beside their references.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from pathlib import Path
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy, Share
+from dlaas_server.sim.calibration import Foretold, part_of, said_of, scores
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.filling import filled_json, filled_table
 from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.fragmentation import filled_by
+from dlaas_server.sim.history import Past, read_past
 from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
 from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.report import as_json, table, write_jobs
+from dlaas_server.sim.report import as_json, compared, table, write_jobs
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.rules.names import RULES, pool_rule
 from dlaas_server.sim.trace import NodeSpec, Trace
+from jupyter_dlaas.doors import pool_directory
 from jupyter_dlaas.wire import DlaasError
 
 POLLUX = ("pollux:optimus", "pollux:tiresias")
@@ -62,6 +66,26 @@ def share(text: str) -> tuple[str, Share]:
     return name, Share(guaranteed=int(count))
 
 
+def part(text: str) -> tuple[float, float]:
+    """`0.5:1`: the second half of the jobs."""
+    begin, _, end = text.partition(":")
+    try:
+        found = float(begin), float(end)
+    except ValueError:
+        found = 1.0, 0.0
+    if not 0 <= found[0] < found[1] <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: say FROM:TO between 0 and 1, as in 0.5:1")
+    return found
+
+
+def sigma(text: str) -> float:
+    """A standard deviation."""
+    value = float(text)
+    if not 0 <= value <= 10:
+        raise argparse.ArgumentTypeError(f"{text} is no σ: say a number between 0 and 10")
+    return value
+
+
 def seconds(text: str) -> float:
     """A time that is not negative; whole ones stay whole, so that whole traces keep whole times."""
     value = float(text)
@@ -75,7 +99,14 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m dlaas_server.sim", description="Replay a trace of jobs in virtual time and say what came of it."
     )
-    made.add_argument("trace", help=f"a CSV file, known by its header; or an experiment: {', '.join(EXPERIMENTS)}")
+    made.add_argument(
+        "trace",
+        help=f"a CSV file, known by its header; history (the pool's own past); or one of {', '.join(EXPERIMENTS)}",
+    )
+    made.add_argument("--part", type=part, metavar="FROM:TO", help="only these jobs: 0.5:1 is the second half")
+    made.add_argument(
+        "--pool-dir", type=Path, metavar="DIR", help="whose history is replayed (default: the pool 'local')"
+    )
     pool = made.add_mutually_exclusive_group()
     pool.add_argument(
         "--pool",
@@ -95,13 +126,26 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--estimate-error",
-        type=float,
+        type=sigma,
         default=0.0,
         metavar="SIGMA",
         help="expected lengths are wrong by a log-normal factor with this σ (default 0: exact)",
     )
     made.add_argument(
         "--share", type=share, action="append", default=[], metavar="QUEUE=DEVICES", help="what --order fair guarantees"
+    )
+    made.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        choices=sorted({*ORDERS, *RULES}),
+        metavar="NAME",
+        help="another order or other rules, beside it in the table and over it in the picture; may be given again",
+    )
+    made.add_argument(
+        "--score-starts",
+        action="store_true",
+        help="tell each job that waits when it will start, and say how often that was right",
     )
     made.add_argument("--no-preemption", action="store_true", help="nobody who runs is stopped")
     made.add_argument("--workload", type=int, help="which of several workloads in the file")
@@ -126,11 +170,10 @@ def filled(options: argparse.Namespace, trace: Trace) -> str | None:
     return filled_table(trace, name, gpus, found)
 
 
-def run(options: argparse.Namespace, trace: Trace) -> tuple[str, Replay]:
+def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[str, Replay]:
     """Replay what the command line asks for: the policy's name and what came of it."""
     if trace.format == "pollux" or options.rules in POLLUX:
         return _pollux(trace, options)
-    nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
     rule: Rule
     if options.rules:
         name, rule = options.rules, pool_rule(options.rules, nodes)
@@ -163,6 +206,62 @@ def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
     ).result
 
 
+def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> dict[str, Replay]:
+    """Each policy that is asked for, by name; first what really was, where it is the pool's own past."""
+    nodes = read_nodes(options.nodes) if options.nodes else options.pool or (past.nodes if past else pool_of("16x8"))
+    results = {"as it was": past.as_it_was} if past else {}
+    name, result = run(options, trace, nodes)
+    results[name] = result
+    for other in options.against:
+        order, rules = (other, None) if other in ORDERS else (None, other)
+        name, result = run(argparse.Namespace(**{**vars(options), "order": order, "rules": rules}), trace, nodes)
+        results[name] = result
+    return results
+
+
+def scored(options: argparse.Namespace, trace: Trace) -> str:
+    """How good start estimates are in this trace."""
+    if options.rules or options.against:
+        raise Unrunnable("start estimates are those of our own orders: leave --rules and --against out")
+    nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
+    policy = Policy(order=options.order or "shortest", preempts=not options.no_preemption, shares=dict(options.share))
+    core = ByCore(
+        nodes,
+        policy,
+        Layout(options.placement),
+        restart_s=options.restart_s,
+        estimate_error=options.estimate_error,
+        seed=options.seed,
+    )
+    rule = Foretold(core, options.estimate_error)
+    replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
+    return f"{trace.name}, {policy.order}, start estimates\n{said_of(scores(rule.told))}"
+
+
+def answer(options: argparse.Namespace) -> str:
+    """What is printed. Raises DlaasError, OSError."""
+    past = read_past(options.pool_dir or pool_directory()) if options.trace == "history" else None
+    trace = past.trace if past else read_trace(Path(options.trace), options.workload)
+    if options.part:
+        trace = part_of(trace, *options.part)
+    full = filled(options, trace)
+    if full is not None:
+        return full
+    if options.score_starts:
+        return scored(options, trace)
+    results = replayed(options, trace, past)
+    asked = next(name for name in results if name != "as it was")
+    if options.jobs_csv:
+        write_jobs(options.jobs_csv, results[asked])
+    if options.plot:
+        plot(options.plot, results)
+    if options.json:
+        all_of_them = [as_json(name, options.seed, result) for name, result in results.items()]
+        return json.dumps(all_of_them if len(all_of_them) > 1 else all_of_them[0], indent=2)
+    left_out = f"\n{past.left_out} jobs that never started, or have not ended, are left out" if past else ""
+    return (compared(results) if len(results) > 1 else table(asked, results[asked])) + left_out
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """0; or 2 and one sentence where the trace, the nodes or a file do not hold."""
     options = parser().parse_args(argv)
@@ -170,20 +269,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(EXPERIMENTS[options.trace](options.seed))
         return 0
     try:
-        trace = read_trace(Path(options.trace), options.workload)
-        full = filled(options, trace)
-        if full is not None:
-            print(full)
-            return 0
-        name, result = run(options, trace)
-        if options.jobs_csv:
-            write_jobs(options.jobs_csv, result)
-        if options.plot:
-            plot(options.plot, {name: result})
+        print(answer(options))
     except (DlaasError, OSError) as error:
         print(f"sim: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(as_json(name, options.seed, result), indent=2) if options.json else table(name, result))
     return 0
 
 

@@ -9,11 +9,11 @@ from typing import Final
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History, width_factor
 from dlaas_server.core.forecast import CLOSE, CLOSE_S, Arrival, Outlook, World, outlooks
-from dlaas_server.sim.loop import Decision, Run
+from dlaas_server.sim.loop import Decision, Run, Unrunnable
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.trace import Trace
 
-__all__ = ["Calibration", "Foretold", "Told", "part_of", "scores"]
+__all__ = ["Calibration", "Foretold", "Told", "part_of", "said_of", "scores"]
 
 REMEMBERED: Final = 300
 """So many of the newest jobs are what newcomers are expected to look like."""
@@ -65,10 +65,23 @@ def scores(told: Sequence[Told]) -> Calibration:
     )
 
 
+def said_of(found: Calibration) -> str:
+    """The scores in a table."""
+    rows = (
+        ("jobs that waited", f"{found.waits:,}"),
+        ("within a minute or 25 %", f"{found.close:.1%}"),
+        ("50 % interval holds", f"{found.held_half:.1%}"),
+        ("80 % interval holds", f"{found.held_most:.1%}"),
+    )
+    return "\n".join(f"  {label:<26}{value:>8}" for label, value in rows)
+
+
 def part_of(trace: Trace, begin: float, end: float) -> Trace:
-    """The jobs between these shares of the trace, as a trace that begins at 0."""
+    """The jobs between these shares of the trace, as a trace that begins at 0. Raises Unrunnable if there are none."""
     jobs = trace.jobs[int(len(trace.jobs) * begin) : int(len(trace.jobs) * end)]
-    first_s = jobs[0].submit_s if jobs else 0
+    if not jobs:
+        raise Unrunnable(f"{trace.name} has {len(trace.jobs)} jobs: none lies between {begin:g} and {end:g}")
+    first_s = jobs[0].submit_s
     return replace(trace, jobs=tuple(replace(job, submit_s=job.submit_s - first_s) for job in jobs))
 
 

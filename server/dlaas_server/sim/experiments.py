@@ -11,12 +11,14 @@ from typing import Final
 
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
+from dlaas_server.sim.fairness import fairness
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.fragmentation import fragmentation
 from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
+from dlaas_server.sim.sharing import fair_share, slices
 from dlaas_server.sim.trace import NodeSpec, Task, Trace
 from jupyter_dlaas.protocol import Placement
 
@@ -216,5 +218,13 @@ def tetris(seed: int) -> str:
     return "\n".join(lines)
 
 
-EXPERIMENTS: Final = {"pack-spread": pack_spread, "gang": gang, "tetris": tetris, "fragmentation": fragmentation}
+EXPERIMENTS: Final = {
+    "pack-spread": pack_spread,
+    "gang": gang,
+    "tetris": tetris,
+    "fragmentation": fragmentation,
+    "fairness": fairness,
+    "fair-share": fair_share,
+    "slices": slices,
+}
 """Name on the command line -> what prints it, given a seed."""

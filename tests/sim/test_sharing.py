@@ -1,0 +1,44 @@
+"""Queues lend and reclaim, jobs take turns, and who is treated fairly."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlaas_server.sim.fairness import fairness_of, fairness_outcome
+from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.loop import replay
+from dlaas_server.sim.production import ByCore
+from dlaas_server.sim.sharing import TRACES, earlier, fair_share_outcome, slices_outcome
+from dlaas_server.sim.trace import NodeSpec
+from tests.sim.builders import tjob, trace
+
+
+def test_a_queue_has_its_guarantee_whenever_it_wants_it_and_idle_devices_are_lent() -> None:
+    jobs = earlier(read_trace(TRACES / "fairshare_two_queues.csv"), "B", 900)
+    found, strict = (fair_share_outcome("fair", jobs, preempts=preempts) for preempts in (True, False))
+
+    assert (found.honoured, found.reclaim_max_s, found.borrowed) == (1, 0, 1)
+    assert found.preemptions == 40
+    assert (strict.honoured < 1, strict.preemptions) == (True, 0)
+
+
+def test_jobs_that_take_turns_all_begin_early_and_stay_together() -> None:
+    turns, fifo = slices_outcome("time-slice", slice_s=60), slices_outcome("fifo")
+
+    assert turns.last_start_s <= 2 * 60
+    assert turns.spread_s <= 2 * 60
+    assert turns.overhead < 0.02
+    assert fifo.spread_s == 1200
+
+
+def test_who_runs_at_once_has_a_ratio_below_its_share() -> None:
+    result = replay(trace(tjob("a", 0, 1, 100), tjob("b", 0, 1, 100)), 1, ByCore((NodeSpec(name="n", gpus=1),)))
+
+    assert fairness_of(result) == pytest.approx([0.5, 1.0])
+
+
+def test_earliest_fair_finish_is_fairer_than_shockwave_where_lengths_are_half_known() -> None:
+    found = fairness_outcome("fair-finish", 0.5, seeds=2)
+
+    assert found.unfair <= 0.05
+    assert found.worst <= 1.78
