@@ -24,7 +24,6 @@ from jupyter_dlaas import sources, words
 from jupyter_dlaas.client import Client, new_key
 from jupyter_dlaas.protocol import (
     Cursor,
-    Elastic,
     File,
     JobSpec,
     JobView,
@@ -110,6 +109,7 @@ def prepare(
     queue: str = "default",
     placement: str = "pack",
     elastic: str = "manual",
+    schedule: str | Iterable[str] | None = None,
     framework: str | None = None,
     epochs: int | None = None,
     max_time: float | str | None = None,
@@ -138,6 +138,8 @@ def prepare(
     `memory` ("8G") and `cpus` are per learner; `max_time` and `checkpoint_every` are seconds or "2h". `outputs`: names
     of the program whose values come back. The job runs with this Python, in this directory, with this environment
     (without Jupyter's own variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
+    `elastic`: who chooses the size while it runs: "off" (nobody), "manual" (you), "auto" (how fast it is at each size;
+    "auto:efficiency=0.2" and others, see `words.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by epoch.
     `args` are the script's own arguments. `autolog="off"`: curves of `run.log` and `metric` alone. Modules beside
     a script travel with it, `include` names other files.
 
@@ -151,6 +153,7 @@ def prepare(
         travelling = {**sources.own_modules(script.text, script.path.parent, script.path), **travelling}
     parcel = sources.pack(travelling)
     size = words.sizes(gpus, learners, gpus_per_learner)
+    sizing = words.elastic(elastic)
     spec = JobSpec(
         name=name or (words.job_name(script.path.name) if script.path is not None else "train"),
         learners_min=size.learners_min,
@@ -161,8 +164,12 @@ def prepare(
         gpu_kind=gpu_kind,
         priority=words.priority(priority),
         queue=queue,
-        placement=_word(Placement, placement, "placement"),
-        elastic=_word(Elastic, elastic, "elastic"),
+        placement=_placement(placement),
+        elastic=sizing.elastic,
+        condition=sizing.condition,
+        condition_value=sizing.condition_value,
+        price_per_h=sizing.price_per_h,
+        schedule=words.schedule(schedule, size.gpus_per_learner),
         framework=framework or words.framework_of(script.text),
         epochs=None if epochs is None else words.count(epochs, option="epochs"),
         max_time_s=None if max_time is None else words.duration_s(max_time, option="max time"),
@@ -192,14 +199,11 @@ def prepare(
     return Prepared(submit=submit, uploads={**(parcel.uploads or {}), **(uploads or {})})
 
 
-W = TypeVar("W", Placement, Elastic)
-
-
-def _word(kind: type[W], text: str, option: str) -> W:
+def _placement(text: str) -> Placement:
     try:
-        return kind(text)
+        return Placement(text)
     except ValueError:
-        raise Invalid(f"{option}: {text!r} is none of {', '.join(kind)}") from None
+        raise Invalid(f"placement: {text!r} is none of {', '.join(Placement)}") from None
 
 
 def submit(source: str | Path, *, wait: bool = False, client: Client | None = None, **options: Any) -> Job:

@@ -176,7 +176,8 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--priority", default="normal", metavar="low|normal|high|INT")
     one.add_argument("--queue", default="default")
     one.add_argument("--placement", default="pack", metavar="pack|spread")
-    one.add_argument("--elastic", default="manual", metavar="off|manual")
+    one.add_argument("--elastic", default="manual", metavar="off|manual|auto[:CONDITION]")
+    one.add_argument("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
     one.add_argument("--framework", help="default: found from the imports")
     one.add_argument("--epochs", metavar="N")
     one.add_argument("--max-time", metavar="2h")
@@ -195,7 +196,18 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
 
 _SPEC: Final = (
     *("name", "gpus", "learners", "gpus_per_learner", "cpus", "memory", "gpu_kind", "priority", "queue", "placement"),
-    *("elastic", "framework", "epochs", "max_time", "outputs", "include", "env", "retries", "checkpoint_every"),
+    *(
+        "elastic",
+        "schedule",
+        "framework",
+        "epochs",
+        "max_time",
+        "outputs",
+        "include",
+        "env",
+        "retries",
+        "checkpoint_every",
+    ),
     *("metric", "autolog", "directory", "interpreter", "args"),
 )
 

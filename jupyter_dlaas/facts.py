@@ -77,6 +77,11 @@ class FactKind(StrEnum):
     """A checkpoint of `step` is on disk, whole."""
     COMMITTED = "committed"
     """`generation` trained steps [first_step, step) of the job, in `epoch`; what a checker counts samples with."""
+    PACE = "pace"
+    """`learners` trained `rate` samples per second over `steps` steps (the middle of their times, their relative
+    `spread`); `left_s` until it is through at this pace."""
+    ASKED = "asked"
+    """The program asked for `learners`, at `step`."""
     LOST = "lost"
     """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
     STORING = "storing"
@@ -119,6 +124,11 @@ class Fact:
     """Who trains together, in rank order."""
     live: bool | None = None
     """The gang can change while it trains."""
+    learners: int | None = None
+    steps: int | None = None
+    rate: float | None = None
+    spread: float | None = None
+    left_s: float | None = None
     results: tuple[str, ...] | None = None
     why: str | None = None
 

@@ -19,6 +19,7 @@ __all__ = [
     "ActionId",
     "Bundle",
     "Cause",
+    "Condition",
     "Cursor",
     "DeviceView",
     "DrainView",
@@ -42,7 +43,9 @@ __all__ = [
     "QueueView",
     "Refused",
     "Resize",
+    "Scheduled",
     "Size",
+    "Speed",
     "State",
     "Submit",
     "TooOld",
@@ -116,10 +119,33 @@ class PoolOrder(StrEnum):
 
 
 class Elastic(StrEnum):
-    """Who may change the size of a running job: nobody, or its owner (and the pool, between min and max)."""
+    """Who may change the size of a running job: nobody; its owner (and the pool, between min and max); or the pool
+    alone, by how fast it finds the job to be at each size."""
 
     OFF = "off"
     MANUAL = "manual"
+    AUTO = "auto"
+
+
+class Condition(StrEnum):
+    """When a larger gang is worth it, with `elastic` auto. What `condition_value` means stands beside each."""
+
+    EFFICIENCY = "efficiency"
+    """Least part of a learner's throughput that each further one must bring (0.1)."""
+    UTILITY = "utility"
+    """What an hour sooner is worth; `price_per_h` is what a learner costs (1)."""
+    DEADLINE = "deadline"
+    """Seconds after the submit at which it is to be through."""
+    GOODPUT = "goodput"
+    """Gradient noise scale in samples, where it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """From this epoch on (0 is the first) the wish is so many learners."""
+
+    epoch: int = field(metadata=rule(least=0, most=10**9))
+    learners: int = field(metadata=rule(least=1, most=100_000))
 
 
 class ActionId(StrEnum):
@@ -181,6 +207,11 @@ class JobSpec:
     queue: str = field(default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
     placement: Placement = Placement.PACK
     elastic: Elastic = Elastic.MANUAL
+    condition: Condition = Condition.EFFICIENCY
+    condition_value: float | None = field(default=None, metadata=rule(least=0, most=10**12))
+    price_per_h: float = field(default=1.0, metadata=rule(least=0, most=10**9))
+    schedule: tuple[Scheduled, ...] = field(default=(), metadata=rule(longest=1000))
+    """Sizes by epoch, rising."""
     framework: str | None = field(default=None, metadata=rule(longest=40))
     epochs: int | None = field(default=None, metadata=rule(least=1, most=10**9))
     max_time_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
@@ -291,8 +322,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast the job was with so many learners: samples per second, and relative to the smallest size measured."""
+
+    learners: int
+    samples_per_s: float
+    times: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """One change of size: when, at which step, from, to, by whom ("you", "pool", "lost"), pause in seconds."""
+    """One change of size: when, at which step, from, to, by whom, pause in seconds.
+
+    By "you", "program" (`run.request_gpus`), "schedule", "auto" (the autoscaler), "pool", "drain" or "lost".
+    """
 
     at_s: float
     step: int
@@ -348,6 +391,10 @@ class JobView:
     directory: str
     generation: int
     restarts: int
+    speeds: tuple[Speed, ...] = ()
+    """What was measured at each size."""
+    speedup: str = ""
+    """The same in a sentence: "2 → 4: 1.3× faster"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

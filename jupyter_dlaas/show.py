@@ -266,6 +266,7 @@ def job_text(view: JobView, ink: Ink) -> str:
     size = f"{size_text(view)} {unit}" if view.gpus_per_learner else f"{view.size.held} learners, no GPU"
     tone = _TONES.get(view.tone, "")
     state = plain(view.state_label) or str(view.state)
+    said += [f"Speed: {plain(view.speedup)}"] if view.speedup else []
     return f"{ink.bold(view.id)}  {ink.paint(state, tone)}  {size}" + "".join(f"\n  {one}" for one in said)
 
 

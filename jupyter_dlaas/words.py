@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.protocol import Condition, Elastic, Scheduled
 from jupyter_dlaas.wire import Invalid
 
 __all__ = [
     "PRIORITIES",
     "Sizes",
+    "Sizing",
     "bounds",
     "count",
     "duration_s",
+    "elastic",
     "environment",
     "framework_of",
     "job_name",
@@ -29,6 +32,7 @@ __all__ = [
     "names",
     "on_off",
     "priority",
+    "schedule",
     "sizes",
     "whole",
     "without_jupyter",
@@ -160,6 +164,71 @@ def priority(text: int | str) -> int:
     if not re.fullmatch(r"[+-]?\d{1,7}", said):
         raise Invalid(f"priority: {text!r} must be low, normal, high or a whole number")
     return int(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """Who chooses a job's size, and by what."""
+
+    elastic: Elastic
+    condition: Condition = Condition.EFFICIENCY
+    condition_value: float | None = None
+    price_per_h: float = 1.0
+
+
+def elastic(text: str) -> Sizing:
+    """ "off", "manual", "auto", or auto with a condition: "auto:efficiency=0.2", "auto:utility=12,price=2",
+    "auto:deadline=2h", "auto:goodput".
+    """
+    said = str(text).strip().lower()
+    who, colon, condition = said.partition(":")
+    if who not in set(Elastic) or (colon and who != "auto"):
+        raise Invalid(f"elastic: {text!r} must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2")
+    if not colon:
+        return Sizing(elastic=Elastic(who))
+    name, _, rest = condition.partition("=")
+    if name not in set(Condition):
+        raise Invalid(f"elastic: there is no condition {name!r}; there is {', '.join(Condition)}")
+    value, _, more = rest.partition(",")
+    price = re.fullmatch(r"price=(.+)", more) if more else None
+    if more and (price is None or name != Condition.UTILITY):
+        raise Invalid(f"elastic: {more!r} does not go with {name}; write auto:utility=12,price=2")
+    if not value and name in (Condition.UTILITY, Condition.DEADLINE):
+        example = "auto:utility=12" if name == Condition.UTILITY else "auto:deadline=2h"
+        raise Invalid(f"elastic: {name} needs a value, as in {example}")
+    number = None
+    if value:
+        is_time = name == Condition.DEADLINE
+        number = duration_s(value, option="elastic: deadline") if is_time else _positive(value, f"elastic: {name}")
+    return Sizing(
+        elastic=Elastic.AUTO,
+        condition=Condition(name),
+        condition_value=number,
+        price_per_h=1.0 if price is None else _positive(price[1], "elastic: price"),
+    )
+
+
+def _positive(text: str, option: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise Invalid(f"{option}: {text!r} is no number; write 2 or 0.5")
+    return float(text)
+
+
+def schedule(text: str | Iterable[str] | None, gpus_per_learner: int = 1) -> tuple[Scheduled, ...]:
+    """Sizes by epoch: "epoch 30: 4 gpus", several with commas between them, or a list. "learners" counts processes."""
+    parts = text.split(",") if isinstance(text, str) else list(text or ())
+    parts = [part for one in parts for part in str(one).split(",") if part.strip()]
+    found: list[Scheduled] = []
+    for part in parts:
+        read = re.fullmatch(r"\s*epoch\s+(\d{1,9})\s*:\s*(\d{1,6})\s*(gpu|cpu|slot|learner)?s?\s*", part.lower())
+        if read is None:
+            raise Invalid(f"schedule: {part.strip()!r} must be like 'epoch 30: 4 gpus'; commas between several")
+        epoch, number, unit = int(read[1]), int(read[2]), read[3]
+        each = 1 if unit == "learner" else max(gpus_per_learner, 1)
+        if number % each or not number:
+            raise Invalid(f"schedule: {part.strip()!r}: a learner takes {each}; name a multiple of it")
+        found.append(Scheduled(epoch=epoch, learners=number // each))
+    return tuple(sorted(found, key=lambda one: one.epoch))
 
 
 def on_off(text: bool | str, *, option: str) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.learner.pacing import Pacing
 from jupyter_dlaas.protocol import Progress
 from jupyter_dlaas.runtime.files import write_whole
 from jupyter_dlaas.wire import encode
@@ -25,6 +26,8 @@ class Meter:
         self._path = path
         self.epochs: int | None = None
         self.steps_per_epoch = 0
+        self.pacing: Pacing | None = None
+        """Tells the guardian how fast it goes."""
         self._told_s = 0.0
         self._marks: list[tuple[float, int, int]] = []
         self._samples = 0
@@ -57,6 +60,9 @@ class Meter:
         """A step began. Cheap: mostly one look at the clock."""
         if self._path is None:
             return
+        if self.pacing is not None:
+            steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
+            self.pacing.step(samples, None if steps is None else max(steps - step, 0))
         self._samples += samples
         if time.monotonic() - self._told_s >= _EVERY_S:
             self.tell(epoch, step)

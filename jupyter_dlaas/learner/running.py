@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner import checkpoints, streams, values
+from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Plan, Source, length, plan, shares, source_of
 from jupyter_dlaas.learner.halting import Boundaries, Verdict
 from jupyter_dlaas.learner.metrics import History, Metrics, number_of
+from jupyter_dlaas.learner.pacing import Pacing
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.progress import Meter
 from jupyter_dlaas.learner.seeds import derive, seed_all
@@ -28,12 +30,6 @@ __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
 """Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
-
-
-class NotYet(DlaasError):
-    """A promise of a later version."""
-
-    code = "not_yet"
 
 
 class NotPreparable(DlaasError):
@@ -106,6 +102,8 @@ class Run:
         self._passed_s = 0.0
         job_dir = context.job_dir if context else None
         self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
+        if context is not None:
+            self._meter.pacing = Pacing(context)
         step = self._load(context) if context and not self._is_joining else None
         self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
         if context is not None:
@@ -172,8 +170,15 @@ class Run:
         return fn
 
     def request_gpus(self, number: int) -> None:
-        """Ask for another size from within the program."""
-        raise NotYet(f"run.request_gpus({number}): not in this version yet; use the card, %dlaas scale or Job.scale")
+        """Ask for another size from within the program; training goes on meanwhile.
+
+        A wish like one of the card: it holds until the next one, and is granted as soon as there are so many. The same
+        in all learners. Outside of a job nothing happens. Raises NotAllowed.
+        """
+        if self._context is not None:
+            learners = learners_for(self._context.spec, number)
+            if self.rank == 0 and self._resume is None and not self._is_joining:
+                self._context.control.state(asks=[learners, self._step])
 
     # -- objects -------------------------------------------------------------------------------------------------------
 
@@ -246,7 +251,8 @@ class Run:
                 self._reach()
                 self._count()
             yield epoch
-            self._meter.tell(epoch + 1, self._step)
+            has_schedule = self._context is not None and bool(self._context.spec.schedule)
+            self._meter.tell(epoch + 1, self._step, force=has_schedule)
 
     def _first_epoch(self) -> int:
         if self._is_joining and self._context is not None:

@@ -64,7 +64,12 @@ _SIZE: Final = (
     argument("--memory", metavar="8G", help="memory per learner"),
     argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this"),
     argument("--placement", metavar="pack|spread", help="learners close together (default), or apart"),
-    argument("--elastic", metavar="off|manual", help="manual (default): its size may be changed while it runs"),
+    argument(
+        "--elastic",
+        metavar="off|manual|auto",
+        help="who changes its size while it runs: nobody, you (default), or how fast it is (auto:efficiency=0.2)",
+    ),
+    argument("--schedule", metavar="'epoch 30: 4 gpus'", action="append", help="sizes by epoch"),
 )
 _TURN: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher goes first"),
@@ -95,11 +100,9 @@ _LATER: Final[Mapping[str, tuple[str, str]]] = {
     "data": ("NAME=URL", "Load the data in a cell, or take files along: --include PATH."),
     "image": ("IMAGE", "Leave it out: the job runs in this kernel's own environment."),
     "secret": ("NAME", "Set the variable in this kernel and pass it on: --env NAME."),
-    "schedule": ("TEXT", "Change the size while it runs: %dlaas scale NAME N."),
     "preflight": ("", "--dry-run checks the cell and the pool without starting anything."),
 }
 _LATER_VALUES: Final[Mapping[tuple[str, str], str]] = {
-    ("elastic", "auto"): "--elastic manual lets you change the size while it runs: %dlaas scale NAME N.",
     ("placement", "topology"): "--placement pack puts the learners on as few nodes as it can.",
 }
 
@@ -157,6 +160,8 @@ def _read(given: dict[str, Any]) -> TrainLine:
     if "cpus" in options:
         options["cpus"] = _number(options["cpus"])
     size = words.sizes(options.get("gpus"), options.get("learners"), options.get("gpus_per_learner"))
+    words.elastic(options.get("elastic", "manual"))
+    words.schedule(options.get("schedule"), size.gpus_per_learner)
     return TrainLine(
         options=options,
         outputs=outputs,

@@ -226,6 +226,8 @@ def _rows(bundle: Bundle, width: int) -> list[tuple[str, str]]:
         each = max(1, view.gpus_per_learner)
         sizes = [view.resizes[0].before, *(one.after for one in view.resizes)]
         rows.append((f"{view.unit}s", " → ".join(str(n * each) for n in sizes[-12:])))
+    if view.speedup:
+        rows.append(("Speed", _escaped(view.speedup, width)))
     if view.results:
         rows.append(("Results", _escaped(", ".join(view.results), width)))
     said = [note for note in view.notes if note.code not in ("suggest", "suggest_part")]

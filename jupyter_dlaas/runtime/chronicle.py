@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Failure
@@ -31,6 +32,8 @@ class Chronicle:
         self._revision = self.earlier.revision
         self._is_completed = self.earlier.is_completed
         self._last_step_s: float | None = None
+        asked = (fact for fact in self.journal.earlier if fact.kind is FactKind.ASKED)
+        self._asked = {(fact.step, fact.learners) for fact in asked}
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
         self.journal.append(
@@ -130,6 +133,25 @@ class Chronicle:
         self.journal.append(
             kind, generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True
         )
+
+    def pace(self, generation: int, told: Mapping[str, Any]) -> None:
+        """How fast the gang trains."""
+        left_s = told.get("left_s")
+        self.journal.append(
+            FactKind.PACE,
+            generation=generation,
+            learners=int(told["learners"]),
+            steps=int(told["steps"]),
+            rate=float(told["rate"]),
+            spread=float(told["spread"]),
+            left_s=None if left_s is None else float(left_s),
+        )
+
+    def asked(self, learners: int, step: int) -> None:
+        """The program asks for another size; said again after a guardian was away, it is the same."""
+        if (step, learners) not in self._asked:
+            self._asked.add((step, learners))
+            self.journal.append(FactKind.ASKED, learners=learners, step=step)
 
     def is_together(self, generation: int) -> bool:
         return self._together >= generation

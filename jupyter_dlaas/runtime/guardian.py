@@ -464,6 +464,10 @@ class Guardian:
             one.listen(message)
             if message.get("t") == "checkpoint":
                 self._tell.checkpoints()
+            elif message.get("t") == "pace":
+                self._tell.pace(one.generation, message)
+            if isinstance(asks := message.get("asks"), list):
+                self._tell.asked(*asks)
             if not one.is_ready:
                 one.is_ready = True
                 self._tell.ready(one)

@@ -87,6 +87,12 @@ export interface IResize {
   idle_s: number | null;
 }
 
+export interface ISpeed {
+  learners: number;
+  samples_per_s: number;
+  times: number;
+}
+
 export interface INote {
   code: string;
   text: string;
@@ -119,7 +125,7 @@ export interface IJobView {
   unit: string;
   gpus_per_learner: number;
   size: ISize;
-  elastic: 'off' | 'manual';
+  elastic: 'off' | 'manual' | 'auto';
   priority: number;
   queue: string;
   actions: IAction[];
@@ -134,6 +140,8 @@ export interface IJobView {
   directory: string;
   generation: number;
   restarts: number;
+  speeds?: ISpeed[];
+  speedup?: string;
 }
 
 export interface IDeviceView {

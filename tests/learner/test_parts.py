@@ -326,8 +326,6 @@ def test_what_is_not_there_yet_or_makes_no_sense_says_so() -> None:
     from jupyter_dlaas import run as begin
 
     run = begin()
-    with pytest.raises(DlaasError, match="not in this version yet"):
-        run.request_gpus(4)
     with pytest.raises(DlaasError, match="a list cannot be prepared: give data to run"):
         run.prepare([1, 2])
     with pytest.raises(DlaasError, match=r"run\.epochs: say how many"):

@@ -246,17 +246,14 @@ LINES = {
     "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
     "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
     "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
+    "--elastic always": (
+        "elastic: 'always' must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2"
+    ),
+    "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; commas between several",
     "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
     "--secret TOKEN": ("--secret is not available yet. Set the variable in this kernel and pass it on: --env NAME."),
-    "--schedule 'epoch 30: 4 gpus'": (
-        "--schedule is not available yet. Change the size while it runs: %dlaas scale NAME N."
-    ),
     "--preflight": (
         "--preflight is not available yet. --dry-run checks the cell and the pool without starting anything."
-    ),
-    "--elastic auto": (
-        "--elastic auto is not available yet. --elastic manual lets you change the size while it runs: "
-        "%dlaas scale NAME N."
     ),
     "--placement topology": (
         "--placement topology is not available yet. --placement pack puts the learners on as few nodes as it can."
@@ -306,7 +303,7 @@ def test_the_magic_explains_itself(shell: InteractiveShell) -> None:
     for option in ("--gpus", "--push", "--with-cell", "--dry-run", "--wait", "--checkpoint-every", "-o"):
         assert option in text
     assert "%%train [--gpus" in text
-    assert "--schedule" not in text, "what is not there yet is not offered"
+    assert "--secret" not in text, "what is not there yet is not offered"
 
 
 def test_tab_completes_options_and_verbs(shell: InteractiveShell) -> None:

@@ -398,6 +398,9 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
     });
   }
   facts.push(resize_fact(view));
+  if (view.speedup) {
+    facts.push({ label: 'Speed', value: view.speedup, small: '' });
+  }
   if (view.restarts > 0) {
     facts.push({
       label: 'Restarts',

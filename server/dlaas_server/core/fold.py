@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dlaas_server.core import sizing
 from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
@@ -24,6 +25,7 @@ __all__ = [
     "lost",
     "preempted",
     "resized",
+    "scheduled",
     "started",
     "waits",
     "wanted",
@@ -65,11 +67,14 @@ def _scale(job: Job, learners: int, by: str) -> Told:
     if not low <= learners <= high:
         bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
         raise Refused(f"Stayed at {job.wish}. {job.id} takes {bounds}.")
-    if learners == job.wish:
+    if learners == job.wish and job.elastic is not Elastic.AUTO:
         return job, ()
     if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
         raise NotAllowed(f"Stayed at {job.wish}. {job.id} was submitted with --elastic off: its size never changes.")
-    return _tell(replace(job, wish=learners), "wish", f"{by} wished for {count(learners, 'learner')}.")
+    manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
+    elastic = Elastic.MANUAL if manual else job.elastic
+    job = replace(job, wish=learners, wish_by="you", elastic=elastic)
+    return _tell(job, "wish", f"{by} wished for {count(learners, 'learner')}.{manual}")
 
 
 def _halt(job: Job, by: str, now_s: float) -> Told:
@@ -298,7 +303,8 @@ def _generation(job: Job, fact: Fact) -> Told:
             by=job.resize.by,
             idle_s=fact.idle_s,
         )
-        job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:])
+        search = sizing.changed(job.search, fact.idle_s)
+        job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:], search=search)
         pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
         said = f"{done.before} → {done.after}, by {done.by}, at step {at:,}{pause}."
         if missed:
@@ -355,6 +361,24 @@ def _checkpoint(job: Job, fact: Fact) -> Told:
 
 def _committed(job: Job, fact: Fact) -> Told:
     return replace(job, step=max(job.step, fact.step or 0)), ()
+
+
+def _pace(job: Job, fact: Fact) -> Told:
+    return _wished(sizing.by_pace(job, fact))
+
+
+def _asked(job: Job, fact: Fact) -> Told:
+    return _wished(sizing.asked(job, fact))
+
+
+def scheduled(job: Job, epoch: int) -> Told:
+    """So many epochs are behind the job: its schedule may wish for another size."""
+    return _wished(sizing.scheduled(job, epoch))
+
+
+def _wished(found: tuple[Job, str]) -> Told:
+    job, why = found
+    return _tell(job, "wish", why) if why else (job, ())
 
 
 def _lost(job: Job, fact: Fact) -> Told:
@@ -463,6 +487,8 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.REGROUPED: _regrouped,
     FactKind.CHECKPOINT: _checkpoint,
     FactKind.COMMITTED: _committed,
+    FactKind.PACE: _pace,
+    FactKind.ASKED: _asked,
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.HALTED: _halted,

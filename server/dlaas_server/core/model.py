@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dlaas_server.core.autoscale import Search
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
 
@@ -111,6 +112,8 @@ class Job:
     spec: JobSpec
     submitted_s: float
     wish: int
+    wish_by: str = "you"
+    """Whose word the wish is: you, program, schedule, auto."""
     unit: str = "GPU"
     """What the pool counts in, at submit: "GPU" or "CPU slot"."""
     state: State = State.QUEUED
@@ -163,6 +166,10 @@ class Job:
     """When it last left the queue."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
+    search: Search = field(default_factory=Search)
+    """How fast it was at each size."""
+    schedule_done: int = 0
+    """Entries of its schedule that were followed."""
     is_told: bool = False
     """Why it waits was told in its story, since it last came to the queue."""
     said: Said | None = None

@@ -203,12 +203,12 @@ def _resize(
             continue
         held = tuple(m.seat for m in job.gang)
         if job.wish < len(held):
-            resizes.append(Resized(job.id, held[: job.wish], "you"))
+            resizes.append(Resized(job.id, held[: job.wish], job.wish_by))
         elif job.wish > len(held):
             is_early = job.not_before_s > now_s
             extra = () if is_crowded or is_early else _more(frees, shape_of(job), job.wish - len(held))
             if extra:
-                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain") else "you"
+                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain") else job.wish_by
                 resizes.append(Resized(job.id, held + extra, by))
             if len(held) + len(extra) < job.wish:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))

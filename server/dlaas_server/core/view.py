@@ -10,6 +10,7 @@ from dlaas_server.core.model import Intent, Job, MemberState, Node
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import queues_of
+from dlaas_server.core.sizing import speeds, speedup
 from dlaas_server.core.states import Event, can
 from dlaas_server.core.words import count, duration, ordinal
 from jupyter_dlaas.facts import Goal
@@ -104,6 +105,8 @@ def job_view(
         directory=directory,
         generation=job.generation,
         restarts=job.restarts_total,
+        speeds=speeds(job),
+        speedup=speedup(job),
     )
 
 

@@ -25,6 +25,7 @@ from dlaas_server.core.reconcile import Act, Known, reconcile
 from dlaas_server.core.record import Forecast, track_record
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
+from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
@@ -294,6 +295,8 @@ class Lifecycle:
             if _is_overdue(job, draft.now_s):
                 limit = f"its time limit of {job.spec.max_time_s:.0f} s"
                 active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
+        for job in [j for j in active.values() if j.spec.schedule]:
+            active[job.id] = draft.put(folding.scheduled(job, self._epoch(job.id)))
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
@@ -477,12 +480,18 @@ class Lifecycle:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
                 self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
+                if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
+                    self._wake.set()
         except NotFound:
             return  # not laid out yet: it waits
         except (DlaasError, ValueError) as error:
             log.warning("the progress of %s cannot be read: %s", job, error)
         for listener in self.listeners:
             listener.stream_changed(job, PROGRESS)
+
+    def _epoch(self, job: str) -> int:
+        """Epochs that are behind the job; -1 while it told nothing."""
+        return self.progress[job].epoch if job in self.progress else -1
 
     def _nodes_changed(self) -> None:
         self._wake.set()

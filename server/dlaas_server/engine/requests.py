@@ -43,6 +43,7 @@ from jupyter_dlaas.protocol import (
     NAME_PATTERN,
     Elastic,
     File,
+    JobSpec,
     JobView,
     NotAllowed,
     NotFound,
@@ -132,7 +133,7 @@ class Requests:
             owner=user,
             spec=spec,
             submitted_s=now_s,
-            wish=spec.learners_max if submit.learners is None else submit.learners,
+            wish=_first_wish(submit),
             unit=self.lifecycle.pool.unit,
             priority=spec.priority,
             elastic=spec.elastic,
@@ -146,6 +147,7 @@ class Requests:
         if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
         check_queue(spec.queue, self.lifecycle.policy)
+        _check_schedule(spec)
         _check_apart([file.path for file in submit.files])
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
@@ -437,6 +439,31 @@ def _check_path(path: str, where: str) -> None:
         raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
     if any(len(p.encode()) > NAME_BYTES for p in parts):
         raise Invalid(f"{where}: a name in '{path[:80]}' is longer than {NAME_BYTES} bytes")
+
+
+def _first_wish(submit: Submit) -> int:
+    """What was asked for; else the most, or where the job is to find its size by itself, the least."""
+    if submit.learners is not None:
+        return submit.learners
+    first = [entry.learners for entry in submit.spec.schedule if entry.epoch == 0]
+    if first:
+        return first[-1]
+    return submit.spec.learners_min if submit.spec.elastic is Elastic.AUTO else submit.spec.learners_max
+
+
+def _check_schedule(spec: JobSpec) -> None:
+    """Raises Invalid."""
+    if spec.schedule and spec.elastic is not Elastic.MANUAL:
+        raise Invalid(f"spec.schedule: goes with elastic manual, not with {spec.elastic}; give one of the two")
+    epochs = [entry.epoch for entry in spec.schedule]
+    if epochs != sorted(set(epochs)):
+        raise Invalid("spec.schedule: epochs must rise from entry to entry")
+    for entry in spec.schedule:
+        if not spec.learners_min <= entry.learners <= spec.learners_max:
+            bounds = f"{spec.learners_min} to {spec.learners_max}"
+            raise Invalid(f"spec.schedule: epoch {entry.epoch}: {entry.learners} learners are not within {bounds}")
+        if spec.epochs is not None and entry.epoch >= spec.epochs:
+            raise Invalid(f"spec.schedule: epoch {entry.epoch} never comes: there are {spec.epochs}, from 0 on")
 
 
 def _check_apart(paths: Sequence[str]) -> None:

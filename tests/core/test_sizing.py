@@ -1,0 +1,134 @@
+"""Who wishes for a size when no person does: the program, the schedule, the autoscaler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dlaas_server.core.fold import ask, fold, resized, scheduled
+from dlaas_server.core.model import Job
+from dlaas_server.core.plan import plan
+from dlaas_server.core.sizing import condition_of, due
+from dlaas_server.core.states import Event
+from dlaas_server.core.view import job_view
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Condition, Elastic, JobSpec, JobView, Scheduled
+from tests.core.builders import fact, job, node, pool, seats, told, training
+
+SCHEDULE = (Scheduled(epoch=10, learners=4), Scheduled(epoch=30, learners=2))
+
+
+def running(elastic: Elastic, wish: int = 1, schedule: tuple[Scheduled, ...] = ()) -> Job:
+    one = job(1, (1, 4), wish=wish, elastic=elastic)
+    one = replace(one, spec=replace(one.spec, schedule=schedule))
+    return told(training(one, *seats("n1", wish)), FactKind.GENERATION, generation=1, step=0, live=True)
+
+
+def paced(one: Job, rate: float, at_s: float = 100.0, learners: int | None = None) -> Job:
+    held = len(one.gang) if learners is None else learners
+    seen = fact(
+        one, FactKind.PACE, generation=one.live_generation, learners=held, steps=40, rate=rate, spread=0.05, at_s=at_s
+    )
+    return fold(one, seen)[0]
+
+
+def granted(one: Job) -> Job:
+    """What the plan makes of the wish, carried out."""
+    for change in plan(pool([node()], one), 100.0).resizes:
+        one = resized(one, change.seats, change.by, 100.0)[0]
+        one = told(one, FactKind.GENERATION, generation=one.generation, step=9, idle_s=0.02, live=True)
+    return one
+
+
+def shown(one: Job) -> JobView:
+    return job_view(one, row=1, directory="", wait=None, progress=None)
+
+
+def found(speed: Callable[[int], float]) -> Job:
+    one = running(Elastic.AUTO)
+    for n in range(15):
+        one = granted(paced(one, speed(len(one.gang)), 100.0 + n))
+    return one
+
+
+@pytest.mark.parametrize(("speed", "size"), [(lambda k: 100.0 * k, 4), (lambda k: 100.0 / k**0.2, 1)])
+def test_a_job_that_chooses_by_itself_comes_to_its_best_size(speed: Callable[[int], float], size: int) -> None:
+    one = found(speed)
+
+    assert len(one.gang) == size
+    assert {change.by for change in one.resizes} == {"auto"}
+    assert [s.learners for s in shown(one).speeds][:2] == [1, 2]
+
+
+def test_the_view_says_what_more_learners_brought() -> None:
+    view = shown(found(lambda k: 100.0 * k**0.5))
+
+    assert view.speedup == "1 → 2: 1.4× faster, 2 → 4: 1.4× faster"
+    assert [s.times for s in view.speeds] == [1.0, pytest.approx(1.414), 2.0]
+
+
+@pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.OFF])
+def test_a_job_whose_owner_chooses_is_measured_and_never_moves(elastic: Elastic) -> None:
+    one = running(elastic)
+    for n in range(20):
+        one = paced(one, 100.0, 100.0 + n)
+
+    assert one.wish == 1
+    assert shown(one).speeds[0].samples_per_s == pytest.approx(100.0)
+
+
+def test_windows_that_come_while_its_size_changes_decide_nothing() -> None:
+    one = paced(running(Elastic.AUTO), 100.0)
+    assert one.wish == 2
+    (change,) = plan(pool([node()], one), 100.0).resizes
+    one = resized(one, change.seats, change.by, 100.0)[0]
+
+    assert paced(one, 100.0, 101.0, learners=1).wish == 2
+
+
+def test_a_person_who_scales_takes_the_choice_over() -> None:
+    one, story = ask(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
+
+    assert (one.elastic, one.wish) == (Elastic.MANUAL, 3)
+    assert "yours to choose" in story[0].text
+
+
+def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
+    one, story = fold(running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200))
+
+    assert (one.wish, one.wish_by) == (3, "program")
+    assert [line.text for line in story] == ["The program asked for 3 learners, at step 1,200."]
+    assert granted(one).resizes[-1].by == "program"
+
+
+@pytest.mark.parametrize("learners", [0, 5])
+def test_a_program_gets_no_size_outside_the_bounds(learners: int) -> None:
+    assert told(running(Elastic.MANUAL), FactKind.ASKED, learners=learners, step=1).wish == 1
+
+
+def test_a_schedule_is_followed_entry_by_entry_and_once() -> None:
+    one = running(Elastic.MANUAL, schedule=SCHEDULE)
+    assert scheduled(one, 9) == (one, ())
+
+    one, story = scheduled(one, 10)
+    assert (one.wish, one.wish_by) == (4, "schedule")
+    assert story[0].text == "Epoch 10: 4 learners, by its schedule."
+    one = ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)[0]
+    assert scheduled(one, 20)[0].wish == 3
+    assert scheduled(one, 31)[0].wish == 2
+
+
+def test_entries_that_were_missed_together_end_at_the_last_one() -> None:
+    one = scheduled(running(Elastic.MANUAL, schedule=SCHEDULE), 35)[0]
+
+    assert one.wish == 2
+    assert due(one, 36) is None
+
+
+@pytest.mark.parametrize("condition", list(Condition))
+def test_every_condition_that_can_be_asked_for_is_there(condition: Condition) -> None:
+    value = condition_of(JobSpec(condition=condition, condition_value=2.0))
+
+    assert callable(value)

@@ -1,0 +1,60 @@
+"""`--elastic` and `--schedule` as people type them."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dlaas import words
+from jupyter_dlaas.protocol import Condition, Elastic, Scheduled
+from jupyter_dlaas.wire import Invalid
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("off", words.Sizing(elastic=Elastic.OFF)),
+        ("auto", words.Sizing(elastic=Elastic.AUTO)),
+        ("auto:efficiency=0.2", words.Sizing(elastic=Elastic.AUTO, condition_value=0.2)),
+        (
+            "auto:utility=12,price=2",
+            words.Sizing(elastic=Elastic.AUTO, condition=Condition.UTILITY, condition_value=12.0, price_per_h=2.0),
+        ),
+        (
+            "auto:deadline=2h",
+            words.Sizing(elastic=Elastic.AUTO, condition=Condition.DEADLINE, condition_value=7200.0),
+        ),
+        ("auto:goodput", words.Sizing(elastic=Elastic.AUTO, condition=Condition.GOODPUT)),
+    ],
+)
+def test_who_chooses_the_size_is_read(text: str, read: words.Sizing) -> None:
+    assert words.elastic(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("always", "must be off, manual, auto"),
+        ("manual:efficiency", "must be off"),
+        ("auto:speed=2", "no condition 'speed'"),
+        ("auto:utility", "needs a value"),
+        ("auto:efficiency=much", "no number"),
+        ("auto:efficiency=0.1,price=2", "does not go with efficiency"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(text: str, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        words.elastic(text)
+
+
+def test_a_schedule_is_sorted_by_epoch_and_counts_devices_or_learners() -> None:
+    found = words.schedule(["epoch 30: 4 gpus", "Epoch 10: 1 learner, epoch 40: 2"], 2)
+
+    assert found == (
+        Scheduled(epoch=10, learners=1), Scheduled(epoch=30, learners=2), Scheduled(epoch=40, learners=1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["30: 4", "epoch 30 4 gpus", "epoch 3: 0 gpus", "epoch 3: 3 gpus"])
+def test_a_schedule_that_cannot_be_read_says_how_it_is_written(text: str) -> None:
+    with pytest.raises(Invalid, match="schedule"):
+        words.schedule(text, 2)

@@ -1,0 +1,29 @@
+"""What a program may ask for while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dlaas.learner.asking import learners_for
+from jupyter_dlaas.protocol import Elastic, JobSpec, NotAllowed
+
+SPEC = JobSpec(learners_min=1, learners_max=4, gpus_per_learner=2)
+
+
+def test_gpus_are_asked_for_and_become_learners() -> None:
+    assert learners_for(SPEC, 6) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus", "says"),
+    [
+        (SPEC, 10, "takes 2 to 8. Submit it with --gpus 2:10"),
+        (SPEC, 3, "take 2 each"),
+        (JobSpec(), 2, "takes exactly 1. Submit it with --gpus 1:2"),
+        (JobSpec(learners_max=2, elastic=Elastic.OFF), 2, "--elastic off"),
+        (SPEC, 2.5, "whole number"),
+    ],
+)
+def test_what_it_may_not_have_is_refused_with_what_to_do(spec: JobSpec, gpus: int, says: str) -> None:
+    with pytest.raises(NotAllowed, match=says.replace("(", r"\(")):
+        learners_for(spec, gpus)

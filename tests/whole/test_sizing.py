@@ -1,0 +1,143 @@
+"""A job changes its size by itself: by how fast it is, by its program, by its schedule. Real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.api import Job
+from jupyter_dlaas.protocol import Elastic
+from jupyter_dlaas.wire import DlaasError
+from tests.whole.site import Site, kill, until
+
+Build = Callable[..., Site]
+
+# A learner's part of a step takes time on its own, as work on a device of its own would; `together` is what no number
+# of learners makes shorter. So two cores show what four devices would.
+PROGRAM = """
+import pathlib, time
+import torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+data = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+gate = pathlib.Path("epoch")
+for epoch in run.epochs({epochs}):
+    {asks}
+    for batch in run.batches(data, 16):
+        opt.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        opt.step()
+        time.sleep({apart} / run.world_size + {together})
+    run.log(loss=loss, size=run.world_size)
+    while gate.exists() and run.epoch >= int(gate.read_text() or 0) and not run.should_stop:
+        time.sleep(0.01)
+"""
+
+
+def program(asks: str = "pass", *, apart: float = 0.02, together: float = 0.0, epochs: int = 100_000) -> str:
+    return PROGRAM.format(asks=asks, apart=apart, together=together, epochs=epochs)
+
+
+def resizes(here: Site, job: Job) -> list[tuple[int, int, str]]:
+    return [(one.before, one.after, one.by) for one in here.job(job.id).view.resizes]
+
+
+def settled(here: Site, job: Job, size: int) -> None:
+    until(lambda: here.job(job.id).view.size.held == size and len(here.learners(job)) == size, f"{size} train")
+
+
+@pytest.mark.parametrize(("apart", "together", "size"), [(0.12, 0.0, 3), (0.0, 0.03, 1)])
+def test_a_job_finds_its_size_by_itself(site: Build, apart: float, together: float, size: int) -> None:
+    here = site(slots=3)
+    job = here.submit(program(apart=apart, together=together), name="auto", gpus="1:3", elastic="auto")
+    until(lambda: resizes(here, job), "it tries another size")
+    until(lambda: len(here.job(job.id).view.speeds) >= (3 if size == 3 else 2), "it has tried them")
+
+    settled(here, job, size)
+    view = here.job(job.id).view
+    assert {by for _, _, by in resizes(here, job)} == {"auto"}
+    assert all(one.idle_s is not None for one in view.resizes)
+    assert view.restarts == 0
+    assert view.speedup.startswith("1 → 2: ")
+    job.cancel()
+
+
+def test_a_job_of_its_owner_is_measured_and_never_moves(site: Build) -> None:
+    here = site(slots=2)
+    job = here.submit(program(apart=0.02), name="mine", gpus="1:2", start_with=1)
+    until(lambda: here.job(job.id).view.speeds, "a window was measured")
+
+    assert resizes(here, job) == []
+    assert here.job(job.id).view.elastic is Elastic.MANUAL
+    job.cancel()
+
+
+def test_a_program_asks_for_another_size_while_it_trains(site: Build) -> None:
+    here = site(slots=3)
+    asks = "run.request_gpus(3) if epoch == 5 else run.request_gpus(1) if epoch == 60 else None"
+    job = here.submit(program(asks, apart=0.01), name="asks", gpus="1:3", start_with=1)
+
+    until(lambda: len(resizes(here, job)) >= 2, "it grew and shrank")
+    settled(here, job, 1)
+    assert resizes(here, job)[0] == (1, 3, "program")
+    assert here.job(job.id).view.restarts == 0
+    job.cancel()
+
+
+def test_a_size_that_a_program_may_not_have_is_its_error_and_says_what_it_may(site: Build) -> None:
+    here = site(slots=2)
+    job = here.submit(program("run.request_gpus(7)"), name="greedy", gpus="1:2")
+
+    until(lambda: job.status == "FAILED", "it fails")
+    failure = here.job(job.id).view.failure
+    assert failure is not None
+    assert "takes 1 to 2. Submit it with --gpus 1:7" in failure.what
+
+
+def test_a_schedule_is_followed_over_deaths_of_engine_and_guardian(site: Build) -> None:
+    here = site(slots=3)
+    gate: Path = here.work / "epoch"
+    gate.write_text("6")  # it waits at the end of epoch 6
+    job = here.submit(
+        program(apart=0.005), name="plan", gpus="1:3", start_with=1, schedule="epoch 5: 2 gpus, epoch 12: 3 gpus"
+    )
+    until(lambda: epoch(here, job) >= 6, "six epochs")
+    kill(here.engine_pid())
+    kill(here.guardian_pid(job))
+    gate.unlink()
+
+    settled(here, job, 3)
+    assert {by for _, _, by in resizes(here, job)} == {"schedule"}
+    job.scale(1)
+    settled(here, job, 1)
+    assert resizes(here, job)[-1] == (3, 1, "you")
+    job.cancel()
+
+
+def epoch(here: Site, job: Job) -> int:
+    progress = here.job(job.id).view.progress
+    return -1 if progress is None else progress.epoch
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"schedule": "epoch 5: 9 gpus"}, "epoch 5: 9 learners are not within 1 to 2"),
+        ({"schedule": "epoch 5: 2 gpus", "elastic": "auto"}, "give one of the two"),
+        ({"schedule": "epoch 5: 2 gpus", "epochs": 5}, "never comes"),
+        ({"schedule": "epoch 5: 2 gpus, epoch 5: 1 gpu"}, "epochs must rise"),
+    ],
+)
+def test_a_schedule_that_cannot_be_followed_is_refused_at_submit(
+    site: Build, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(DlaasError, match=says):
+        site(slots=2).submit(program(), name="plan", gpus="1:2", **options)
