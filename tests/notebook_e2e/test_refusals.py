@@ -236,7 +236,7 @@ LINES = {
     "--epochs 0": "epochs: 0 is too small; 1 is the least",
     "--retries some": "retries: 'some' is no whole number",
     "--placement near": "placement: 'near' is none of pack, spread",
-    "--elastic on": "elastic: 'on' is none of off, manual",
+    "--elastic on": "elastic: 'on' must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2",
     "--autolog maybe": "autolog: 'maybe' must be on or off",
     "-o 2x": "-o: '2x' is no name of a variable",
     "--push a-b": "--push: 'a-b' is no name of a variable",
@@ -246,9 +246,6 @@ LINES = {
     "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
     "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
     "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
-    "--elastic always": (
-        "elastic: 'always' must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2"
-    ),
     "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; commas between several",
     "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
     "--secret TOKEN": ("--secret is not available yet. Set the variable in this kernel and pass it on: --env NAME."),
