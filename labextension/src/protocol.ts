@@ -160,6 +160,17 @@ export interface INodeView {
   devices: IDeviceView[];
   cpus: number;
   memory_bytes: number;
+  /** Why it takes no new learners: "being drained by ana". */
+  cordoned: string | null;
+}
+
+/** One queue: its share of the pool, and what it has of it. */
+export interface IQueueView {
+  name: string;
+  weight: number;
+  guaranteed: number;
+  held: number;
+  waiting: number;
 }
 
 export interface IPoolView {
@@ -173,6 +184,11 @@ export interface IPoolView {
   queue: string[];
   gist: string;
   isolation: string;
+  order: string;
+  preemption: boolean;
+  queues: IQueueView[];
+  /** How good start estimates were until now, in a sentence; empty where none was put to the test. */
+  track_record: string;
 }
 
 /** What a reader of a job has seen; valid after a restart of everything. */

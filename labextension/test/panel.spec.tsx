@@ -74,6 +74,13 @@ describe('the panel', () => {
     ).toBeDefined();
   });
 
+  it('says which node is being drained, what queues have, and how good start estimates were', () => {
+    show([running]);
+    expect(screen.getByText('gpu-a is being drained by ana.')).toBeTruthy();
+    expect(screen.getByText('default 2 · research 6 of 6')).toBeTruthy();
+    expect(screen.getByText(/^Of the last 50 start estimates 41 held/)).toBeTruthy();
+  });
+
   it('lists jobs by notebook and scales, retries and opens them', () => {
     const called = show([running, failed, waiting]);
     const list = screen.getByRole('list', { name: 'Jobs of cifar10.ipynb' });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -351,6 +352,11 @@ def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
     assert re.search(rf"^{handle}\s+PROCESSING", said("jobs"), re.MULTILINE)
     assert "pool " in said("pool")
     assert "Nobody waits." in said("queue")
+    node = json.loads(said("pool --json"))["nodes"][0]["name"]
+    assert "To do it: %dlaas drain" in said(f"drain {node} --dry-run")
+    assert "cordoned by" in said(f"cordon {node}")
+    assert "cordoned by" not in said(f"uncordon {node}")
+    assert re.search(r"^side +0 +2 +0 +0$", said("queue set side --weight 2"), re.MULTILINE)
     assert handle in said("scale verbs 1")
     assert handle in said("why verbs")
     assert "Submitted" in said("story verbs")

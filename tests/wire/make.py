@@ -291,11 +291,11 @@ def device(node: str, index: int, job: str | None, broken: str | None = None) ->
     )
 
 
-def node(name: str, jobs: tuple[str | None, ...], broken: str | None = None) -> NodeView:
+def node(name: str, jobs: tuple[str | None, ...], broken: str | None = None, cordoned: str | None = None) -> NodeView:
     devices = [device(name, i, job) for i, job in enumerate(jobs)]
     if broken:
         devices[-1] = device(name, len(jobs) - 1, None, broken)
-    return NodeView(name=name, devices=tuple(devices), cpus=32.0, memory_bytes=256 * 2**30)
+    return NodeView(name=name, devices=tuple(devices), cpus=32.0, memory_bytes=256 * 2**30, cordoned=cordoned)
 
 
 POOL: Final = PoolView(
@@ -304,7 +304,7 @@ POOL: Final = PoolView(
     unit="GPU",
     user="ana",
     nodes=(
-        node("gpu-a", ("resnet-48",) * 4),
+        node("gpu-a", ("resnet-48",) * 4, cordoned="being drained by ana"),
         node("gpu-b", ("bert-47", "bert-47", None, None)),
         node("gpu-c", ("vae-43", "nano-46", None, None), "Xid 79 since 13:52"),
     ),

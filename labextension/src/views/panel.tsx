@@ -182,6 +182,19 @@ function Pool(props: { pool: IPoolView; onShow: (id: string) => void }): React.J
           ))}
         </div>
       )}
+      {pool.nodes
+        .filter(node => node.cordoned)
+        .map(node => (
+          <p key={node.name} className="jp-dlaas-small jp-dlaas-dim">{`${node.name} is ${node.cordoned}.`}</p>
+        ))}
+      {pool.queues?.length > 1 && (
+        <p className="jp-dlaas-small jp-dlaas-dim">
+          {pool.queues
+            .map(({ name, held, guaranteed }) => `${name} ${held}${guaranteed ? ` of ${guaranteed}` : ''}`)
+            .join(' · ')}
+        </p>
+      )}
+      {pool.track_record && <p className="jp-dlaas-small jp-dlaas-dim">{pool.track_record}</p>}
     </Part>
   );
 }
