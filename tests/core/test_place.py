@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model import Job, Node
+from dlaas_server.core.feasible import why_never
+from dlaas_server.core.model import Device, Job, Node, Seat
 from dlaas_server.core.place import free_of, place, room, shape_of
+from dlaas_server.core.shapes import Layout, Shape, is_kind
 from jupyter_dlaas.protocol import Placement
 from tests.core.builders import job, node, seats, training
 
@@ -98,3 +103,111 @@ def test_a_placement_is_whole_within_the_nodes_and_takes_each_device_once(
             len(here) * target.spec.memory_bytes_per_learner <= one.memory_bytes
             or not target.spec.memory_bytes_per_learner
         )
+
+
+def kinds_of(nodes: list[Node], found: tuple[Seat, ...]) -> set[str]:
+    kinds = {d.id: d.kind for one in nodes for d in one.devices}
+    return {kinds[d] for seat in found for d in seat.devices}
+
+
+MIXED = [node("a", 4, kind="NVIDIA A100-SXM4-40GB"), node("b", 2, kind="Tesla T4"), node("c", 4, kind="Tesla T4")]
+ONE = Shape(1, 0.0, 0, None, Layout.PACK)
+
+
+def test_a_job_that_asks_for_a_kind_gets_that_kind() -> None:
+    found = place(free_of(MIXED, ()), replace(ONE, gpu_kind="a100"), 3)
+
+    assert [seat.node for seat in found or ()] == ["a", "a", "a"]
+    assert place(free_of(MIXED, ()), replace(ONE, gpu_kind="a100"), 5) is None
+    assert place(free_of(MIXED, ()), replace(ONE, gpu_kind="H100|T4"), 6) is not None
+
+
+def test_a_gang_that_takes_any_kind_gets_one_where_one_has_enough() -> None:
+    found = place(free_of(MIXED, ()), ONE, 6)
+
+    assert kinds_of(MIXED, found or ()) == {"Tesla T4"}
+    assert len(place(free_of(MIXED, ()), ONE, 10) or ()) == 10
+
+
+def test_kinds_may_be_mixed_on_one_node() -> None:
+    devices = (Device(id="a/0", index=0, kind="T4"), Device(id="a/1", index=1, kind="A100"))
+    nodes = [Node(name="a", devices=devices)]
+
+    found = place(free_of(nodes, ()), replace(ONE, gpu_kind="A100"), 1)
+
+    assert [seat.devices for seat in found or ()] == [("a/1",)]
+
+
+any_pool = st.lists(
+    st.tuples(st.lists(st.sampled_from(["A100", "H100", "T4"]), max_size=5), st.sampled_from([4.0, 64.0])), max_size=5
+)
+any_shape = st.builds(
+    lambda gpus, cpus, kind, layout: Shape(gpus, cpus, 0, kind, layout),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 1.5]),
+    st.sampled_from([None, "A100", "h100|a100", "V100"]),
+    st.sampled_from(list(Layout)),
+)
+
+
+@given(any_pool, any_shape, st.integers(1, 6))
+def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_kind_if_that_suffices(
+    pool: list[tuple[list[str], float]], shape: Shape, learners: int
+) -> None:
+    nodes = [
+        Node(
+            name=f"n{i}",
+            cpus=cpus,
+            devices=tuple(Device(id=f"n{i}/{j}", index=j, kind=kind) for j, kind in enumerate(kinds)),
+        )
+        for i, (kinds, cpus) in enumerate(pool)
+    ]
+    frees = free_of(nodes, ())
+    fits = room(frees, shape, learners)
+    before = frees.devices
+
+    found = place(frees, shape, learners)
+
+    assert (found is not None) == (fits == learners)
+    assert (why_never(nodes, shape, learners, "GPU") is None) == (fits == learners)  # nobody else is there
+    if found is None:
+        assert frees.devices == before
+        return
+    taken = [d for seat in found for d in seat.devices]
+    assert len(taken) == len(set(taken)) == learners * shape.gpus
+    got = kinds_of(nodes, found)
+    assert all(shape.gpu_kind is None or is_kind(kind, shape.gpu_kind) for kind in got)
+    if shape.gpu_kind is None and learners > 1:
+        suffices = [
+            k
+            for k in ("A100", "H100", "T4")
+            if room(free_of(nodes, ()), replace(shape, gpu_kind=k), learners) == learners
+        ]
+        assert len(got) == 1 or not suffices
+
+
+@pytest.mark.parametrize(
+    ("kind", "learners", "said"),
+    [
+        (
+            "V100",
+            1,
+            "asks for the kind 'V100'; the pool has NVIDIA A100-SXM4-40GB (4), Tesla T4 (6). Name one of these",
+        ),
+        (
+            "A100",
+            5,
+            "asks for 5 GPUs of the kind 'A100'; the pool has 4 and 6 of other kinds. Ask for at most 4, or leave",
+        ),
+        ("A100", 11, "asks for 11 GPUs; the pool has 10"),
+    ],
+)
+def test_what_no_pool_like_this_can_give_is_refused_with_the_reason(kind: str, learners: int, said: str) -> None:
+    assert (why_never(MIXED, replace(ONE, gpu_kind=kind), learners, "GPU") or "").startswith(said)
+
+
+def test_a_kind_that_is_out_of_service_or_cordoned_is_not_refused() -> None:
+    broken = replace(MIXED[0], devices=tuple(replace(d, out_of_service="Xid 79") for d in MIXED[0].devices))
+
+    for nodes in ([broken], [replace(MIXED[0], cordoned="maintenance")]):
+        assert why_never(nodes, replace(ONE, gpu_kind="A100"), 4, "GPU") is None

@@ -183,6 +183,8 @@ class Frees(Sequence[Free]):
         """(thousandths that are free, node, device) of devices that are shared."""
         self.devices = 0
         """How many devices are free in all; those that are shared do not count."""
+        self.kinds = tuple(sorted({kind for free in self._nodes for _, kind in free.order.values()}))
+        """All kinds of devices, in use or not."""
         racks = {free.rack for free in self._nodes}
         self.has_racks = len(racks) > 1
         self.has_areas = len({area for area, _ in racks}) > 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 from dlaas_server.core.fragments import Option
@@ -28,7 +30,12 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
     `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
     resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
     for (`fragments.py`). Ties go by name, so that the same pool always gives the same plan.
+    A gang that takes any kind of device gets one kind where one has enough.
     """
+    if learners > 1 and len(frees.kinds) > 1 and shape.gpus and shape.gpu_kind is None:
+        alike = _of_one_kind(frees, shape, learners, waited_s)
+        if alike is not None:
+            return alike
     if shape.placement == Layout.SPREAD:
         return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
     if shape.placement == Layout.TETRIS:
@@ -59,6 +66,18 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
         assert free is not None
         seats += frees.take(free, shape, here)
     return tuple(seats)
+
+
+def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:
+    """Seats on devices of one kind, the one of which the fewest are free: learners that wait for each other at each
+    step all go as fast as the slowest device."""
+    free = Counter(kind for node in frees for kind, _ in node.devices)
+    for kind in sorted(frees.kinds, key=lambda kind: (free[kind], kind)):
+        if shape.is_share or free[kind] >= learners * shape.gpus:
+            seats = place(frees, replace(shape, gpu_kind=kind), learners, waited_s)
+            if seats is not None:
+                return seats
+    return None
 
 
 def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple[Seat, ...]:

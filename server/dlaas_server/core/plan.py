@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, free_of, place, room, shape_of
@@ -245,19 +246,12 @@ def _needs(shape: Shape, least: int, unit: str, frees: Frees) -> str:
     """needs + has."""
     fits = room(frees, shape, least)
     if not shape.gpus:
-        return f"{count(least, 'learner')} of {_said(shape, '')}; {fits} fit now"
+        return f"{count(least, 'learner')} of {said(shape, '')}; {fits} fit now"
     has = sum(len(f.devices) for f in frees)
     once = " at once" if least > 1 else ""
     if has >= least * shape.gpus:
-        return f"{count(least, 'learner')}{once} of {_said(shape, unit)}; {fits} fit now"
+        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} fit now"
     return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
-
-
-def _said(shape: Shape, unit: str) -> str:
-    parts = [count(shape.gpus, f"{shape.gpu_kind} {unit}" if shape.gpu_kind else unit)] if shape.gpus else []
-    parts += [f"{shape.cpus:g} CPUs"] if shape.cpus else []
-    parts += [f"{shape.memory_bytes / 2**30:.1f} GiB"] if shape.memory_bytes else []
-    return ", ".join(parts) or "no devices"
 
 
 def _holders(pool: Pool) -> str:
@@ -271,30 +265,6 @@ def _holders(pool: Pool) -> str:
 
 def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
     """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
-    frees = free_of([_in_service(n) for n in nodes], ())
-    shape, least = shape_of(job), job.spec.learners_min
-    if room(frees, shape, least) >= least:
-        return
-    unit = unit_of(job)
-    total = sum(len(f.devices) for f in frees)
-    asked = least * shape.gpus
-    if asked > total:
-        raise Refused(
-            f"asks for {count(asked, unit)}; the pool has {total}. "
-            f"Ask for at most {total} (--gpus 1:{total} takes what is free)"
-            if total
-            else f"asks for {count(asked, unit)}; the pool has none. Use --gpus 0"
-        )
-    if shape.gpu_kind is not None:
-        kinds = sorted({kind for f in frees for kind, _ in f.devices})
-        raise Refused(f"asks for the kind '{shape.gpu_kind}'; the pool has {', '.join(kinds) or 'no GPUs'}")
-    raise Refused(
-        f"asks for {count(least, 'learner')} of {_said(shape, unit)}; no node of the pool has that much. "
-        "Ask for less per learner, or for fewer learners"
-    )
-
-
-def _in_service(node: Node) -> Node:
-    """The node with everything repaired: what cannot run now but could later is not refused."""
-    devices = tuple(type(d)(id=d.id, index=d.index, kind=d.kind, memory_bytes=d.memory_bytes) for d in node.devices)
-    return Node(name=node.name, devices=devices, cpus=node.cpus, memory_bytes=node.memory_bytes)
+    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
+    if why is not None:
+        raise Refused(why)

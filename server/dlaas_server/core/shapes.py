@@ -68,4 +68,4 @@ def shape_of(job: Job) -> Shape:
 def is_kind(kind: str, asked: str) -> bool:
     """Whether a device of this kind is what was asked for: "a100|h100" takes "NVIDIA A100-SXM4-40GB"."""
     has = kind.casefold()
-    return any(one.strip() in has for one in asked.casefold().split("|"))
+    return any(one and one in has for one in map(str.strip, asked.casefold().split("|")))
