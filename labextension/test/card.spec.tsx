@@ -224,6 +224,12 @@ describe('the stepper', () => {
     expect(screen.getByText('the job is halting')).toBeDefined();
   });
 
+  it('says what more learners brought, where nothing is to be said of the wish', () => {
+    const card = show(state_of(golden.job('processing')));
+
+    expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain('2 → 4: 1.3× faster.');
+  });
+
   it('says what was refused and why', () => {
     const wish = {
       learners: null,

@@ -212,7 +212,8 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
       warn: false
     };
   }
-  return { bold: '', text: '', warn: false };
+  // nothing is to be said of the wish: what more learners brought so far
+  return { bold: '', text: view.speedup ? `${view.speedup}.` : '', warn: false };
 }
 
 /** The scale control with what the pool says to the wish. */

@@ -117,11 +117,12 @@ def speeds(job: Job) -> tuple[Speed, ...]:
 
 
 def speedup(job: Job) -> str:
-    """What the last added learners brought, in words: "2 → 4: 1.3× faster"."""
+    """What the last added learners brought, in words: "2 → 4: 1.3× faster". Counts devices, as the card does."""
     points: tuple[Point, ...] = job.search.points
+    each = max(job.spec.gpus_per_learner, 1)
     parts = []
     for few, many in pairwise(points):
         times = many.rate / few.rate
         how = f"{times:.1f}× faster" if times >= 1.05 else f"{1 / times:.1f}× slower" if times <= 0.95 else "as fast"
-        parts.append(f"{few.learners} → {many.learners}: {how}")
+        parts.append(f"{few.learners * each} → {many.learners * each}: {how}")
     return ", ".join(parts[-3:])
