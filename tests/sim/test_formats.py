@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from dlaas_server.sim.formats import FORMATS, read, read_gpu_seconds, read_nodes, read_trace
-from dlaas_server.sim.trace import Muri, NodeSpec, Pod, Pollux, Task, TraceError, TraceJob
+from dlaas_server.sim.trace import (
+    Muri,
+    NodeSpec,
+    Pod,
+    Pollux,
+    PolluxScaling,
+    PolluxValidation,
+    Task,
+    TraceError,
+    TraceJob,
+)
 
 TRACES = Path(__file__).parent.parent / "traces"
 PHILLY = "job_id,submit_s,gpus,duration_s\n"
@@ -33,6 +43,7 @@ SAMPLES = {
     "openb-pods": "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,6000,12288,1,460\n",
     "openb-pods-in-time": PODS + "p,6000,12288,1,460,,LS,Running,427061,12902960,427161\n",
     "nodes": "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n",
+    "nodes-in-racks": "sn,cpu_milli,memory_mib,gpu,model,area,rack\nn0,64000,262144,2,P100,east,r1\n",
     "gpu-seconds": "gpu_seconds\n124\n121\n",
     "pollux-placements": "placement,local_bsz,step_time,sync_time\n12,32,0.5,0.25\n",
     "pollux-scalability": "num_nodes,num_replicas,local_bsz,step_time,sync_time\n6,6,32,0.5,0.25\n",
@@ -127,6 +138,23 @@ def test_nodes_are_read_with_their_kind(tmp_path: Path) -> None:
     assert nodes == (NodeSpec(name="n0", gpus=2, cpus=64.0, mem_gb=256.0, kind="P100"),)
 
 
+def test_nodes_may_stand_in_racks(tmp_path: Path) -> None:
+    (found,) = read_nodes(write(tmp_path, SAMPLES["nodes-in-racks"]))
+
+    assert (found.area, found.rack) == ("east", "r1")
+
+
+def test_measured_times_are_read_by_their_columns(tmp_path: Path) -> None:
+    scaling, validation = (
+        read(write(tmp_path, SAMPLES[f"pollux-{name}"]))[1] for name in ("scalability", "validation")
+    )
+
+    assert scaling == [(2, PolluxScaling(nodes=6, replicas=6, local_batch=32, step_time_s=0.5, sync_time_s=0.25))]
+    assert validation == [
+        (2, PolluxValidation(progress=19417.5, iteration=4925, metric=0.5, grad_sqr=80.25, grad_var=90.5))
+    ]
+
+
 def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
     assert read_gpu_seconds(write(tmp_path, SAMPLES["gpu-seconds"])) == (121, 124)
 
@@ -171,9 +199,13 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_traces_kept_here_are_read_whole() -> None:
-    counts = {path.name: len(read_trace(path).jobs) for path in sorted(TRACES.glob("*.csv"))}
+    counts = {
+        path.name: len(read_trace(path, workload=6 if "workloads" in path.name else None).jobs)
+        for path in sorted(TRACES.glob("*.csv"))
+    }
 
     assert counts == {
         "philly_0e4a51.csv": 1435, "philly_103959.csv": 1934, "philly_ee9e8c.csv": 1511,
         "philly_6214e9.csv": 41226, "tiresias_60.csv": 60,
+        "pollux_workloads_1.0.csv": 160,
     }  # fmt: skip

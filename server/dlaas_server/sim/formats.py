@@ -92,20 +92,6 @@ def _number(text: str) -> float:
     return int(value) if value == int(value) else value
 
 
-def _any_number(text: str) -> float:
-    return _number(text)
-
-
-def _least(least: float) -> Reader:
-    def read_it(text: str) -> float:
-        value = _number(text)
-        if value < least:
-            raise ValueError(f"{text} is negative" if value < 0 and least == 0 else f"{text} is less than {least:g}")
-        return value
-
-    return read_it
-
-
 def _whole(least: int) -> Reader:
     def read_it(text: str) -> int:
         try:
@@ -151,6 +137,11 @@ _seconds: Final = _least_zero
 _one: Final = _whole(1)
 _zero: Final = _whole(0)
 _COMMON: Final[dict[str, Reader]] = {"job_id": _text, "submit_s": _seconds, "gpus": _one, "duration_s": _positive}
+
+
+def _fields(make: Callable[..., Record], **columns: str) -> Callable[[Row], Record]:
+    """What a line becomes where each field is a column: field -> column."""
+    return lambda row: make(**{field: row.values[column] for field, column in columns.items()})
 
 
 def _common(row: Row, work: Tiresias | Muri | Shockwave | None = None, queue: str = "default") -> TraceJob:
@@ -203,26 +194,8 @@ def _pollux(row: Row) -> TraceJob:
     )
 
 
-def _gang(row: Row) -> TraceJob:
-    return TraceJob(
-        id=row.text("job_id"),
-        submit_s=row.number("submit_s"),
-        duration_s=row.number("duration_s"),
-        learners=row.whole("learners"),
-        gpus_per_learner=row.whole("gpus_per_learner"),
-    )
-
-
-def _ffdl(row: Row) -> TraceJob:
-    return TraceJob(
-        id=row.text("job_id"),
-        submit_s=row.number("submit_s"),
-        duration_s=row.number("duration_s"),
-        learners=row.whole("learners"),
-        gpus_per_learner=row.whole("gpus_per_learner"),
-        cpus_per_learner=row.number("cpus_per_learner"),
-        mem_gb_per_learner=row.number("mem_gb_per_learner"),
-    )
+def _gang(columns: Iterable[str]) -> Callable[[Row], Record]:
+    return _fields(TraceJob, **{"id" if column == "job_id" else column: column for column in columns})
 
 
 def _tetris(row: Row) -> TraceJob:
@@ -271,45 +244,24 @@ def _node(row: Row) -> NodeSpec:
         cpus=row.number("cpu_milli") / 1000,
         mem_gb=row.number("memory_mib") / 1024,
         kind=row.text("model"),
-    )
-
-
-def _placement(row: Row) -> PolluxPlacement:
-    return PolluxPlacement(
-        placement=row.text("placement"),
-        local_batch=row.whole("local_bsz"),
-        step_time_s=row.number("step_time"),
-        sync_time_s=row.number("sync_time"),
-    )
-
-
-def _scaling(row: Row) -> PolluxScaling:
-    return PolluxScaling(
-        nodes=row.whole("num_nodes"),
-        replicas=row.whole("num_replicas"),
-        local_batch=row.whole("local_bsz"),
-        step_time_s=row.number("step_time"),
-        sync_time_s=row.number("sync_time"),
-    )
-
-
-def _validation(row: Row) -> PolluxValidation:
-    return PolluxValidation(
-        progress=row.number("progress"),
-        iteration=row.whole("iteration"),
-        metric=row.number("metric"),
-        grad_sqr=row.number("grad_sqr"),
-        grad_var=row.number("grad_var"),
+        area=str(row.values.get("area", "")),
+        rack=str(row.values.get("rack", "")),
     )
 
 
 _GANG: Final[dict[str, Reader]] = {
     "job_id": _text, "submit_s": _seconds, "learners": _one, "gpus_per_learner": _zero, "duration_s": _positive,
 }  # fmt: skip
+_VALIDATION: Final[dict[str, Reader]] = {
+    "progress": _seconds, "iteration": _zero, "metric": _number, "grad_sqr": _number, "grad_var": _number,
+}  # fmt: skip
+_FFDL: Final[dict[str, Reader]] = {**_GANG, "cpus_per_learner": _seconds, "mem_gb_per_learner": _seconds}
+_NODE: Final[dict[str, Reader]] = {"sn": _text, "cpu_milli": _zero, "memory_mib": _zero, "gpu": _zero, "model": _text}
 _POD: Final[dict[str, Reader]] = {
     "name": _text, "cpu_milli": _zero, "memory_mib": _zero, "num_gpu": _zero, "gpu_milli": _zero,
 }  # fmt: skip
 _STEP: Final[dict[str, Reader]] = {"local_bsz": _one, "step_time": _seconds, "sync_time": _seconds}
+_TIMES: Final = {"local_batch": "local_bsz", "step_time_s": "step_time", "sync_time_s": "sync_time"}
 
 FORMATS: Final = (
     Format("philly", _COMMON, _common),
@@ -327,7 +279,7 @@ FORMATS: Final = (
         "shockwave",
         {
             **_COMMON, "model": _text, "total_steps": _one, "adaptation_mode": _text, "priority_weight": _positive,
-            "slo": _any_number,
+            "slo": _number,
         },
         _shockwave,
     ),
@@ -339,8 +291,8 @@ FORMATS: Final = (
         },
         _pollux,
     ),
-    Format("gang", _GANG, _gang),
-    Format("ffdl", {**_GANG, "cpus_per_learner": _seconds, "mem_gb_per_learner": _seconds}, _ffdl),
+    Format("gang", _GANG, _gang(_GANG)),
+    Format("ffdl", _FFDL, _gang(_FFDL)),
     Format(
         "tetris",
         {
@@ -358,19 +310,19 @@ FORMATS: Final = (
         },
         _pod,
     ),
-    Format(
-        "nodes", {"sn": _text, "cpu_milli": _zero, "memory_mib": _zero, "gpu": _zero, "model": _text}, _node
-    ),
+    Format("nodes", _NODE, _node),
+    Format("nodes-in-racks", {**_NODE, "area": _maybe_text, "rack": _maybe_text}, _node),
     Format("gpu-seconds", {"gpu_seconds": _whole(1)}, lambda row: row.whole("gpu_seconds")),
-    Format("pollux-placements", {"placement": _text, **_STEP}, _placement),
-    Format("pollux-scalability", {"num_nodes": _one, "num_replicas": _one, **_STEP}, _scaling),
     Format(
-        "pollux-validation",
-        {
-            "progress": _seconds, "iteration": _zero, "metric": _any_number, "grad_sqr": _any_number,
-            "grad_var": _any_number,
-        },
-        _validation,
+        "pollux-placements", {"placement": _text, **_STEP}, _fields(PolluxPlacement, placement="placement", **_TIMES)
+    ),
+    Format(
+        "pollux-scalability",
+        {"num_nodes": _one, "num_replicas": _one, **_STEP},
+        _fields(PolluxScaling, nodes="num_nodes", replicas="num_replicas", **_TIMES),
+    ),
+    Format(
+        "pollux-validation", _VALIDATION, _fields(PolluxValidation, **{column: column for column in _VALIDATION})
     ),
 )  # fmt: skip
 

@@ -32,6 +32,8 @@ def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
             memory_bytes=round(spec.mem_gb * GB),
             disk_mbps=spec.disk_mbps,
             net_mbps=spec.net_mbps,
+            area=spec.area,
+            rack=spec.rack,
         )
         for spec in specs
     )

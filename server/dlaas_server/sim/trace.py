@@ -134,6 +134,8 @@ class NodeSpec:
     kind: str = "GPU"
     disk_mbps: float = 0.0
     net_mbps: float = 0.0
+    area: str = ""
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
