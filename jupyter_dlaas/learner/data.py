@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jupyter_dlaas.learner.position import cut, permutation
+from jupyter_dlaas.learner.position import permutation
+from jupyter_dlaas.learner.reading import Collate, Reader, read_all
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["BadData", "Plan", "Source", "length", "plan", "shares", "source_of"]
+__all__ = ["BadData", "Plan", "Reading", "Source", "length", "plan", "source_of"]
 
 
 class BadData(DlaasError):
@@ -27,6 +28,7 @@ class Source:
     """Data that can be asked for any sample, and how its batches are made."""
 
     samples: int
+    """-1: not known."""
     batch_size: int
     is_shuffled: bool
     drop_last: bool
@@ -36,6 +38,12 @@ class Source:
     """A sampler's own order for a seed, where it is not a plain permutation."""
     groups: Callable[[int], list[list[int]]] | None = None
     """A batch sampler's own batches for a seed."""
+    stream: Callable[[int], Iterator[Any]] | None = None
+    """Samples one after the other, where none can be asked for by its number; the same for the same seed."""
+    collate: Callable[[list[Any]], Any] = list
+    """Makes a batch of a stream's samples."""
+    skips_bad: bool = False
+    """Batches come as `reading.Found`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,9 @@ class Plan:
 
 
 def length(source: Source) -> int:
-    """The number of batches of a pass."""
+    """The number of batches of a pass. Raises TypeError for a stream that does not say how long it is."""
+    if source.stream is not None and source.samples < 0:
+        raise TypeError("this data does not say how many samples it has")
     if source.groups is not None or source.order is not None:
         return plan(source, 0).steps
     whole, rest = divmod(source.samples, source.batch_size)
@@ -76,37 +86,29 @@ def plan(source: Source, seed: int) -> Plan:
     return Plan(order, source.batch_size, whole + (rest > 0 and not source.drop_last))
 
 
-def shares(
-    source: Source, todo: Plan, first: int, rank: int, learners: int, seed: int
-) -> Iterator[tuple[Any, int, int]]:
-    """From batch `first` on, one learner's share of each: (batch, samples of mine that count, samples in all).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How samples are to be read."""
 
-    A tail shorter than the gang leaves nothing for some learners; they must still take part in the step, so they get
-    a batch that they had (or, in the very first step, somebody else's sample) that counts as nothing.
-    """
-    mine: list[tuple[Sequence[int], int, int]] = []
-    for index in range(first, todo.steps):
-        batch = todo.batch(index)
-        share = cut(batch, rank, learners)
-        if not share and not mine:
-            mine.append((batch[:1], 0, len(batch)))
-        else:
-            mine.append((share, len(share), len(batch)))
-    fetched = source.fetch([share for share, _, _ in mine if share], seed)
-    last: Any = None
-    for share, count, total in mine:
-        if share:
-            last = next(fetched)
-        yield last, count, total
+    skip_bad: bool = False
+    is_exact: bool = False
 
 
 def source_of(
-    data: Any, batch_size: int | None, *, shuffle: bool | None, drop_last: bool | None, options: dict[str, Any]
+    data: Any,
+    batch_size: int | None,
+    *,
+    shuffle: bool | None,
+    drop_last: bool | None,
+    options: dict[str, Any],
+    reading: Reading = Reading(),
 ) -> Source:
     """Understand what was given. `options` go to torch's DataLoader (num_workers, collate_fn, …). Raises BadData."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(data, torch_data.DataLoader):
-        found = _of_loader(data, torch_data, options)
+        found = _of_loader(data, torch_data, options, reading)
+    elif torch_data is not None and isinstance(data, torch_data.IterableDataset):
+        found = _of_stream(data, options, reading)
     elif _is_array(data):
         found = _of_arrays((data,), lambda parts: parts[0])
     elif isinstance(data, tuple | list) and data and all(_is_array(one) for one in data):
@@ -115,15 +117,25 @@ def source_of(
             raise BadData(f"run.batches: the arrays have different lengths: {', '.join(map(str, sorted(lengths)))}")
         found = _of_arrays(tuple(data), tuple)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        fetch = _items(data) if "torch" not in sys.modules else _by_loader(data, options)
-        found = Source(samples=len(data), batch_size=0, is_shuffled=True, drop_last=False, fetch=fetch)
+        fetch = _items(data, reading) if "torch" not in sys.modules else _by_loader(data, options, reading)
+        found = Source(
+            samples=len(data),
+            batch_size=0,
+            is_shuffled=True,
+            drop_last=False,
+            fetch=fetch,
+            skips_bad=reading.skip_bad,
+        )
     else:
         raise BadData(
             f"run.batches: a {type(data).__name__} cannot be asked for its n-th sample, so they cannot be shared "
-            "out exactly once. Give a dataset with __len__ and __getitem__, a DataLoader over one, or arrays."
+            "out exactly once. Give a dataset with __len__ and __getitem__, a torch IterableDataset, a DataLoader over "
+            "one of these, or arrays."
         )
     if batch_size is not None and found.groups is None:
         found = replace(found, batch_size=batch_size)
+    if shuffle and found.stream is not None:
+        raise BadData("run.batches: an IterableDataset gives its samples in its own order; shuffle inside of it")
     if shuffle is not None:
         found = replace(found, is_shuffled=shuffle, order=None)
     if drop_last is not None:
@@ -147,28 +159,66 @@ def _of_arrays(arrays: tuple[Any, ...], join: Callable[[tuple[Any, ...]], Any]) 
     return Source(samples=len(arrays[0]), batch_size=0, is_shuffled=True, drop_last=False, fetch=fetch)
 
 
-def _items(data: Any) -> Fetch:
+def _items(data: Any, reading: Reading) -> Fetch:
     def fetch(lists: Sequence[Sequence[int]], seed: int) -> Iterator[Any]:
+        reader = Reader(data, skip_bad=reading.skip_bad, seed=seed if reading.is_exact else None)
         for numbers in lists:
-            yield [data[number] for number in numbers]
+            yield read_all(reader, numbers)
 
     return fetch
 
 
-def _by_loader(data: Any, options: dict[str, Any]) -> Fetch:
+def _by_loader(data: Any, options: dict[str, Any], reading: Reading) -> Fetch:
     """Through torch's DataLoader: collating, workers and pinned memory as its users know them."""
 
     def fetch(lists: Sequence[Sequence[int]], seed: int) -> Iterator[Any]:
         import torch
-        from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader, default_collate
 
         # A generator of its own: otherwise each pass would take a number from the user's random stream.
         generator = torch.Generator()
         generator.manual_seed(seed)
         batches: Any = [list(numbers) for numbers in lists]
-        return iter(DataLoader(data, batch_sampler=batches, generator=generator, **options)) if batches else iter(())
+        read, given = data, dict(options)
+        if reading.skip_bad or reading.is_exact:
+            read = Reader(data, skip_bad=reading.skip_bad, seed=seed if reading.is_exact else None)
+        if reading.skip_bad:
+            given["collate_fn"] = Collate(given.get("collate_fn") or default_collate)
+        return iter(DataLoader(read, batch_sampler=batches, generator=generator, **given)) if batches else iter(())
 
     return fetch
+
+
+def _of_stream(data: Any, options: dict[str, Any], reading: Reading) -> Source:
+    """Every learner reads the whole stream and trains its share of each batch."""
+    from torch.utils.data import DataLoader, default_collate
+
+    if reading.skip_bad:
+        raise BadData("run.batches(skip_bad=True): where a stream breaks off nobody can go on; skip inside the dataset")
+    options = dict(options)
+    collate = options.pop("collate_fn", None) or default_collate
+
+    def stream(seed: int) -> Iterator[Any]:
+        import torch
+
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        # One sample at a time: torch would cut batches per worker, with a short one at the end of each.
+        return iter(DataLoader(data, batch_size=None, collate_fn=_as_it_is, generator=generator, **options))
+
+    return Source(
+        samples=len(data) if hasattr(data, "__len__") else -1,
+        batch_size=0,
+        is_shuffled=False,
+        drop_last=False,
+        fetch=lambda lists, seed: iter(()),
+        stream=stream,
+        collate=collate,
+    )
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample
 
 
 _TAKEN_OVER = (
@@ -182,15 +232,13 @@ _TAKEN_OVER = (
 )
 
 
-def _of_loader(loader: Any, torch_data: Any, options: dict[str, Any]) -> Source:
+def _of_loader(loader: Any, torch_data: Any, options: dict[str, Any], reading: Reading) -> Source:
+    taken = {name: getattr(loader, name) for name in _TAKEN_OVER if getattr(loader, name, None) is not None}
     if isinstance(loader.dataset, torch_data.IterableDataset):
-        raise BadData(
-            "run.batches: this DataLoader reads an IterableDataset, whose samples cannot be shared out exactly once. "
-            "Give a dataset with __len__ and __getitem__, or iterate over the DataLoader itself with one learner."
-        )
+        found = _of_stream(loader.dataset, taken | options, reading)
+        return replace(found, batch_size=loader.batch_size or 0, drop_last=bool(loader.drop_last))
     if loader.batch_size is None and isinstance(loader.sampler, torch_data.Sampler) and loader.batch_sampler is None:
         raise BadData("run.batches: this DataLoader has no batch size; give run.batches its dataset and one")
-    taken = {name: getattr(loader, name) for name in _TAKEN_OVER if getattr(loader, name, None) is not None}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     common = Source(
         samples=len(loader.dataset),
@@ -198,7 +246,8 @@ def _of_loader(loader: Any, torch_data: Any, options: dict[str, Any]) -> Source:
         is_shuffled=isinstance(sampler, torch_data.RandomSampler | torch_data.DistributedSampler)
         and getattr(sampler, "shuffle", True),
         drop_last=bool(loader.drop_last),
-        fetch=_by_loader(loader.dataset, taken | options),
+        fetch=_by_loader(loader.dataset, taken | options, reading),
+        skips_bad=reading.skip_bad,
     )
     if type(batch_sampler) is not torch_data.BatchSampler:
         return replace(common, groups=lambda seed: [list(group) for group in _seeded(batch_sampler, seed)])

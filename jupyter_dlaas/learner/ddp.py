@@ -8,7 +8,6 @@ from __future__ import annotations
 import copyreg
 import functools
 import inspect
-import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -17,6 +16,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from jupyter_dlaas.learner.gating import Gate
 
 __all__ = ["Gang", "build_group", "lonely_group", "to_device"]
 
@@ -39,14 +40,14 @@ class Gang:
     the user's loop: it leaves `is_stranded`, the optimiser does not step, and the learner changes over at the boundary.
     """
 
-    def __init__(self, device: torch.device, rank: int, size: int, *, may_change: bool = False) -> None:
+    def __init__(self, device: torch.device, rank: int, size: int, gate: Gate, *, may_change: bool = False) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.weight = 1.0 / size
         """What this learner's gradients count in the present step: its share of the samples."""
         self.may_change = may_change
         self.is_stranded = False
-        self.has_skipped = False
-        """The step in flight came to nothing, since others were lost in it."""
+        self._gate = gate
+        """Is told when the gradients of a step are not everybody's."""
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
         self._group: Any = None
@@ -65,7 +66,7 @@ class Gang:
         """Train in this group from now on; None for one learner alone."""
         self._group, self.rank, self.size = group, rank, size
         self.weight = 1.0 / size
-        self.is_stranded = self.has_skipped = False
+        self.is_stranded = False
         if group is not None:
             for ddp in self._wrappers:
                 ddp._update_process_group(group)
@@ -94,32 +95,19 @@ class Gang:
             ddp.reducer = buckets
             if self._group is not None:
                 ddp._update_process_group(self._group)
-                self._share([*model.parameters(), *model.buffers()])
+                self.share([*model.parameters(), *model.buffers()])
         _attach(model, ddp, self)
         self._models.append(model)
         self._wrappers.append(ddp)
         return model
 
-    def gate(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimiser step only if the gradients are everybody's."""
-        plain = optimizer.step
-        gang = self
-
-        @functools.wraps(plain)
-        def step(self: Any, *args: Any, **options: Any) -> Any:
-            if gang.is_stranded:
-                gang.has_skipped = True
-                return None
-            return plain(*args, **options)
-
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # as LRScheduler does
-
     def share_buffers(self) -> None:
         """Give all learners rank 0's running statistics, as they would be saved."""
         for model in self._models:
-            self._share(list(model.buffers()))
+            self.share(list(model.buffers()))
 
-    def _share(self, tensors: Sequence[torch.Tensor]) -> None:
+    def share(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give all learners rank 0's."""
         if self.is_alone or self.is_stranded:
             return
         with torch.no_grad():
@@ -133,6 +121,13 @@ class Gang:
             self._try(lambda: self._group.allreduce([table]).wait())
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
+
+    def total(self, count: int) -> int:
+        """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
+        table = torch.tensor([count], dtype=torch.int64)
+        if not self.is_alone and not self.is_stranded:
+            self._try(lambda: self._group.allreduce([table]).wait())
+        return int(table.item())
 
     def steps(self, step: int) -> list[int]:
         """At which step each learner is, in rank order. Raises RuntimeError when the group is lost."""
@@ -160,6 +155,26 @@ class Gang:
         _broadcast(self._group, content, source)
         return content.numpy().tobytes() if data is None else data
 
+    def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """All learners' parts for this one: `given` is cut evenly, a part for each, in rank order.
+
+        `sizes`: how long the part of each of them is that comes back. Raises RuntimeError when the group is lost.
+        """
+        out = torch.empty(sum(sizes), dtype=given.dtype, device=given.device)
+        own = [given.numel() // self.size] * self.size
+        self._group.alltoall_base(out, given, list(sizes), own).wait()
+        return out
+
+    def gather(self, part: torch.Tensor) -> torch.Tensor:
+        """The parts of all learners, equally long, in rank order. Raises RuntimeError when the group is lost."""
+        out = torch.empty(part.numel() * self.size, dtype=part.dtype, device=part.device)
+        self._group._allgather_base(out, part).wait()
+        return out
+
+    def lost(self) -> None:
+        """A talk with the others failed in the step in flight."""
+        self.is_stranded = self._gate.has_failed = True
+
     def _average(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         if self.is_alone:
             return _now(buffer)
@@ -168,6 +183,7 @@ class Gang:
         else:
             buffer.mul_(self.weight)
         if self.is_stranded:
+            self._gate.has_failed = True
             return _now(buffer)
         if not self.may_change:
             whole: torch.futures.Future[torch.Tensor] = dist.all_reduce(buffer, async_op=True).get_future()
@@ -175,14 +191,14 @@ class Gang:
         try:
             future = self._group.allreduce([buffer]).get_future()
         except RuntimeError:
-            self.is_stranded = True
+            self.is_stranded = self._gate.has_failed = True
             return _now(buffer)
 
         def end(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             try:
                 return done.value()[0]
             except RuntimeError:
-                self.is_stranded = True
+                self.is_stranded = self._gate.has_failed = True
                 return buffer
 
         ended: torch.futures.Future[torch.Tensor] = future.then(end)

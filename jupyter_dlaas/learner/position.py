@@ -9,6 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 __all__ = ["Position", "cut", "permutation"]
 
@@ -21,9 +24,11 @@ class Position:
     call: int = 0
     index: int = 0
     step: int = 0
+    sample: int = 0
+    """How many samples of the pass come before it."""
 
 
-def cut(batch: Sequence[int], rank: int, learners: int) -> Sequence[int]:
+def cut(batch: Sequence[T], rank: int, learners: int) -> Sequence[T]:
     """The share of one learner: consecutive samples, sizes differ by one at most; may be empty for a short tail.
 
     All shares in rank order are the batch.

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dlaas.learner import checkpoints, ddp
+from jupyter_dlaas.learner import checkpoints, ddp, streams
 from jupyter_dlaas.learner.context import Context, Leave
 from jupyter_dlaas.learner.halting import Switch, Verdict
 from jupyter_dlaas.learner.metrics import Metrics
@@ -107,7 +107,8 @@ class Regrouping:
         with self._changed:
             self._check(switch.round)
             self._gang.enter(group, rank, size)
-        steps = self._gang.steps(position.step)
+        mine_is = self._run._gate.progress(position.step)
+        steps = self._gang.steps(mine_is)
         furthest = max(steps)
         if min(steps) == furthest:
             return None
@@ -116,7 +117,7 @@ class Regrouping:
         if rank == source:
             mine = checkpoints.to_bytes(self._run._content()[0] | {"position": position})
         data = self._gang.send(mine, source)
-        return data if position.step < furthest else None
+        return data if mine_is < furthest else None
 
     def _adopt(self, data: bytes) -> Position:
         run = self._run
@@ -127,7 +128,11 @@ class Regrouping:
         run._put_back_values()
         position: Position = content["position"]
         run._step = position.step
-        seed_all(derive(run._seed, run._step, run.rank))
+        run._put_back_step(content)
+        if run._exact is None:
+            seed_all(derive(run._seed, run._step, run.rank))
+        else:
+            streams.put_back(content["streams"])
         return position
 
     def _become_main(self) -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner import checkpoints, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
-from jupyter_dlaas.learner.data import Plan, Source, length, plan, shares, source_of
+from jupyter_dlaas.learner.data import Reading, source_of
+from jupyter_dlaas.learner.feeding import Share
+from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.growing import BadPolicy, Growth, growth_of
 from jupyter_dlaas.learner.halting import Boundaries, Verdict
 from jupyter_dlaas.learner.metrics import History, Metrics, number_of
 from jupyter_dlaas.learner.pacing import Pacing
+from jupyter_dlaas.learner.passing import Batches, numbered
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.progress import Meter
+from jupyter_dlaas.learner.reading import Bad
 from jupyter_dlaas.learner.seeds import derive, seed_all
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.manifests import Range
@@ -80,6 +83,12 @@ class Run:
         self._boundaries = Boundaries(context.control if context else None)
         self._objects: list[tuple[str, Any]] = []
         self._gang: Any = None
+        self._gate = Gate()
+        self._accumulated: Any = None
+        """Gradients of the prepared models, in a gang that may change."""
+        self._exact: Any = None
+        """Makes the steps in exact mode."""
+        self._growth: Growth | None = None
         self._regrouping: Any = None
         self._is_joining = context is not None and context.is_joining
         """Until it has the others' state it only rehearses: nothing of it counts."""
@@ -109,6 +118,7 @@ class Run:
         if context is not None:
             source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
             self._counts_epochs = "batches(" not in source
+            context.script.setdefault("enumerate", numbered)
             if self.rank == 0:
                 self._metrics.open()
             context.at_end.append(self._end)
@@ -183,12 +193,18 @@ class Run:
     # -- objects -------------------------------------------------------------------------------------------------------
 
     def prepare(
-        self, *objects: Any, scheduler: Any = None, scaler: Any = None, ddp: dict[str, Any] | None = None
+        self,
+        *objects: Any,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ddp: dict[str, Any] | None = None,
+        shards: int | None = None,
     ) -> Any:
         """Hand over model and optimiser (or several), and get them back, ready for any number of learners.
 
         They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
         where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
+        `shards`: exact mode, see `train_step`. Raises NotPreparable, NotExact.
         """
         given = [one for one in (*objects, scheduler, scaler) if one is not None]
         for one in given:
@@ -202,15 +218,52 @@ class Run:
             self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
+        if shards is not None or self._exact is not None:
+            self._begin_exact(shards, ddp, given)
         self._put_back_objects()
-        if torch is not None and (self.world_size > 1 or self._may_change()):
+        is_gang = torch is not None and (self.world_size > 1 or self._may_change())
+        if is_gang:
             self._meet()
-            for one in given:
+        if torch is not None and (is_gang or self._exact is not None):
+            for name, one in self._objects[-len(given) :]:
                 if isinstance(one, torch.nn.Module):
-                    self._gang.wrap(one, dict(ddp or {}))
-                elif self._gang.may_change and isinstance(one, torch.optim.Optimizer):
-                    self._gang.gate(one)
+                    if self._exact is None:
+                        self._gang.wrap(one, dict(ddp or {}))
+                elif isinstance(one, torch.optim.Optimizer):
+                    self._gate.optimizer(name, one)
+                elif one is scheduler:
+                    self._gate.scheduler(name, one)
+                elif one is scaler:
+                    self._gate.scaler(name, one)
+            if is_gang and self._may_change():
+                module = importlib.import_module("jupyter_dlaas.learner.accumulating")
+                models = [one for _, one in self._objects if isinstance(one, torch.nn.Module)]
+                self._accumulated = module.Accumulated([p for model in models for p in model.parameters()])
         return given[0] if len(given) == 1 else tuple(given)
+
+    def _begin_exact(self, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
+        module = importlib.import_module("jupyter_dlaas.learner.exacting")
+        most = max(self._context.spec.learners_max or 1, self.world_size) if self._context else 1
+        module.check(shards, given, is_first=self._exact is None, ddp=ddp, learners=most)
+        exact = importlib.import_module("jupyter_dlaas.learner.exact")
+        # What the program seeded holds, so that two jobs with one seed are one training; else the job's own seed.
+        self._seed = derive("exact", sys.modules["torch"].initial_seed())
+        self._exact = exact.Exact(shards, self._objects, self._seed)
+
+    def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
+        """One step in exact mode: the same weights, to the last bit, for any number of learners, whatever happens.
+
+        `model, opt = run.prepare(model, opt, shards=8)` cuts each batch into 8 shards; `for batch in run.batches(…)`
+        then gives what belongs here. `fn(part)` gives the mean loss over one part (a tensor; not gone back from yet).
+        Gradients and BatchNorm's statistics are averaged over all parts, then `update()` is called: by default each
+        prepared optimiser steps. `update=lambda: (clip_grad_norm_(model.parameters(), 1.0), opt.step())` does more.
+
+        Returns the mean loss over the batch. BatchNorm normalises each part by itself; more learners than shards do
+        not help. Holds for one type of device and version of PyTorch, with one thread per learner. Raises NotExact.
+        """
+        if self._exact is None:
+            raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
+        return self._exact.step(fn, batch, update, self._step)
 
     def _may_change(self) -> bool:
         """Whether this gang may change over into others while it trains."""
@@ -221,7 +274,7 @@ class Run:
             return
         module = importlib.import_module("jupyter_dlaas.learner.ddp")
         may_change = self._may_change()
-        self._gang = gang = module.Gang(self.device, self.rank, self.world_size, may_change=may_change)
+        self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
         if may_change and self._context is not None:
             regrouping = importlib.import_module("jupyter_dlaas.learner.regrouping")
             self._regrouping = regrouping.Regrouping(self, self._context, gang)
@@ -232,6 +285,10 @@ class Run:
                 gang.enter(module.build_group(where, 0, self.rank, self.world_size), self.rank, self.world_size)
         if not self._is_joining:
             gang.check_step(self._step)
+        if self._exact is not None:
+            self._exact.gang = gang
+            if not self._is_joining:
+                self._exact.share()
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
@@ -267,72 +324,57 @@ class Run:
         *,
         shuffle: bool | None = None,
         drop_last: bool | None = None,
+        skip_bad: bool = False,
+        batch: str = "fixed",
+        max_batch: int | None = None,
+        rate: str | None = None,
+        warmup_steps: int = 100,
         **options: Any,
     ) -> Batches:
         """One pass over the data. Each sample once, whatever the number of learners and however often it changes.
 
         `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are taken
-        over), a tensor or array, or a tuple of them. `batch_size` counts over all learners together, so that the size
-        of the gang does not change the training. Further options go to torch's DataLoader.
+        over), a tensor or array, or a tuple of them. An IterableDataset is read whole by every learner, which trains
+        its share. `batch_size` counts over all learners together, so that the size of the gang does not change the
+        training. With `batch="grow"` it is one learner's: the batch grows with the gang up to `max_batch`, learning
+        rates follow by `rate` ("linear" over `warmup_steps`, "sqrt", "adascale", "none").
+
+        `skip_bad`: samples that raise when they are read are left out and listed. Further options go to torch's
+        DataLoader. Raises BadData, BadPolicy, NotExact.
         """
-        return Batches(self, source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options))
+        reading = Reading(skip_bad=skip_bad, is_exact=self._exact is not None)
+        source = source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options, reading=reading)
+        growth = growth_of(batch, source.batch_size, max_batch, rate, warmup_steps)
+        if growth is not None and source.groups is not None:
+            raise BadPolicy('run.batches(batch="grow"): a batch sampler decides itself how large its batches are')
+        if self._exact is not None:
+            importlib.import_module("jupyter_dlaas.learner.exacting").check_data(
+                source, self._exact.shards, grows=growth is not None
+            )
+        return Batches(self, source, growth)
 
-    def _pass(self, source: Source) -> Iterator[Any]:
-        self._begin()
-        self._counts_epochs = False
-        call, self._call = self._call, self._call + 1
-        resume = self._resume if self._resume is not None and self._resume.epoch == self._epoch else None
-        if resume is not None and call < resume.call:
-            return  # this pass was made before the checkpoint
-        first = resume.index if resume is not None else 0
-        seed = derive(self._seed, self._epoch, call)
-        todo: Plan = plan(source, seed)
-        self._meter.steps_per_epoch = max(self._meter.steps_per_epoch, todo.steps if call == 0 else 0)
-        index, mine, number = first, None, -1
-        if self._is_joining:
-            yield from self._rehearse(source, todo, seed)
-            position = self._regrouping.join()
-            if not self._is_here(position, call):
-                return
-            index = position.index
-        while index < todo.steps:
-            here = Position(epoch=self._epoch, call=call, index=index, step=self._step)
-            position = self._boundary(here)
-            if position is not here:
-                if not self._is_here(position, call):
-                    return
-                index, number = position.index, -1
-                continue
-            self._reach()
-            if mine is None or number != self._boundaries.round:
-                number = self._boundaries.round
-                mine = shares(source, todo, index, self.rank, self.world_size, derive(seed, self.rank, index))
-            batch, count, total = next(mine)
-            self._share = count
-            if self._gang is not None:
-                self._gang.weight = count / total
-            self._count(total)
-            yield self._placed(batch)
-            if self._gang is not None and self._gang.has_skipped:
-                self._uncount(total)  # the others were lost in this step: it is made again
-            else:
-                index += 1
-        if self._gang is not None:
-            self._gang.weight = 1.0 / self.world_size
-            self._gang.share_buffers()
+    def _weigh(self, share: Share | None, *, is_counted: bool = False, size: int = 0) -> None:
+        """Set what this learner's gradients count in the step to come. `is_counted`: some samples may be missing."""
+        if self._growth is not None and share is not None:
+            self._growth.begin(self._step, size)
+        gang = self._gang
+        if gang is None or self._exact is not None:
+            self._share = share.count if share is not None else 1
+        elif share is None:
+            gang.weight = 1.0 / self.world_size
+        else:
+            self._share = share.count
+            total = gang.total(share.count) if is_counted else share.total
+            gang.weight = share.count / total if total else 0.0
 
-    def _is_here(self, position: Position, call: int) -> bool:
-        """Whether training goes on in this very pass; if not, what comes before the place is passed over."""
-        if (position.epoch, position.call) == (self._epoch, call):
-            self._resume = self._restored = None
-            return True
-        self._resume = position
-        return False
+    def _may_lose(self) -> bool:
+        """Whether others may be lost in the step to come, so that it is made again."""
+        return self._gang is not None and self._gang.may_change and self.world_size > 1
 
-    def _placed(self, batch: Any) -> Any:
-        if "torch" in sys.modules and self.device.type != "cpu":
-            return importlib.import_module("jupyter_dlaas.learner.ddp").to_device(batch, self.device)
-        return batch
+    def _tell_bad(self, one: Bad) -> None:
+        print(f"[sample {one.number} cannot be read and is left out: {one.why}]", flush=True)
+        with (self.output_dir / "bad-samples.txt").open("a", encoding="utf-8") as file:
+            print(one.number, one.why.replace("\n", " "), file=file)
 
     def _count(self, samples: int = 0) -> None:
         """A step begins: what is logged from now on belongs to it."""
@@ -343,13 +385,6 @@ class Run:
         else:
             self._trained.append(Range(epoch=self._epoch, first=self._step - 1, end=self._step))
         self._meter.step(self._epoch, self._step, samples)
-
-    def _rehearse(self, source: Source, todo: Plan, seed: int) -> Iterator[Any]:
-        """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
-        with redirect_stdout(_Nowhere()):
-            for _ in range(2):
-                batch, _, _ = next(shares(source, todo, 0, self.rank, self.world_size, seed))
-                yield self._placed(batch)
 
     def _uncount(self, samples: int) -> None:
         self._step -= 1
@@ -374,7 +409,7 @@ class Run:
         if self._is_joining:
             return
         if self._resume is None:
-            if self.rank:
+            if self.rank and self._exact is None:
                 seed_all(derive(self._seed, self._step, self.rank))
         elif self._restored is not None and "call" not in self._restored:
             # (Taken inside a framework's own loop: what comes before that runs with its own values once more.)
@@ -423,7 +458,8 @@ class Run:
         assert self._restored is not None
         if self._regrouping is not None:
             self._put_back_objects()  # what lies between the place before and this one was passed over, not undone
-        if self.rank == 0:
+        self._put_back_step(self._restored)
+        if self.rank == 0 or self._exact is not None:
             streams.put_back(self._restored["streams"])
         else:
             seed_all(derive(self._seed, self._step, self.rank))
@@ -474,6 +510,9 @@ class Run:
             "state": self.state,
             "values": own,
             "streams": streams.snapshot(),
+            "done": self._gate.done,
+            "gradients": self._accumulated.snapshot() if self._accumulated is not None else None,
+            "growth": self._growth.state if self._growth is not None else None,
         }
         return content, left_out
 
@@ -499,6 +538,14 @@ class Run:
             if name in kept:
                 one.load_state_dict(kept[name])
 
+    def _put_back_step(self, content: dict[str, Any]) -> None:
+        """What is under way over several steps, or within one."""
+        self._gate.take(content.get("done", {}))
+        if self._accumulated is not None:
+            self._accumulated.put_back(content.get("gradients"))
+        if self._growth is not None and content.get("growth") is not None:
+            self._growth.state = content["growth"]
+
     def _put_back_values(self) -> None:
         if self._restored is not None and self._context is not None:
             values.put_back(self._context.script, self._restored["values"])
@@ -521,7 +568,8 @@ class Run:
     def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
         """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""
         # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
-        if self._resume is None and not self._is_joining:
+        # And the rest of a step that is made again logs then.
+        if self._resume is None and not self._is_joining and not self._gate.is_torn:
             self._metrics.log(found, step=step, epoch=epoch, source=source)
 
     def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
@@ -541,24 +589,3 @@ class Run:
         if self._saw_stop:
             found["saw_stop"] = True
         return found
-
-
-class _Nowhere(io.TextIOBase):
-    """Takes what is printed in a rehearsal."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
-class Batches:
-    """One pass over the data, cut for this learner. Iterate over it once; `len()` is the number of steps."""
-
-    def __init__(self, owner: Run, source: Source) -> None:
-        self._run = owner
-        self._source = source
-
-    def __len__(self) -> int:
-        return length(self._source)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._run._pass(self._source)

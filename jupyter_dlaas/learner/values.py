@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["LARGEST", "Base", "base", "changed", "is_plain", "put_back"]
+__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "is_plain", "mark", "put_back"]
 
 LARGEST: Final = 1 << 20
 _MOST_ELEMENTS: Final = 200_000
@@ -100,3 +100,59 @@ def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:
             there.update(value)
         else:
             script[name] = value
+
+
+# ------------------------------------------------------------------------------------- within one step of training
+
+_COPIED: Final = 64
+"""Lists and dicts that are longer are taken to grow at their end only."""
+_DEEP: Final = 2
+Mark = dict[str, tuple[Any, Any]]
+"""Per name the value at a boundary, and what a list or dict held then."""
+
+
+def mark(names: Mapping[str, Any]) -> Mark:
+    """Note plain values at the start of a step, to go back to if it is made again. Some 10 µs; so not to the depth."""
+    return {
+        name: (value, _held(value, _DEEP) if type(value) in (list, dict) else None)
+        for name, value in names.items()
+        if type(value) in _MARKED
+    }
+
+
+_MARKED: Final = frozenset((*_LEAVES, list, dict))
+
+
+def _held(value: Any, depth: int) -> Any:
+    if len(value) > _COPIED or depth == 0:
+        return len(value)
+    if type(value) is list:
+        return [(one, _held(one, depth - 1) if type(one) in (list, dict) else None) for one in value]
+    return {key: (one, _held(one, depth - 1) if type(one) in (list, dict) else None) for key, one in value.items()}
+
+
+def back_to(names: dict[str, Any], marked: Mark) -> None:
+    """Bind the values of a mark again, with what they held."""
+    for name, (value, held) in marked.items():
+        names[name] = value
+        if held is not None:
+            _fill(value, held)
+
+
+def _fill(value: Any, held: Any) -> None:
+    if isinstance(held, int):
+        if isinstance(value, list):
+            del value[held:]
+        else:
+            for key in list(value)[held:]:
+                del value[key]
+        return
+    inner = held if isinstance(held, list) else held.values()
+    for one, deeper in inner:
+        if deeper is not None:
+            _fill(one, deeper)
+    if isinstance(held, list):
+        value[:] = [one for one, _ in held]
+    else:
+        value.clear()
+        value.update({key: one for key, (one, _) in held.items()})

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas.runtime.start import stop_zygotes
 from tests.runtime.conftest import job
+from tests.runtime.jobs import until
+from tests.runtime.test_zygote import is_running
 
 __all__ = ["job"]
+
+
+@pytest.fixture(scope="module")
+def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A torch zygote for all tests of this file, so that those who join come while the others train."""
+    folder = tmp_path_factory.mktemp("zygotes")
+    yield folder
+    stop_zygotes(folder)
+    until(lambda: not any(map(is_running, folder.glob("*.lock"))), "the zygote is gone")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from textwrap import dedent
+from typing import Any
 
-from tests.runtime.jobs import Job
+from jupyter_dlaas.learner.results import load
+from tests.runtime.jobs import Job, until
 
 # Each learner writes which samples it trained in which step, and in which group. It takes its time until the file
 # `hurry` is there.
@@ -46,6 +48,24 @@ LIVE = dedent(
         weights = {name: value.clone() for name, value in model.state_dict().items()}
     """
 )
+
+
+def result(job: Job, name: str) -> Any:
+    return load((job.dir / "results" / f"{name}.bin").read_bytes())
+
+
+def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> None:
+    """Wait until a learner has trained some more steps (with so many learners)."""
+
+    def count() -> int:
+        path = job.dir / "output" / f"live-{member}"
+        if not path.exists():
+            return 0
+        rows = [line.split(" ") for line in path.read_text().splitlines() if line.count(" ") == 4]
+        return sum(1 for row in rows if row[4] and (size is None or row[3] == str(size)))
+
+    before = count()
+    until(lambda: count() >= before + steps, f"member {member} trains\n{job.report()}")
 
 
 def lines(job: Job) -> list[tuple[int, int, int, int, list[int]]]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
 from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.start import stop_zygotes
-from tests.learner.live_programs import LIVE, assert_each_sample_once
+from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job, until
-from tests.runtime.test_zygote import is_running, warm_up
+from tests.runtime.test_zygote import warm_up
 
 Build = Callable[..., Job]
 EPOCHS = 60
@@ -25,15 +23,6 @@ OPTIONS: dict[str, Any] = {
     "outputs": ("history", "losses", "weights"),
     "checkpoint_every_s": 0.0,
 }
-
-
-@pytest.fixture(scope="module")
-def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A torch zygote for all tests of this file, so that those who join come while the others train."""
-    folder = tmp_path_factory.mktemp("zygotes")
-    yield folder
-    stop_zygotes(folder)
-    until(lambda: not any(map(is_running, folder.glob("*.lock"))), "the zygote is gone")
 
 
 @pytest.fixture
@@ -54,24 +43,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert one.closed() == "completed"
     found: dict[str, Any] = result(one, "weights")
     return found
-
-
-def result(job: Job, name: str) -> Any:
-    return load((job.dir / "results" / f"{name}.bin").read_bytes())
-
-
-def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> None:
-    """Wait until a learner has trained some more steps (with so many learners)."""
-
-    def count() -> int:
-        path = job.dir / "output" / f"live-{member}"
-        if not path.exists():
-            return 0
-        rows = [line.split(" ") for line in path.read_text().splitlines() if line.count(" ") == 4]
-        return sum(1 for row in rows if row[4] and (size is None or row[3] == str(size)))
-
-    before = count()
-    until(lambda: count() >= before + steps, f"member {member} trains\n{job.report()}")
 
 
 def ended(job: Job) -> str:

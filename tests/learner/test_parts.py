@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import operator
 import pickle
+import random
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import checkpoints, data, printed, results, values
+from jupyter_dlaas.learner import checkpoints, data, feeding, printed, results, values
+from jupyter_dlaas.learner.feeding import Place
 from jupyter_dlaas.learner.metrics import Metrics, number_of
 from jupyter_dlaas.learner.position import Position, cut, permutation
+from jupyter_dlaas.learner.shards import add_up, nodes_of_all
 from jupyter_dlaas.runtime.manifests import manifests
 from jupyter_dlaas.wire import DlaasError
 
@@ -33,23 +38,68 @@ from jupyter_dlaas.wire import DlaasError
 def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
     samples: int, batch: int, sizes: list[tuple[int, int]], seed: int, drop_last: bool
 ) -> None:
-    source = data.source_of(list(range(samples)), batch, shuffle=True, drop_last=drop_last, options={})
+    source = data.source_of(np.arange(samples), batch, shuffle=True, drop_last=drop_last, options={})
     todo = data.plan(source, seed)
     taken: Counter[int] = Counter()
-    step = 0
+    sample = step = 0
     for learners, steps in [*sizes, (2, samples)]:
-        shares = [list(data.shares(source, todo, step, rank, learners, 0)) for rank in range(learners)]
-        for parts in list(zip(*shares, strict=True))[:steps]:
-            counted = [sample for one, count, _ in parts for sample in one[:count] if count]
+        feeds = [feeding.feed(source, seed, 0) for _ in range(learners)]
+        while feeds[0].has(sample, batch) and (steps := steps - 1) >= 0:
+            shares = [
+                one.share(Place(sample=sample, size=batch, rank=rank, learners=learners))
+                for rank, one in enumerate(feeds)
+            ]
+            counted = [int(number) for share in shares if share.count for number in share.batch]
             assert counted == list(todo.batch(step))
-            assert {total for _, _, total in parts} == {len(counted)}
+            assert {share.total for share in shares} == {len(counted)}
             taken.update(counted)
-            step += 1
+            sample, step = sample + len(counted), step + 1
 
     whole = samples - samples % batch if drop_last else samples
     assert set(taken.values()) <= {1}
     assert len(taken) == whole
     assert data.length(source) == todo.steps == step
+
+
+@given(
+    samples=st.integers(1, 150),
+    batch=st.integers(1, 40),
+    cuts=st.integers(1, 40),
+    learners=st.integers(1, 7),
+    seed=st.integers(0, 2**48),
+)
+def test_shards_depend_on_the_batch_alone_and_have_each_sample_once(
+    samples: int, batch: int, cuts: int, learners: int, seed: int
+) -> None:
+    source = data.source_of(np.arange(samples), batch, shuffle=True, drop_last=None, options={})
+    todo = data.plan(source, seed)
+    for step in range(todo.steps):
+        found: dict[int, list[int]] = {}
+        for rank in range(learners):
+            one = feeding.feed(source, seed, cuts)
+            share = one.share(Place(sample=step * batch, size=batch, rank=rank, learners=learners))
+            assert not found.keys() & {number for number, _, _ in share.own}
+            found |= {number: part.tolist() for number, part, _ in share.own}
+        alone = feeding.feed(source, seed, cuts).share(Place(sample=step * batch, size=batch, rank=0, learners=1))
+        assert found == {number: part.tolist() for number, part, _ in alone.own}
+        assert [n for number in sorted(found) for n in found[number]] == list(todo.batch(step))
+
+
+@given(shards=st.integers(1, 70), learners=st.integers(1, 9), seed=st.integers(0, 2**32))
+def test_sums_over_shards_have_the_same_last_bit_for_any_number_of_learners(
+    shards: int, learners: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    leaves = [chance.uniform(-1, 1) * 10 ** chance.randint(-9, 9) for _ in range(shards)]
+    alone = add_up((0, shards), leaves.__getitem__, operator.add, {})
+    nodes = nodes_of_all(shards, learners)
+    parts = {node: add_up(node, leaves.__getitem__, operator.add, {}) for own in nodes for node in own}
+
+    def unknown(number: int) -> float:
+        raise AssertionError(f"nobody computed shard {number}")
+
+    assert add_up((0, shards), unknown, operator.add, parts) == alone
+    assert alone == pytest.approx(math.fsum(leaves), abs=1e-3)
 
 
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 9))
@@ -95,7 +145,6 @@ def test_what_is_too_large_stays_and_is_named() -> None:
 
 
 def test_tensors_are_not_plain_values() -> None:
-    import numpy as np
     import torch
 
     assert values.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
@@ -198,7 +247,12 @@ def test_a_checkpoint_that_the_disk_refuses_leaves_the_others(tmp_path: Path, mo
 
 
 def batches(source: data.Source, seed: int = 0) -> list[Any]:
-    return [batch for batch, _, _ in data.shares(source, data.plan(source, seed), 0, 0, 1, 0)]
+    one, sample, found = feeding.feed(source, seed, 0), 0, []
+    while one.has(sample, source.batch_size):
+        share = one.share(Place(sample=sample, size=source.batch_size, rank=0, learners=1))
+        found.append(share.batch)
+        sample += share.total
+    return found
 
 
 def test_a_dataloader_is_taken_over_with_batch_size_order_and_collating() -> None:
@@ -224,7 +278,6 @@ def test_a_dataloader_is_taken_over_with_batch_size_order_and_collating() -> Non
 
 
 def test_arrays_and_tensors_are_cut_like_datasets() -> None:
-    import numpy as np
     import torch
 
     x, y = np.arange(6) * 10, torch.arange(6)
@@ -236,8 +289,6 @@ def test_arrays_and_tensors_are_cut_like_datasets() -> None:
 
 
 def test_what_cannot_be_cut_is_refused_in_words() -> None:
-    import numpy as np
-
     with pytest.raises(DlaasError, match="a generator cannot be asked for its n-th sample"):
         data.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="say how many samples a batch has"):

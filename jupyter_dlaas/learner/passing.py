@@ -1,0 +1,176 @@
+"""One pass over the data: what `run.batches` gives, step by step, over changes of the gang and losses in it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dlaas.learner import values
+from jupyter_dlaas.learner.data import BadData, Source, length
+from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
+from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.seeds import derive, seed_all
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.growing import Growth
+    from jupyter_dlaas.learner.running import Run
+
+__all__ = ["Batches", "numbered"]
+
+
+class Batches:
+    """One pass over the data, cut for this learner. Iterate over it once; `len()` is the number of steps."""
+
+    def __init__(self, owner: Run, source: Source, growth: Growth | None = None) -> None:
+        self._run = owner
+        self._source = source
+        self._growth = growth
+        self.index = -1
+        """Which batch of the pass was given last, from 0: the same in all learners and after a restart."""
+
+    def __len__(self) -> int:
+        return length(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        run = self._run
+        run._begin()
+        run._counts_epochs = False
+        call, run._call = run._call, run._call + 1
+        resume = run._resume if run._resume is not None and run._resume.epoch == run._epoch else None
+        if resume is not None and call < resume.call:
+            return  # this pass was made before the checkpoint
+        here = Position(epoch=run._epoch, call=call, index=0, step=run._step)
+        if resume is not None:
+            here = Position(epoch=run._epoch, call=call, index=resume.index, step=run._step, sample=resume.sample)
+        if self._growth is not None:
+            run._growth = self._growth.bind(run._growth)
+        yield from self._steps(here, derive(run._seed, run._epoch, call))
+
+    def _steps(self, here: Position, seed: int) -> Iterator[Any]:
+        run = self._run
+        todo = feed(self._source, seed, run._exact.shards if run._exact is not None else 0)
+        if here.call == 0:
+            run._meter.steps_per_epoch = max(run._meter.steps_per_epoch, todo.steps)
+        if run._is_joining:
+            yield from self._rehearse(todo)
+            position = run._regrouping.join()
+            if not self._is_here(position, here):
+                return
+            here = position
+        while todo.has(here.sample, self._size()):
+            position = run._boundary(here)
+            if position is not here:
+                if not self._is_here(position, here):
+                    return
+                here = position
+                continue
+            run._reach()
+            share = todo.share(self._place(here))
+            yield from self._step(here, share)
+            if run._gate.end():
+                if run._accumulated is not None:
+                    run._accumulated.keep(is_open=not run._gate.has_stepped, may_lose=run.world_size > 1)
+                after = here.sample + share.total
+                here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
+            else:
+                self._undo(share.total)
+                here = Position(epoch=here.epoch, call=here.call, index=here.index, step=run._step, sample=here.sample)
+        run._weigh(None)
+        if run._gang is not None and run._exact is None:
+            run._gang.share_buffers()
+
+    def _step(self, here: Position, share: Share) -> Iterator[Any]:
+        run = self._run
+        self.index = here.index
+        for one in share.bad:
+            run._tell_bad(one)
+        run._weigh(share, is_counted=self._source.skips_bad, size=self._size())
+        if run._may_lose():
+            assert run._context is not None
+            self._mark = values.mark(run._context.script), values.mark(run.state)
+        run._count(share.total)
+        run._gate.begin()
+        try:
+            yield self._given(share)
+        except GeneratorExit:
+            run._gate.close()
+            raise
+
+    def _given(self, share: Share) -> Any:
+        """What the user's loop gets."""
+        run = self._run
+        if run._exact is not None:
+            parts = [(number, placed(part, run.device), count) for number, part, count in share.own]
+            seed_all(derive(run._seed, run._step, "loop"))
+            return importlib.import_module("jupyter_dlaas.learner.exact").Parts(share.shards, parts)
+        if share.batch is None:
+            raise BadData("run.batches: none of this learner's first samples can be read; the log says why")
+        return placed(share.batch, run.device)
+
+    def _undo(self, samples: int) -> None:
+        """The others were lost in this step: it is made again."""
+        run = self._run
+        run._uncount(samples)
+        if run._accumulated is not None:
+            run._accumulated.undo()
+        assert run._context is not None
+        script, state = self._mark
+        values.back_to(run._context.script, script)
+        values.back_to(run.state, state)
+
+    def _size(self) -> int:
+        growth = self._growth
+        return self._source.batch_size if growth is None else growth.batch(self._run.world_size)
+
+    def _place(self, here: Position) -> Place:
+        run = self._run
+        return Place(sample=here.sample, size=self._size(), rank=run.rank, learners=run.world_size)
+
+    def _rehearse(self, todo: Feed) -> Iterator[Any]:
+        """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
+        start = Position(epoch=self._run._epoch)
+        with redirect_stdout(_Nowhere()):
+            for _ in range(2):
+                if todo.has(0, self._size()):
+                    self._run._gate.begin()
+                    yield self._given(todo.share(self._place(start)))
+                    self._run._gate.close()
+
+    def _is_here(self, position: Position, here: Position) -> bool:
+        """Whether training goes on in this very pass; if not, what comes before the place is passed over."""
+        run = self._run
+        if (position.epoch, position.call) == (here.epoch, here.call):
+            run._resume = run._restored = None
+            return True
+        run._resume = position
+        return False
+
+
+def numbered(iterable: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
+    """`enumerate` in a job: for a pass over its data the numbers go on where the pass goes on.
+
+    Otherwise they would begin at 0 after a halt and in a learner that joins, and be one ahead after a loss.
+    """
+    inner = getattr(iterable, "iterable", iterable)  # a progress bar's
+    if isinstance(inner, Batches):
+        return ((start + inner.index, batch) for batch in iterable)
+    return builtins.enumerate(iterable, start)
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes what is printed in a rehearsal."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def placed(batch: Any, device: Any) -> Any:
+    """A batch where the models are."""
+    if "torch" in sys.modules and device.type != "cpu":
+        return importlib.import_module("jupyter_dlaas.learner.ddp").to_device(batch, device)
+    return batch

@@ -1,0 +1,92 @@
+"""Exact mode in real jobs: the same weights to the last bit, whatever happens to the gang."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from tests.learner.exact_programs import EXACT, disturb
+from tests.learner.live_programs import assert_each_sample_once, result, trains
+from tests.runtime.jobs import Job, make_job
+from tests.runtime.test_zygote import warm_up
+
+Build = Callable[..., Job]
+OPTIONS: dict[str, Any] = {
+    "learners_min": 1,
+    "learners_max": 4,
+    "framework": "torch",
+    "outputs": ("losses", "steps", "weights"),
+    "checkpoint_every_s": 0.0,
+}
+SEEDS = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS", "").split()] or [random.randrange(10**6)]
+"""Of random lives. One more at each run; DLAAS_EXACT_SEEDS="1 2 3" says which."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one learner trains to which nothing happens."""
+    one = make_job(tmp_path_factory.mktemp("alone") / "job", EXACT, **OPTIONS)
+    one.output("hurry").touch()
+    one.run(1)
+    assert one.closed() == "completed", one.report()
+    found = {name: result(one, name) for name in ("losses", "steps", "weights")}
+    assert found["steps"] == 10 * 12
+    assert found["losses"][-1][1] < found["losses"][0][1]
+    return found
+
+
+@pytest.fixture
+def live(job: Build, zygotes: Path) -> Job:
+    one = job(EXACT, **OPTIONS)
+    one.zygote_dir = zygotes
+    warm_up(one, zygotes, "torch")
+    return one
+
+
+def assert_same(job: Job, alone: dict[str, Any]) -> None:
+    assert_each_sample_once(job, samples=150, epochs=12)
+    assert {name: result(job, name) for name in alone} == alone
+
+
+@pytest.mark.parametrize("learners", [2, 3, 4])
+def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str, Any], learners: int) -> None:
+    live.output("hurry").touch()
+    live.run(learners)
+
+    assert live.closed(deadline_s=60.0) == "completed", live.report()
+    assert_same(live, alone)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_life_trains_the_same_bits(live: Job, alone: dict[str, Any], seed: int) -> None:
+    told = disturb(live, seed, changes=8, kills=4)
+    live.output("hurry").touch()
+
+    assert live.closed(deadline_s=60.0) == "completed", f"seed {seed}: {told}\n{live.report()}"
+    assert len(live.facts(FactKind.REGROUPED)) >= 4, told
+    assert_same(live, alone)
+    assert not list(live.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
+
+
+def test_halts_and_restarts_at_other_sizes_train_the_same_bits(live: Job, alone: dict[str, Any]) -> None:
+    live.run(2)
+    trains(live, 1, steps=5)
+    live.halt()
+    assert live.closed() == "halted"
+    live.run(3)
+    trains(live, 4, steps=14)
+    live.resize(2, 4)
+    trains(live, 4, size=2)
+    live.halt()
+    assert live.closed(2) == "halted"
+    live.output("hurry").touch()
+    live.run(1)
+
+    assert live.closed(3) == "completed", live.report()
+    assert {name: result(live, name) for name in alone} == alone
