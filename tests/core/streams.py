@@ -17,6 +17,7 @@ from tests.core.builders import node
 SIZES = (4, 4, 2)
 GANGS = ((1, 1), (1, 1), (1, 1), (2, 1), (4, 1), (2, 3), (1, 5))
 """GPUs of a learner, learners."""
+WITHDRAWN = -1
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Coming:
 
     ask: Ask
     actual_s: float
+    withdrawn_s: float | None = None
+    """When its owner takes it back, if it has not ended by then."""
 
 
 def stream(
@@ -49,7 +52,7 @@ def stream(
             restart_s=chance.choice([1.0, 30.0]),
             id=f"j{number}",
         )
-        found.append(Coming(ask, actual_s))
+        found.append(Coming(ask, actual_s, now_s + chance.uniform(0, 9000.0) if chance.random() < 0.1 else None))
     return found
 
 
@@ -72,6 +75,7 @@ class Drive:
         """All events in order of time."""
         todo = [(one.ask.submitted_s, one.ask.number, 0) for one in self.coming]
         todo += [(at_s, -1, 0) for at_s in self.extra]
+        todo += [(o.withdrawn_s, o.ask.number, WITHDRAWN) for o in self.coming if o.withdrawn_s is not None]
         heapq.heapify(todo)
         wake_s: float | None = None
         while len(self.ended) < len(self.coming):
@@ -95,7 +99,12 @@ class Drive:
         return self
 
     def _happens(self, one: Coming, starts: int, now_s: float) -> None:
-        if not starts:
+        if one.ask.number in self.ended:
+            return
+        if starts == WITHDRAWN:
+            self.on.leave(one.ask, now_s, has_ended=False)
+            self.ended[one.ask.number] = now_s
+        elif not starts:
             self.on.enter(one.ask, now_s)
         elif one.ask.starts == starts and one.ask.since_s is not None:
             self.on.leave(one.ask, now_s)

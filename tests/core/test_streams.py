@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Final
 
 import pytest
 
+from dlaas_server.core.asks import Late
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.plan import scheduled
 from dlaas_server.core.scheduler import Choice, Policy, Share
-from tests.core.streams import Drive, drive, stream
+from tests.core.streams import SIZES, Coming, Drive, drive, stream
 
-SEEDS = int(os.environ.get("STREAM_SEEDS") or 5)
+SEEDS: Final = int(os.environ.get("STREAM_SEEDS") or 5)
 
 
 def policy(order: str, **fields: float) -> Policy:
@@ -48,3 +51,108 @@ def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str
     looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
 
     drive(policy(order), coming, as_the_whole_plan, looks)
+
+
+def nothing_wrong(on: Drive, now_s: float) -> Callable[[Choice], None]:
+    def after(choice: Choice) -> None:
+        used = [(s.node, device) for one in on.on.running.values() for s in one.seats for device in s.devices]
+        free = [(one.name, device) for one in on.on.frees for _, device in one.devices]
+        assert len(used) + len(free) == len({*used, *free}) == sum(SIZES), "a device is given twice, or lost"
+        for one in on.on.running.values():
+            assert len(one.seats) == one.learners, "a gang is held in part"
+            assert all(len(seat.devices) == one.shape.gpus for seat in one.seats)
+        if not choice.stops:  # who was stopped may go on at once elsewhere
+            for one in on.on.line():
+                if one.weight <= on.on.frees.devices and on.on.frees.room(one.shape, one.learners) >= one.learners:
+                    assert choice.reserved is not None or on.on.policy.order == "fifo", "somebody fits and waits"
+
+    return after
+
+
+def is_ahead(on: Drive, _: float) -> Callable[[Choice], None]:
+    """Nobody of a lower priority starts where one of a higher and of its queue waits for the same."""
+    before = {one.number for one in on.on.running.values()}
+
+    def after(choice: Choice) -> None:
+        waiting = on.on.line()
+        for begun in choice.starts:
+            for one in waiting:
+                is_new = begun.since_s is not None and begun.number not in before
+                if is_new and one.priority > begun.priority and choice.reserved is None and not choice.stops:
+                    alike = (one.shape, one.learners, one.queue) == (begun.shape, begun.learners, begun.queue)
+                    assert not alike, (begun.number, one.number)
+
+    return after
+
+
+def both(on: Drive, now_s: float) -> Callable[[Choice], None]:
+    looks = [nothing_wrong(on, now_s), is_ahead(on, now_s)]
+
+    def after(choice: Choice) -> None:
+        for look in looks:
+            look(choice)
+
+    return after
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_devices_are_given_once_gangs_are_whole_and_priorities_come_first(order: str) -> None:
+    for seed in range(25 * SEEDS):
+        chance = Random(seed)
+        coming = stream(chance, 40, gap_s=chance.choice([50.0, 300.0, 1000.0]))
+        try:
+            drive(policy(order), coming, both)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def against_one_large_gang(chance: Random, count: int = 150) -> list[Coming]:
+    """A gang that needs the whole pool, and small jobs without end, which fill nine tenths of it."""
+    coming = stream(chance, count, gap_s=1e-9, priorities=(0,))
+    now_s = 0.0
+    for number, one in enumerate(coming):
+        one.ask.learners, one.ask.shape = 1, replace(one.ask.shape, gpus=1)
+        one.actual_s, one.withdrawn_s = chance.choice([chance.uniform(50.0, 150.0), 100.0]), None
+        one.ask.estimate_s = one.ask.usual_s = chance.choice([None, one.actual_s / 10, one.actual_s])
+        one.ask.submitted_s = now_s
+        if number == 10:
+            one.ask.learners, one.ask.restart_s = sum(SIZES), 1.0
+        one.ask.weight = one.ask.learners
+        now_s += 100.0 / (0.9 * sum(SIZES))
+    return coming
+
+
+def none(_: Drive, __: float) -> Callable[[Choice], None]:
+    return lambda _: None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("preempts", [True, False])
+def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_jobs_come(
+    order: str, preempts: bool
+) -> None:
+    for seed in range(SEEDS):
+        coming = against_one_large_gang(Random(seed), 600)
+        policy_s = Policy(order=order, age_s=100.0, preempts=preempts)
+        large = coming[10].ask
+        overdue_s = Late.OVERDUE * large.bound_s(policy_s.age_s, 10.0)
+
+        found = drive(policy_s, coming, none)
+
+        longest_s = max(one.actual_s for one in coming)
+        assert found.first[10] - large.submitted_s <= overdue_s + longest_s + 2 * large.restart_s, f"seed {seed}"
+
+
+@pytest.mark.parametrize("after", ORDERS)
+def test_a_policy_that_changes_at_run_time_decides_like_one_that_always_held(after: str) -> None:
+    """Nothing is lost, and from then on it is as if a plan were made from the whole picture under the new policy."""
+
+    def look(on: Drive, now_s: float) -> Callable[[Choice], None]:
+        if len(on.ended) >= 10 and on.on.policy.order != after:
+            on.on.obey(policy(after), now_s)
+        return as_the_whole_plan(on, now_s)
+
+    for seed, before in enumerate(ORDERS):
+        found = drive(policy(before), stream(Random(seed), 30), look)
+
+        assert (len(found.ended), found.on.policy.order) == (30, after)

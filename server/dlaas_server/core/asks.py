@@ -25,13 +25,13 @@ def level(amount: float) -> int:
 
 
 class Late(IntEnum):
-    """How far past its bound a job waited, in all until it last got seats. The value is the multiple of the bound."""
+    """How far past its bound a job waits, or did when it last got seats. The value is the multiple of the bound."""
 
     NOT = 0
     LIFTED = 1
-    """Goes before its equals."""
+    """Goes before its equals, and once it runs makes room for late ones only."""
     LATE = 4
-    """Going first did not help: it is promised a time, and may preempt whoever is not late."""
+    """Going first did not help: it is promised a time, may preempt who is not late, and then is safe for a while."""
     OVERDUE = 16
     """The promise did not help: whatever it needs is kept for it from now on, as jobs that ran before it end."""
 
@@ -105,16 +105,26 @@ class Ask:
             return now_s + (self.restart_s if self.starts else 0.0) + total_s - self.executed_s
         return max(self.since_s, now_s) + total_s - self.executed(now_s)
 
-    def bound_s(self, least_s: float, factor: float) -> float:
-        """What its waiting is measured by: this time, or so many times its own length if that is longer."""
+    def bound_s(self, least_s: float, factor: float, *, is_hopeful: bool = False) -> float:
+        """What waiting is measured by: this time, or so many times its length by the longer guess (or the shorter)."""
         known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
-        return max(least_s, factor * min(known, default=0.0))
+        if not known:
+            return least_s
+        return max(least_s, factor * (min(known) if is_hopeful else max(known)))
 
-    def lateness(self, bound_s: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
-        """Which of these multiples of its bound it has waited for, if it waited until this time; when the next."""
-        late, waits_s = Late.NOT, self.submitted_s + self.executed_s
+    def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
+        """Which of these steps it has reached, if it waited until this time; and when it reaches the next.
+
+        To be lifted costs others little: all its waiting counts, and the shorter guess. What comes then costs them
+        much: only its waiting since it last ran counts, and the longer guess.
+        """
+        late = Late.NOT
         for step in steps:
-            if waits_s + step * bound_s > at_s:
-                return late, waits_s + step * bound_s
+            if step is Late.LIFTED:
+                due_s = self.submitted_s + self.executed_s + self.bound_s(least_s, factor, is_hopeful=True)
+            else:
+                due_s = self.queued_s + step * self.bound_s(least_s, factor)
+            if due_s > at_s:
+                return late, due_s
             late = step
         return late, None

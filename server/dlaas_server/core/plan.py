@@ -136,7 +136,8 @@ def scheduled(
     queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
     for job in queue:
         if job.not_before_s <= now_s:
-            scheduler.enter(_ask(job, pool, policy, now_s), now_s, max(job.submitted_s, job.queued_s))
+            ask = _ask(job, pool, policy, now_s)
+            scheduler.enter(ask, now_s, ask.queued_s)
     return scheduler, queue
 
 
@@ -156,7 +157,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )
-    ask.executed_s = known.executed_s
+    ask.executed_s, ask.queued_s = known.executed_s, max(job.submitted_s, job.queued_s)
     ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
     return ask
 

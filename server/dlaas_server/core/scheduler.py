@@ -15,7 +15,7 @@ from typing import Final
 from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
-from dlaas_server.core.orders import ORDERS, SLACK_S, Age, Fair, Order, Slices
+from dlaas_server.core.orders import SLACK_S, Age, Fair, Order, Slices, made
 from dlaas_server.core.place import Frees, Shape, place
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
@@ -90,10 +90,7 @@ FIRST: Final = -3
 """Below all ranks: that of a job that is overdue."""
 MOST_VICTIMS: Final = 1024
 """So many are looked at for one newcomer."""
-LIFT: Final = 0
-VICTIM: Final = 1
-RANK: Final = 2
-READY: Final = 3
+LIFT, VICTIM, RANK, READY = range(4)
 
 
 class Scheduler:
@@ -103,7 +100,7 @@ class Scheduler:
         self.frees = frees
         self.running: dict[int, Ask] = {}
         """In the order in which they got their seats."""
-        self._take_policy(policy, ORDERS[policy.order]() if order is None else order)
+        self._take_policy(policy, made(policy.order) if order is None else order)
 
     def _take_policy(self, policy: Policy, order: Order) -> None:
         self.policy = policy
@@ -140,18 +137,20 @@ class Scheduler:
     def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
         """The job waits from now on, or has waited since `queued_s`."""
         self.waiting += 1
-        self._meet(ask.priority, now_s)
+        if ask.priority != self._priority:
+            self._meet(ask.priority, now_s)
         ask.queued_s = now_s if queued_s is None else queued_s
-        ask.rank = self.order.rank(ask, now_s)
-        self._note_bound(ask, now_s)
+        if not self._is_by_age:
+            ask.rank = self.order.rank(ask, now_s)
+            self._note_bound(ask, now_s)
         self._line_up(ask)
 
-    def _late(self, ask: Ask, at_s: float) -> Late:
-        """How far past its bound it is at this time, if it waited until then."""
-        return ask.lateness(self._bound_s(ask), self._steps, at_s)[0]
+    def _late(self, ask: Ask, at_s: float) -> tuple[Late, float | None]:
+        """How far past its bound it is at this time, if it waited until then; and when it is further."""
+        return ask.lateness(self.policy.age_s, self.order.age_factor, self._steps, at_s)
 
     def _note_bound(self, ask: Ask, now_s: float) -> None:
-        ask.late, next_s = ask.lateness(self._bound_s(ask), self._steps, now_s)
+        ask.late, next_s = self._late(ask, now_s)
         if next_s is not None:
             heapq.heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
 
@@ -180,7 +179,7 @@ class Scheduler:
             heapq.heappush(self._lates, (key, ask.stamp, ask))
 
     def _key(self, ask: Ask) -> Key:
-        if ask.late and not self._is_by_age:
+        if ask.late:
             if ask.late is Late.OVERDUE:
                 return (-ask.priority, FIRST, -1, ask.submitted_s, ask.number)
             assert self.order.lifted is not None
@@ -203,8 +202,7 @@ class Scheduler:
 
     def _note_rank(self, ask: Ask, now_s: float) -> None:
         if self.order.gap:
-            ask.rank = self._rank(ask, now_s)
-            changes_s = self.order.changes_s(ask, now_s)
+            ask.rank, changes_s = self._rank(ask, now_s)
             if changes_s is not None:
                 heapq.heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
         if self._may_preempt:
@@ -227,7 +225,7 @@ class Scheduler:
         else:
             ask.began_s, ask.since_s = began_s, began_s + ask.restart_s if ask.starts else began_s
             ask.executed_s -= max(now_s - ask.since_s, 0.0)
-            ask.late = self._late(ask, began_s + SLACK_S)
+            ask.late, _ = self._late(ask, began_s + SLACK_S)
         ask.starts += 1
         self.running[ask.number] = ask
         self._note_running(ask, now_s)
@@ -253,6 +251,8 @@ class Scheduler:
             if group.head is ask:
                 group.refresh()
                 group.is_shut = False
+            if ask.late:
+                self.reopen()  # what was kept for it is free for all
         else:
             self._unseat(ask, now_s)
             if has_ended and self.order.learn(ask.executed_s * ask.weight):
@@ -261,22 +261,27 @@ class Scheduler:
     def obey(self, policy: Policy, now_s: float) -> None:
         """From now on decide by this policy. Who runs and who waits stays; what the order learnt, if it is the same."""
         waiting, running = self.line(), list(self.running.values())
-        self._take_policy(policy, self.order if policy.order == self.policy.order else ORDERS[policy.order]())
+        self._take_policy(policy, self.order if policy.order == self.policy.order else made(policy.order))
+        self.running = {}
         for ask in running:
-            ask.stamp += 1
-            ask.is_victim = False
-            ask.late = self._late(ask, ask.began_s)
+            ask.stamp, ask.rank, ask.is_victim = ask.stamp + 1, 0, False
+            ask.late, _ = self._late(ask, ask.began_s + SLACK_S)
             self._meet(ask.priority, now_s)
+            self.running[ask.number] = ask
             self._note_running(ask, now_s)
         for ask in waiting:
-            ask.stamp += 1
+            ask.stamp, ask.rank, ask.late, ask.patience_s = ask.stamp + 1, 0, Late.NOT, -1.0
             self.enter(ask, now_s, ask.queued_s)
 
-    def _rank(self, ask: Ask, now_s: float) -> int:
-        """The rank of a running job: one that was lifted makes room for late ones only, a late one for none."""
-        if ask.late and self.order.lifted is not None:
-            return -2 if ask.late >= Late.LATE else -1
-        return self.order.rank(ask, now_s)
+    def _rank(self, ask: Ask, now_s: float) -> tuple[int, float | None]:
+        """The rank of a running job, and when it changes.
+
+        One that was lifted makes room for late ones only; a late one for none, for as long as its bound is.
+        """
+        if ask.late is Late.LIFTED:
+            return -1, None
+        safe_s = ask.began_s + self._bound_s(ask) if ask.late and not self._is_fair else now_s
+        return (-2, safe_s) if now_s < safe_s else (self.order.rank(ask, now_s), self.order.changes_s(ask, now_s))
 
     def _unseat(self, ask: Ask, now_s: float) -> None:
         ask.executed_s = ask.executed(now_s)
@@ -345,12 +350,12 @@ class Scheduler:
     def _rerank(self, ask: Ask, now_s: float) -> None:
         was_victim = ask.is_victim
         self._victims.drop(ask)
-        ask.rank, before = self._rank(ask, now_s), ask.rank
+        before = ask.rank
+        ask.rank, changes_s = self._rank(ask, now_s)
         if was_victim:
             self._victims.add(ask)
             if ask.rank > before:
                 self.reopen()
-        changes_s = self.order.changes_s(ask, now_s)
         if changes_s is not None:
             heapq.heappush(self._timers, (max(changes_s, now_s + SLACK_S), ask.number, RANK, ask.stamp, ask))
 
@@ -407,13 +412,8 @@ class Scheduler:
         for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
             group.is_shut = False
         self._refused.clear()
-        return Choice(
-            starts,
-            stops,
-            self._wake_s(),
-            reservation.ask if reservation else None,
-            reservation.at_s if reservation else None,
-        )
+        reserved, reserved_s = (None, None) if reservation is None else (reservation.ask, reservation.at_s)
+        return Choice(starts, stops, self._wake_s(), reserved, reserved_s)
 
     def _room(self, ask: Ask) -> int:
         return self.frees.devices if ask.shape.gpus else ask.weight
@@ -515,7 +515,7 @@ class Scheduler:
 
     def _is_overdue(self, ask: Ask, now_s: float) -> bool:
         if self._is_by_age:  # nobody is lifted, so nobody is told when it is late
-            return ask.submitted_s + ask.executed_s + Late.OVERDUE * self._bound_s(ask) <= now_s
+            return ask.queued_s + Late.OVERDUE * self._bound_s(ask) <= now_s
         return ask.late is Late.OVERDUE
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
@@ -528,12 +528,11 @@ class Scheduler:
         seats = place(self.frees, group.shape, group.learners)
         if seats is None:
             return None
-        found = reservation.first_admitted(group.heads(), seats, self.frees, now_s)
+        self._admitted = found = reservation.first_admitted(group.heads(), seats, self.frees, now_s)
         if found is None:
             self.frees.give(group.shape, seats)
-            return None
-        found.seats = seats
-        self._admitted = found
+        else:
+            found.seats = seats
         return found
 
     # -- preemption ---------------------------------------------------------------------------------------------------

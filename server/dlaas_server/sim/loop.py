@@ -131,7 +131,8 @@ class _Meter:
         self.now_s = now_s
 
     def note(self) -> None:
-        self.queued_max = max(self.queued_max, self.queued)
+        if self.queued > self.queued_max:
+            self.queued_max = self.queued
         self.timeline.append((self.now_s, self.busy, self.queued))
 
 
