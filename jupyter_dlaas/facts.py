@@ -73,6 +73,8 @@ class FactKind(StrEnum):
     """All of `generation` are ready and train together from `step`; `idle_s` since the last step before."""
     REGROUPED = "regrouped"
     """`generation` lost learners while it trained and goes on as `members` from `step`; `failure` says why."""
+    AWAITED = "awaited"
+    """The others wait for `member`, which is busy at `why`, a place in the user's words; no member: no longer."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of `step` is on disk, whole."""
     COMMITTED = "committed"

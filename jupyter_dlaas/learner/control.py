@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_dlaas.learner.beating import BEAT_S, Beats
 from jupyter_dlaas.runtime.files import connect
 
 __all__ = ["Control"]
@@ -32,6 +34,7 @@ class Control:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._state: dict[str, Any] = {"t": "hello", "member": member}
+        self.beats = Beats()
         self._ttl_s = float(os.environ.get("DLAAS_TTL_S", TTL_S))
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_orphaned: Callable[[], None] | None = None
@@ -51,6 +54,11 @@ class Control:
         """Tell the present guardian something; lost where there is none."""
         with self._lock:
             self._send(message)
+
+    def _beat(self) -> None:
+        message = self.beats.beat()
+        if message is not None:
+            self.tell(**message)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._socket is None:
@@ -92,7 +100,12 @@ class Control:
 
     def _read(self, sock: socket.socket) -> None:
         rest = b""
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
         while True:
+            if not poll.poll(BEAT_S * 1000):
+                self._beat()
+                continue
             try:
                 data = sock.recv(1 << 16)
             except OSError:

@@ -71,6 +71,11 @@ class Gang:
             for ddp in self._wrappers:
                 ddp._update_process_group(group)
 
+    def talks(self) -> int:
+        """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
+        group = self._group
+        return 0 if group is None else int(group._get_sequence_number_for_group())
+
     def leave(self) -> None:
         """Give the group in use up, so that nobody waits in it any more. Called from another thread."""
         group, self.is_stranded = self._group, True

@@ -53,6 +53,8 @@ class Boundaries:
         self._stop_at: int | None = None
         self._switch: Switch | None = None
         self._control = control
+        self._is_asking = False
+        """It waits for a word."""
         self.round = 0
         """The group in use: the first one, or the last that was switched to."""
         self.wants_checkpoint = False
@@ -67,6 +69,8 @@ class Boundaries:
         if control is not None:
             control.on_message = self._told
             control.on_orphaned = self._orphaned
+            control.beats.step = lambda: self._passed
+            control.beats.waits_for_word = lambda: self._is_asking
 
     def begin(self) -> None:
         """The loop begins: from now on there are boundaries."""
@@ -91,7 +95,7 @@ class Boundaries:
                     break
                 if not is_stranded and (self._limit is None or step < self._limit or self._switch is not None):
                     break
-                self._changed.wait()
+                self._wait()
             self._passed = step + 1
             return Verdict.GO
 
@@ -99,11 +103,16 @@ class Boundaries:
         """The switch that is due; waits for one where there is none yet. None: stop instead."""
         with self._changed:
             while self._switch is None and self._stop_at is None:
-                self._changed.wait()
+                self._wait()
             found, self._switch, self._limit = self._switch, None, None
             if found is not None:
                 self.round = found.round
         return found
+
+    def _wait(self) -> None:
+        self._is_asking = True
+        self._changed.wait()
+        self._is_asking = False
 
     def between(self) -> None:
         """A framework's training is through, and kept: nobody needs to wait for the next boundary."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["History", "Metrics", "number_of"]
 
+_PATIENCE_S: Final = 5.0
+"""Who was the writer is on its way out, or is dead: so long its last line is waited for."""
 History = dict[str, list[float]]
 """Metric -> all its values in the order in which they were logged."""
 
@@ -22,6 +25,14 @@ def number_of(name: str, value: Any) -> float:
     if isinstance(value, bool | int | float):
         return float(value)
     raise TypeError(f"run.log({name}=…): a {type(value).__name__} is no number")
+
+
+def _is_ours(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Metrics:
@@ -62,10 +73,18 @@ class Metrics:
             self.history.setdefault(name, []).append(math.nan if value is None else value)
 
     def open(self) -> None:
-        """Take the file over as its writer: a torn line goes, and what no longer counts is taken back."""
+        """Take the file over as its writer: a torn line goes, and what no longer counts is taken back.
+
+        Waits for the writer before, who may be about to write its last line.
+        """
         if self._path is None or self._fd is not None:
             return
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        until_s = time.monotonic() + _PATIENCE_S
+        while not _is_ours(fd) and time.monotonic() < until_s:
+            time.sleep(0.002)
+        self.history = {}
+        self._read(self._path)
         size = os.fstat(fd).st_size
         tail = os.pread(fd, 1 << 16, max(0, size - (1 << 16)))
         torn = len(tail) - (tail.rfind(b"\n") + 1)
@@ -74,6 +93,13 @@ class Metrics:
         self._fd = fd
         if self._is_later:
             self._write({"t": time.time(), "rewind": self._step})
+
+    def close(self) -> None:
+        """Give the file to the next writer."""
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked data worker holds the same lock as long as it lives
+            os.close(self._fd)
+            self._fd = None
 
     def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
         """Add one record. NaN and the infinities, which JSON lacks, are written as null."""

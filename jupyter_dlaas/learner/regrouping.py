@@ -55,6 +55,7 @@ class Regrouping:
         if switch is None:
             return position
         if context.member not in switch.members:
+            run._metrics.close()
             raise Leave("told")
         try:
             data = self._enter(switch, position)
@@ -70,6 +71,8 @@ class Regrouping:
             context.generation = switch.generation
         if data is not None:
             position = self._adopt(data)
+        if was_main and run.rank != 0:
+            run._metrics.close()
         if run.rank == 0 and not was_main:
             self._become_main()
         since_s = run._passed_s if switch.at is None and run._passed_s else arrived_s

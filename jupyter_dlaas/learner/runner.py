@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> NoReturn:
     code = 1
     try:
         _prepare(context)
+        context.control.beats.script = cells.script
+        context.control.beats.where = cells.place
         context.control.start()
         code, body = _run(context, cells)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two

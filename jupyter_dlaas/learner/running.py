@@ -275,6 +275,8 @@ class Run:
         module = importlib.import_module("jupyter_dlaas.learner.ddp")
         may_change = self._may_change()
         self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
+        if self._context is not None:
+            self._context.control.beats.talks = gang.talks
         if may_change and self._context is not None:
             regrouping = importlib.import_module("jupyter_dlaas.learner.regrouping")
             self._regrouping = regrouping.Regrouping(self, self._context, gang)

@@ -67,6 +67,12 @@ class CellMap:
         name = None if function in (None, "<module>") else function
         return Where(label=label, line=line + shift, function=name, first_line=first + shift, source=tuple(source))
 
+    def place(self, path: str, line: int, function: str) -> str:
+        """A place in a few of the user's words."""
+        cell = self.find(line) if path == self.script else None
+        label, line = (cell.label, line - cell.first + cell.line) if cell is not None else (Path(path).name, line)
+        return f"{label}, line {line}" + ("" if function == "<module>" else f", in {function}")
+
     def rewrite(self, text: str) -> str:
         """A traceback's text with cells in place of train.py's lines."""
 

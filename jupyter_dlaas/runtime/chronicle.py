@@ -153,6 +153,10 @@ class Chronicle:
             self._asked.add((step, learners))
             self.journal.append(FactKind.ASKED, learners=learners, step=step)
 
+    def awaited(self, member: int | None, at: str) -> None:
+        """The others wait for one that is busy; for nobody any more."""
+        self.journal.append(FactKind.AWAITED, member=member, why=at or None)
+
     def is_together(self, generation: int) -> bool:
         return self._together >= generation
 

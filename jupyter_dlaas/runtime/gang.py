@@ -66,6 +66,8 @@ class Learner:
     """Per generation that it is through with: what it trained, as `Range`s."""
     heard: set[object] = field(default_factory=set)
     """Orders that went over `line`."""
+    failure: Failure | None = None
+    """Why this guardian ended it."""
     is_done: bool = False
     """It came to the program's end."""
     status: int | None = None
@@ -159,6 +161,8 @@ def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, i
         code = result.code
     if learner.is_asked:
         return code, signal, None
+    if learner.failure is not None:
+        return code, signal, learner.failure
     if result is None:
         is_full = failures.oom_kills() > learner.oom_kills
         return code, signal, failures.from_exit(code, signal, out_of_memory=is_full)

@@ -29,6 +29,7 @@ from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
 from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap, told
+from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
 from jupyter_dlaas.runtime.journal import read_facts
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
@@ -84,6 +85,7 @@ class Guardian:
         self._store = Meeting(job_dir, self._base, is_warm=is_warm)
         self._live = self._new_live()
         self._farewell = Farewell()
+        self._hangs = Hangs(self._tell, float(self._base.get("DLAAS_HANG_S", LIMIT_S)))
         self._hellos_by = 0.0
         self._strangers: list[Lines] = []
         self._statuses: dict[int, int] = {}
@@ -142,11 +144,12 @@ class Guardian:
         self._logs.look(ready)
         self._statuses |= reap()
         self._see_ends()
+        self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
         self._tell.journal.flush()
         self._go_on()
 
     def _due(self, now: float) -> float | None:
-        times = [at for at in (self._farewell.due(), self._logs.due(now)) if at is not None]
+        times = [at for at in (self._farewell.due(), self._logs.due(now), self._hangs.due(now)) if at is not None]
         if now < self._hellos_by:
             times.append(self._hellos_by)
         if not self._tell.journal.flush():
@@ -410,8 +413,7 @@ class Guardian:
         """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
         assert self._wanted is not None
         now = time.monotonic()
-        alive = self._alive()
-        alive = self._live.call_off(alive)
+        alive = self._live.call_off(self._alive())
         if now < self._hellos_by and any(one.is_adopted and one.line is None for one in alive):
             return  # those found alive call again within moments; only they can say whether there is anything to save
         self._farewell.leave(alive, self._wanted.grace_s, now)
@@ -461,6 +463,8 @@ class Guardian:
 
     def _take_in(self, one: Learner, messages: list[Message]) -> None:
         for message in messages:
+            if self._hangs.hear(one, message, time.monotonic()):
+                continue
             one.listen(message)
             if message.get("t") == "checkpoint":
                 self._tell.checkpoints()

@@ -16,8 +16,10 @@ from typing import Final
 __all__ = [
     "JOB_MARK",
     "MEMBER_MARK",
+    "Activity",
     "Identity",
     "Stat",
+    "activity_of",
     "become_subreaper",
     "boot_id",
     "environment_of",
@@ -89,6 +91,33 @@ def stat_of(pid: int) -> Stat | None:
     # The name in parentheses may hold spaces and parentheses itself: what counts begins after the last one.
     rest = text[text.rindex(b")") + 2 :].split()
     return Stat(parent=int(rest[1]), session=int(rest[3]), state=rest[0].decode(), start=int(rest[19]))
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the first thread of a process has used of the processor, and what it does now."""
+
+    ticks: int
+    state: str
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state == "T"
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """In a debugger's hands, or in those of a disk: nobody can tell how long that takes."""
+        return self.state in ("t", "D")
+
+
+def activity_of(who: Identity) -> Activity | None:
+    """What a process is at; None when it is gone."""
+    try:
+        text = _read(who.pid, f"task/{who.pid}/stat")
+    except OSError:
+        return None
+    rest = text[text.rindex(b")") + 2 :].split()
+    return Activity(ticks=int(rest[11]) + int(rest[12]), state=rest[0].decode()) if int(rest[19]) == who.start else None
 
 
 def identity(pid: int) -> Identity | None:

@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["listen", "main"]
 
-_LONELY_S: Final = 120.0
+_LONELY_S: Final = 60.0
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:
@@ -28,7 +28,7 @@ def listen(host: str = "127.0.0.1") -> socket.socket:
 
 
 def main(arguments: list[str]) -> None:
-    """Host the store until killed, or until no guardian has held the job for two minutes."""
+    """Host the store until killed, or until no guardian has held the job for a minute."""
     fd, job_dir = int(arguments[0]), arguments[1]
     port = socket.socket(fileno=os.dup(fd)).getsockname()[1]
     distributed = importlib.import_module("torch.distributed")

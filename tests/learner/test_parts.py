@@ -163,6 +163,7 @@ def test_a_restart_takes_back_what_was_logged_for_later_steps(tmp_path: Path) ->
         first.log({"loss": 1 / step}, step=step, epoch=0, source="run")
     with path.open("ab") as file:
         file.write(b'{"t": 1, "st')
+    first.close()
     second = Metrics(path, 2)
     second.open()
     second.log({"loss": 9.0}, step=3, epoch=0, source="run")
