@@ -31,6 +31,8 @@ PATIENCE_S: Final = 300.0
 HORIZON_S: Final = 600.0
 COSTS: Final = 5.0
 """A change must bring so many times what it costs, within the horizon or what is left of the job."""
+WIDE: Final = 4
+"""A curve is told from others by sizes that lie so far apart."""
 REFINES: Final = 5
 """Sizes tried after the doubling, at most."""
 KEPT_MOST: Final = 64
@@ -172,7 +174,9 @@ class _State:
         self._condition, self._work = condition, work
         self.points = [p for p in search.points if low <= p.learners <= high]
         self.fit = fit(self.points)
-        self.is_explained = self.fit is not None and self.fit.is_good and len(self.points) >= 3
+        is_good = self.fit is not None and self.fit.is_good and len(self.points) >= 4
+        self.is_wide = bool(self.points) and self.points[-1].learners >= WIDE * self.points[0].learners
+        self.is_explained = is_good and (self.is_wide or self.points[0].learners == low)
         self.is_bracketed = False
 
     def rate(self, learners: int) -> float:
@@ -210,6 +214,8 @@ class _State:
         if least > self.low and best <= least:
             return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}."
         self.is_bracketed = True
+        if not self.is_wide and least > self.low:
+            return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}, to see the whole curve."
         if self.search.refines >= REFINES:
             return None, ""
         here = self.search.at(self.held)
@@ -242,7 +248,7 @@ class _State:
                 continue
             middle = (one + other) // 2
             hope = self._condition(middle, self._bound(middle), self._work)
-            if is_rough or hope > top * 1.005:
+            if is_rough or hope * (1 + self.error(best)) > top:
                 found.append((hope, middle))
         if not found:
             return None, ""

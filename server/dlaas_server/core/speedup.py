@@ -73,7 +73,7 @@ def fit(points: Sequence[Point]) -> Fit | None:
         return None
     _, chi2, count, terms = best
     free = len(points) - count
-    return Fit(terms[0], terms[1], terms[2], is_good=chi2 <= free + 2.5 * sqrt(2 * free) + 1)
+    return Fit(terms[0], terms[1], terms[2], is_good=free > 0 and chi2 <= free + 2.5 * sqrt(2 * free) + 1)
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
