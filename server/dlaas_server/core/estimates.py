@@ -17,7 +17,8 @@ ENOUGH: Final = 8
 
 UNSURE: Final = 0.3
 PACE: Final = 0.05
-MOST_CHANGE: Final = log(4)
+WIDEST: Final = log(4)
+NARROWEST: Final = -log(1.5)
 
 
 @dataclass(slots=True)
@@ -100,5 +101,5 @@ def width_factor(held: Iterable[bool], share: float = 0.8) -> float:
     logarithm = 0.0
     for one in held:
         logarithm += PACE * ((not one) - (1 - share))
-        logarithm = min(max(logarithm, -MOST_CHANGE), MOST_CHANGE)
+        logarithm = min(max(logarithm, NARROWEST), WIDEST)
     return exp(logarithm)

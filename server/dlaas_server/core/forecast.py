@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
@@ -44,6 +44,8 @@ CLOSE: Final = 0.25
 """A start within a quarter of the wait of what was said counts as right, or within"""
 CLOSE_S: Final = 60.0
 NORMAL: Final = NormalDist()
+SHARED: Final = 0.25
+"""So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
 OVERDUE: Final = 0.99
 """Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
 NEWCOMER: Final = 1 << 40
@@ -295,9 +297,11 @@ def outlooks(
     medians = {ask.number: length_s(guess_s, ask.executed_s, doubt, 0.5) for ask, guess_s, doubt, _ in guessed}
     expected = forward(world, now_s, medians, of=wanted)
     found: dict[int, list[float]] = {number: [] for number in expected}
+    together, own = _strata(draws, chance), sqrt(1 - SHARED**2)
     for draw in range(draws):
+        wrong = SHARED * NORMAL.inv_cdf(together[draw])
         totals = {
-            ask.number: length_s(guess_s, ask.executed_s, doubt, shares[draw])
+            ask.number: length_s(guess_s * exp(doubt * wrong), ask.executed_s, doubt * own, shares[draw])
             for ask, guess_s, doubt, shares in guessed
         }
         starts = forward(world, now_s, totals, _newcomers(recent, now_s, spread, chance), of=wanted)
@@ -307,9 +311,9 @@ def outlooks(
 
 
 def _strata(draws: int, chance: Iterator[float]) -> list[float]:
-    """One share out of each of so many equal parts of 0 to 1, in any order."""
+    """One share out of each of so many equal parts of 0 to 1, in any order; never 0 or 1 itself."""
     order = sorted((next(chance), i) for i in range(draws))
-    return [(i + next(chance)) / draws for _, i in order]
+    return [(i + min(max(next(chance), 1e-6), 1 - 1e-6)) / draws for _, i in order]
 
 
 def _newcomers(
