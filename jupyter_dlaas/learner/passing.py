@@ -8,6 +8,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dlaas.learner import values
@@ -134,11 +135,13 @@ class Batches:
     def _rehearse(self, todo: Feed) -> Iterator[Any]:
         """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
         start = Position(epoch=self._run._epoch)
+        alone = Place(sample=0, size=self._size(), rank=0, learners=1)
         with redirect_stdout(_Nowhere()):
             for _ in range(2):
                 if todo.has(0, self._size()):
                     self._run._gate.begin()
-                    yield self._given(todo.share(self._place(start)))
+                    share = todo.share(self._place(start) if self._run._exact is None else alone)
+                    yield self._given(replace(share, shards=1, own=share.own[:1]))
                     self._run._gate.close()
 
     def _is_here(self, position: Position, here: Position) -> bool:

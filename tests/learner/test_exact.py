@@ -36,7 +36,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     one.run(1)
     assert one.closed() == "completed", one.report()
     found = {name: result(one, name) for name in ("losses", "steps", "weights")}
-    assert found["steps"] == 10 * 12
+    assert found["steps"] == 10 * 24
     assert found["losses"][-1][1] < found["losses"][0][1]
     return found
 
@@ -50,7 +50,7 @@ def live(job: Build, zygotes: Path) -> Job:
 
 
 def assert_same(job: Job, alone: dict[str, Any]) -> None:
-    assert_each_sample_once(job, samples=150, epochs=12)
+    assert_each_sample_once(job, samples=150, epochs=24)
     assert {name: result(job, name) for name in alone} == alone
 
 
