@@ -174,7 +174,7 @@ class Free:
 class Frees(Sequence[Free]):
     """What is free on all nodes, by name, with an index by the number of free devices."""
 
-    def __init__(self, frees: Iterable[Free]) -> None:
+    def __init__(self, frees: Iterable[Free], usual: Usual | None = None) -> None:
         self._nodes = sorted(frees, key=lambda free: free.name)
         self._by_name: dict[str, Free] = {}
         widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
@@ -191,8 +191,8 @@ class Frees(Sequence[Free]):
         self.has_links = any(free.links for free in self._nodes)
         self.ideals: dict[tuple[Shape, int], int] = {}
         """Gang -> how local it would be on the empty pool; filled by `topology.py`."""
-        self.usual = Usual()
-        """What learners ask for here, as far as it was noted."""
+        self.usual = usual or Usual()
+        """What learners ask for here: of jobs that were there, and of those that `fgd` seated since."""
         for index, free in enumerate(self._nodes):
             free.index = index
             self._by_name[free.name] = free
@@ -355,15 +355,17 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
             node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole,
             rack=(node.area, node.rack), links=links,
         )  # fmt: skip
+    usual = Usual()
     for job in jobs:
         shape = shape_of(job)
+        usual.note(shape, job.spec.learners_min)
         for node_name, devices, learners in _occupied(job):
             free = frees.get(node_name)
             if free is None:
                 continue
             free.devices = [d for d in free.devices if d[1] not in devices]
             free._use(shape, learners)
-    return Frees(frees.values())
+    return Frees(frees.values(), usual)
 
 
 def _occupied(job: Job) -> list[tuple[str, set[str], int]]:

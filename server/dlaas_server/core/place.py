@@ -114,6 +114,7 @@ def _gently(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | Non
             return None
         frees.claim(shape, (seat,))
         seats.append(seat)
+    frees.usual.note(shape, learners)
     return tuple(seats)
 
 

@@ -16,9 +16,10 @@ from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Age, Fair, Order, Slices, made
-from dlaas_server.core.place import Frees, Shape, place
+from dlaas_server.core.place import Frees, Shape
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
+from dlaas_server.core.seating import fits, most, relaxes_s, seated
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
 
@@ -129,6 +130,7 @@ class Scheduler:
         self._promises_first = policy.order == "fifo-skip"
         self._admitted: Ask | None = None
         """The last that passed the reservation."""
+        self._relaxes = False
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
 
@@ -177,6 +179,9 @@ class Scheduler:
             group.is_shut = False
         if ask.late >= Late.LATE:
             heapq.heappush(self._lates, (key, ask.stamp, ask))
+        for relax_s in relaxes_s(self.frees, ask):
+            self._relaxes = True
+            heapq.heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
 
     def _key(self, ask: Ask) -> Key:
         if ask.late:
@@ -360,7 +365,7 @@ class Scheduler:
             heapq.heappush(self._timers, (max(changes_s, now_s + SLACK_S), ask.number, RANK, ask.stamp, ask))
 
     def _wake_s(self) -> float | None:
-        if not self.waiting or not self._may_preempt:
+        if not self.waiting or not (self._may_preempt or self._relaxes):
             return None
         timers = self._timers
         while timers and timers[0][3] != timers[0][4].stamp:
@@ -390,7 +395,7 @@ class Scheduler:
             if holder is None:
                 reservation = None
             elif (reservation is None or reservation.ask is not holder) and (
-                self._is_overdue(holder, now_s) or self._fits(ask)
+                self._is_overdue(holder, now_s) or fits(self.frees, ask)
             ):
                 reservation = self._reserve(holder, now_s)
             stopped = len(stops)
@@ -414,12 +419,6 @@ class Scheduler:
         self._refused.clear()
         reserved, reserved_s = (None, None) if reservation is None else (reservation.ask, reservation.at_s)
         return Choice(starts, stops, self._wake_s(), reserved, reserved_s)
-
-    def _room(self, ask: Ask) -> int:
-        return self.frees.devices if ask.shape.gpus else ask.weight
-
-    def _fits(self, ask: Ask) -> bool:
-        return ask.weight <= self._room(ask) and self.frees.room(ask.shape, ask.learners) >= ask.learners
 
     def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups."""
@@ -460,7 +459,7 @@ class Scheduler:
     ) -> Ask | None:
         """Who of this group starts now; its seats are taken, by preempting others if need be."""
         if reservation is not None and ask is not reservation.ask and not (self._is_fair and self._is_entitled(ask)):
-            if self._fits(ask):
+            if fits(self.frees, ask):
                 passing = self._passing(group, reservation, now_s)
                 if passing is not None:
                     return passing
@@ -469,7 +468,7 @@ class Scheduler:
                 return None
             seats = None
         else:
-            seats = place(self.frees, ask.shape, ask.learners) if ask.weight <= self._room(ask) else None
+            seats = seated(self.frees, ask, now_s) if ask.weight <= most(self.frees, ask) else None
         if seats is None and self._may_preempt:
             seats = self._make_room(ask, now_s, stops)
         if seats is None:
@@ -525,7 +524,7 @@ class Scheduler:
         reservation can spare them.
         """
         assert group.head is not None
-        seats = place(self.frees, group.shape, group.learners)
+        seats = seated(self.frees, group.head, now_s)
         if seats is None:
             return None
         self._admitted = found = reservation.first_admitted(group.heads(), seats, self.frees, now_s)
@@ -563,7 +562,7 @@ class Scheduler:
         """Seats that become free when others are preempted; only as many as needed are."""
         ranks = self._candidates(ask, now_s)
         candidates: Iterator[Ask] = iter(())
-        if ranks and sum(self._victims.weights[one] for one in ranks) + self._room(ask) >= ask.weight:
+        if ranks and sum(self._victims.weights[one] for one in ranks) + most(self.frees, ask) >= ask.weight:
             candidates = (self.running[number] for number in self._victims.of(ranks))
         elif self._is_fair:
             candidates = self._borrowers(ask)
@@ -571,7 +570,7 @@ class Scheduler:
         held = [(victim, victim.seats) for victim in victims]
         for victim in victims:
             self.frees.give(victim.shape, victim.seats)
-        seats = place(self.frees, ask.shape, ask.learners) if victims else None
+        seats = seated(self.frees, ask, now_s) if victims else None
         for victim, its in reversed(held):
             if self.frees.has(victim.shape, its):
                 self.frees.claim(victim.shape, its)

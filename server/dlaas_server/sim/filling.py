@@ -49,7 +49,7 @@ class Filler(Protocol):
 
 @dataclass(slots=True)
 class ByPlacement:
-    """A placement of the core. What is usual it learns from those who came."""
+    """A placement of the core. What is usual it learns from those whom it seated."""
 
     specs: Sequence[NodeSpec]
     layout: Layout
@@ -60,7 +60,6 @@ class ByPlacement:
 
     def put(self, shape: Shape) -> bool:
         """Seat one pod."""
-        self.frees.usual.note(shape)
         return place(self.frees, shape, 1) is not None
 
     def states(self) -> Iterable[State]:

@@ -1,0 +1,35 @@
+"""Whether a job that waits has room, and which seats it gets: by what it asks for and how long it has waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.model import Seat
+from dlaas_server.core.place import Frees, place
+from dlaas_server.core.shapes import Layout
+from dlaas_server.core.topology import levels, relaxes_after_s
+
+__all__ = ["fits", "most", "relaxes_s", "seated"]
+
+
+def most(frees: Frees, ask: Ask) -> int:
+    """No more than so much of its weight has room: a bound that costs nothing."""
+    return frees.devices if ask.shape.gpus and not ask.shape.is_share else ask.weight
+
+
+def fits(frees: Frees, ask: Ask) -> bool:
+    """Whether the whole gang has room, however far apart."""
+    return ask.weight <= most(frees, ask) and frees.room(ask.shape, ask.learners) >= ask.learners
+
+
+def seated(frees: Frees, ask: Ask, now_s: float) -> tuple[Seat, ...] | None:
+    """Its seats, taken from `frees`; None where it has no room, or still waits for seats closer together."""
+    return place(frees, ask.shape, ask.learners, now_s - ask.queued_s)
+
+
+def relaxes_s(frees: Frees, ask: Ask) -> Iterator[float]:
+    """When it may sit further apart than before: it is tried again then."""
+    if ask.shape.placement == Layout.TOPOLOGY and ask.weight > 1:
+        for steps in range(1, len(levels(frees))):
+            yield ask.queued_s + relaxes_after_s(steps)

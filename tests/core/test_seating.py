@@ -1,0 +1,45 @@
+"""Gangs that want to sit close together, in the scheduler that is kept from event to event."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.place import free_of
+from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.core.shapes import Layout, Shape
+from dlaas_server.core.topology import FIRST_S
+from tests.core.builders import node
+
+
+def ask(number: int, learners: int, layout: Layout = Layout.TOPOLOGY, milli: int = 1000) -> Ask:
+    return Ask(number, Shape(1, 0.0, 0, None, layout, milli=milli), learners, 0.0, 100.0)
+
+
+@pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest"])
+def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None:
+    scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order))
+    for number in (1, 2):
+        scheduler.enter(ask(number, 2 + number % 2), 0.0)
+    assert len(scheduler.decide(0.0).starts) == 2  # 3 on one node, 2 on the other
+    gang = ask(3, 3)
+    scheduler.enter(gang, 10.0)
+
+    choice = scheduler.decide(10.0)
+
+    assert not choice.starts
+    assert choice.wake_s is not None
+    assert choice.wake_s <= 10.0 + FIRST_S
+    assert scheduler.decide(10.0 + FIRST_S).starts == [gang]
+    assert {seat.node for seat in gang.seats} == {"a", "b"}
+
+
+def test_shares_start_though_no_device_is_whole() -> None:
+    scheduler = Scheduler(free_of([node("a", 1)], ()), Policy(order="fifo"))
+    halves = [ask(number, 1, Layout.FGD, 500) for number in range(3)]
+    for one in halves:
+        scheduler.enter(one, 0.0)
+
+    assert scheduler.decide(0.0).starts == halves[:2]
+    scheduler.leave(halves[0], 5.0)
+    assert scheduler.decide(5.0).starts == halves[2:]
