@@ -33,6 +33,7 @@ ROWS: Final[dict[str, str]] = {
     "checking": "jupyter dlaas check: the median notebook, the largest",
     "autoscaling": "the autoscaler beside Or et al.'s rule, on curves that are known",
     "scheduling": "the scheduler in virtual time: policies beside their references, cost of a decision",
+    "estimates": "start estimates against what then happens; finish-time fairness",
     "pollux": "sizes of running jobs on Pollux' workloads, beside what its authors published",
     "slurm": "Slurm on one node (with --slurm; Debian packages slurm-wlm slurmctld slurmd munge)",
 }

@@ -1,0 +1,118 @@
+"""How good start estimates are where lengths are guessed with σ = 0.25; and who is treated fairly.
+
+What was developed on and what it is judged on are other slices, and both are told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.core.scheduler import Policy
+from dlaas_server.sim.calibration import Foretold, Told, part_of, scores
+from dlaas_server.sim.fairness import fairness_outcome
+from dlaas_server.sim.formats import read_trace
+from dlaas_server.sim.loop import replay
+from dlaas_server.sim.production import ByCore
+from dlaas_server.sim.sharing import TRACES
+from dlaas_server.sim.trace import NodeSpec
+from tests.bench.measuring import Bench
+from tests.bench.table import Figure, Line
+
+PHILLY: Final = Path(__file__).parents[2] / "traces"
+SPREAD: Final = 0.25
+RESTART_S: Final = 60
+BARS: Final = {"fifo": 80, "fifo-skip": 70, "shortest": 70}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a trace on a pool; each `every`-th job that waits is asked."""
+
+    path: Path
+    gpus: int
+    part: tuple[float, float]
+    every: int = 6
+    width: int = 8
+
+    def told(self, order: str) -> list[Told]:
+        """What jobs were told, and when they started."""
+        nodes = tuple(NodeSpec(name=f"n{i:03}", gpus=self.width) for i in range(self.gpus // self.width))
+        rule = Foretold(
+            ByCore(nodes, Policy(order=order), restart_s=RESTART_S, estimate_error=SPREAD), SPREAD, every=self.every
+        )
+        replay(part_of(read_trace(self.path), *self.part), self.gpus, rule, restart_s=RESTART_S)
+        return rule.told
+
+
+DEVELOPED: Final = (
+    Slice(PHILLY / "philly_ee9e8c.csv", 128, (0, 0.5)),
+    Slice(PHILLY / "philly_103959.csv", 24, (0, 0.5)),
+)
+JUDGED: Final = (
+    Slice(PHILLY / "philly_ee9e8c.csv", 128, (0.5, 1)),
+    Slice(PHILLY / "philly_103959.csv", 24, (0.5, 1)),
+    Slice(PHILLY / "philly_0e4a51.csv", 48, (0, 1), every=24),
+    Slice(PHILLY / "philly_6214e9.csv", 64, (0, 0.04)),
+    Slice(TRACES / "ffdl_pack_spread_load0.8.csv", 400, (0.3, 0.6), width=4),
+)
+
+
+def measure(bench: Bench) -> list[Line]:
+    """All in virtual time, in one process."""
+    lines = [line for order in BARS for line in _calibration(order)]
+    return [*lines, *_fairness()]
+
+
+def _calibration(order: str) -> list[Line]:
+    lines = []
+    for name, slices in (("judged", JUDGED), ("developed on", DEVELOPED)):
+        each = [one.told(order) for one in slices]
+        pooled = scores([told for one in each for told in one])
+        close, held = [[100 * value for value in pair] for pair in zip(*map(_shares, each), strict=True)]
+        what = f"start estimates, {order}, σ = {SPREAD}, {pooled.waits} waits of {len(slices)} slices {name}"
+        lines += [
+            Line(
+                what=f"{what}: within a minute or 25 %",
+                bar=f"≥ {BARS[order]} %",
+                measured=Figure(100 * pooled.close, min(close), max(close), len(slices), "%"),
+                beside="(Slurm's learned estimates, within 1 min: 65–76 %)",
+            ),
+            Line(
+                what="… 80 % interval holds",
+                bar="75–85 %",
+                measured=Figure(100 * pooled.held_most, min(held), max(held), len(slices), "%"),
+            ),
+        ]
+    return lines
+
+
+def _shares(told: list[Told]) -> tuple[float, float]:
+    found = scores(told)
+    return found.close, found.held_most
+
+
+def _fairness() -> list[Line]:
+    lines = []
+    for error in (0.25, 0.5, 1.0):
+        found = fairness_outcome("fair-finish", error)
+        what = f"fairness, shockwave_120, fair-finish, lengths guessed with σ = {error:g}, 5 seeds"
+        unfair, worst = 100 * found.unfair, found.worst
+        lines += [
+            Line(
+                what=f"{what}: unfair",
+                bar="≤ 5 %",
+                measured=Figure(unfair, unfair, 100 * found.unfair_most, 5, "% (mean; mean–most)"),
+                beside="(Shockwave)",
+                beside_figure=Figure(5.0, 5.0, 5.0, 1, "%"),
+            ),
+            Line(
+                what="… worst",
+                bar="≤ 2.0",
+                measured=Figure(worst, worst, found.worst_most, 5, "(mean; mean–most)"),
+                beside="(Shockwave)",
+                beside_figure=Figure(1.78, 1.78, 1.78, 1, ""),
+            ),
+        ]
+    return lines
