@@ -27,6 +27,39 @@ def test_a_job_is_expected_to_run_as_long_as_those_of_its_name() -> None:
     assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s == pytest.approx(3000.0)
 
 
+def test_the_same_cell_says_more_than_the_same_name_and_any_job_of_the_owner_more_than_nothing() -> None:
+    lengths = Lengths()
+    for number, (cell, length_s) in enumerate((("a", 20.0), ("b", 3000.0)) * 2):
+        one = completed(number, length_s)
+        origin = replace(one.spec.origin, notebook="n.ipynb", cell_id=cell)
+        lengths.learn(replace(one, spec=replace(one.spec, origin=origin)))
+    asked = [job(8), replace(job(9), spec=replace(job(9).spec, name="other"))]
+    again = replace(asked[0].spec, origin=replace(asked[0].spec.origin, notebook="n.ipynb", cell_id="a"))
+    found = lengths.known([replace(asked[0], spec=again), asked[1]], {}, 0.0)
+
+    assert found["job-8"].length_s == pytest.approx(20.0)
+    assert found["job-9"].length_s is not None
+    assert (found["job-8"].spread or 0) < (found["job-9"].spread or 0)
+
+
+def test_the_more_alike_jobs_ended_alike_the_less_doubt_is_left() -> None:
+    doubts, lengths = [], Lengths()
+    for number in range(12):
+        lengths.learn(completed(number, 100.0))
+        doubts.append(lengths.known([job(99)], {}, 0.0)["job-99"].spread or 0.0)
+
+    assert doubts[-1] < doubts[2] < doubts[0]
+
+
+def test_the_further_a_job_is_the_less_doubt_is_left() -> None:
+    running = training(job(1), *seats("n1", 1))
+    reports = [Progress(step=step, steps=400, steps_per_s=2.0) for step in (100, 300)]
+    early, late = (Lengths().known([running], {running.id: one}, 9000.0)[running.id] for one in reports)
+
+    assert (late.spread or 0) < (early.spread or 0)
+    assert late.usual_s == late.length_s
+
+
 def test_nothing_is_made_up_where_nothing_is_known() -> None:
     assert Lengths().known([job(9)], {}, 0.0)["job-9"].length_s is None
 

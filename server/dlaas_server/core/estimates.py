@@ -16,6 +16,8 @@ ENOUGH: Final = 8
 """So many values make a mean and a spread worth using."""
 
 UNSURE: Final = 0.3
+AS_MANY: Final = 2
+"""The first guess of a spread counts as so many values."""
 PACE: Final = 0.05
 WIDEST: Final = log(4)
 NARROWEST: Final = -log(1.5)
@@ -83,6 +85,13 @@ class History:
         if self.errors.count < ENOUGH:
             return UNSURE
         return sqrt(self.errors.variance + self.errors.mean**2)
+
+    def doubt(self, weight: int) -> float:
+        """How far jobs of this size are from what is expected of them: with evidence, as far as was seen."""
+        usual = self._usual(weight)
+        known = 0 if usual is None else usual.count - 1
+        seen = 0.0 if usual is None else usual.variance
+        return sqrt((known * seen + AS_MANY * UNSURE**2) / (known + AS_MANY))
 
     def _usual(self, weight: int) -> Spread | None:
         same = self.lengths.get(weight)

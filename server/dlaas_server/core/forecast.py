@@ -342,13 +342,15 @@ def forecast(
 ) -> Mapping[str, tuple[float, float]]:
     """Between which times each waiting job is expected to start, in eight of ten cases.
 
-    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now; `factor`: how much wider
-    intervals have to be than what was drawn, by how many held until now (`scores.py`). Jobs behind one of unknown
-    length are left out: nobody can say.
+    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known of
+    a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
+    (`width_factor`). Jobs behind one of unknown length are left out: nobody can say.
     """
     world = world_of(pool, now_s, policy)
     ids = {ask.number: ask.id for ask in world.waiting}
-    found = outlooks(world, now_s, spread=spread, draws=draws)
+    known = {ask.number: pool.known.get(ask.id) for ask in (*world.running, *world.waiting)}
+    spreads = {number: one.spread for number, one in known.items() if one is not None and one.spread is not None}
+    found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws)
     spans = {ids[number]: outlook.between(0.8, factor) for number, outlook in found.items()}
     return {job: span for job, span in spans.items() if span[1] < inf}
 

@@ -199,6 +199,8 @@ class Known:
     """How long it is expected to run in all."""
     usual_s: float | None = None
     """The same, drawn to what is usual in this pool."""
+    spread: float | None = None
+    """How wrong that may be: standard deviation of its logarithm. None: as guesses in this pool usually are."""
     executed_s: float = 0.0
     """How long it has run until now."""
     restart_s: float = 0.0

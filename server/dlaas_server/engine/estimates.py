@@ -17,6 +17,8 @@ __all__ = ["Lengths", "with_start", "with_time_left"]
 
 SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
+LEAST_LEFT: Final = 0.1
+"""However little is left, so much of the doubt stays."""
 RESTART_S: Final = 3.0
 """What stopping a job and restoring it costs, as long as nothing was measured."""
 
@@ -30,10 +32,14 @@ def with_time_left(progress: Progress) -> Progress:
 
 
 class Lengths:
-    """How long jobs run: by their own progress, else by those of the same name, else by those of the same size."""
+    """How long jobs run: by their own progress, else by what is most alike and has ended (twice at least).
+
+    That is: of the same owner's the same cell of the same notebook, else the same name, else any; else the pool's of
+    the same size, else all.
+    """
 
     def __init__(self) -> None:
-        self._by_name: dict[tuple[str, str], History] = {}
+        self._alike: dict[tuple[str, ...], History] = {}
         self._by_size = History()
         self._seen: set[str] = set()
         self._served: list[float] = []
@@ -46,7 +52,8 @@ class Lengths:
         self._seen.add(job.id)
         length_s = job.ended_s - job.started_s
         self._by_size.learn(self._usual_s(job), length_s, _weight(job))
-        self._by_name.setdefault((job.owner, job.name), History(enough=2)).learn(None, length_s, _weight(job))
+        for alike in _alike(job):
+            self._alike.setdefault(alike, History(enough=2)).learn(None, length_s, _weight(job))
         self._served.append(length_s * _weight(job))
         for order in self._orders.values():
             order.learn(self._served[-1])
@@ -65,22 +72,28 @@ class Lengths:
         """How wrong expected lengths were until now: the standard deviation of their logarithm."""
         return self._by_size.spread
 
+    def _most_alike(self, job: Job) -> History:
+        histories = (self._alike.get(alike) for alike in _alike(job))
+        return next((h for h in histories if h is not None and h.all_lengths.count >= h.enough), self._by_size)
+
     def _usual_s(self, job: Job) -> float | None:
-        same = self._by_name.get((job.owner, job.name))
-        usual_s = same.expected_s(None, _weight(job)) if same is not None else None
-        return self._by_size.expected_s(None, _weight(job)) if usual_s is None else usual_s
+        return self._most_alike(job).expected_s(None, _weight(job))
 
     def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
         """What is known of each of these jobs."""
         return {job.id: self._known(job, progress.get(job.id), now_s) for job in jobs}
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
-        executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
-        usual_s = length_s = self._usual_s(job)
         if progress is not None and progress.steps is not None and progress.steps_per_s:
             executed_s = progress.step / progress.steps_per_s  # time in the queue, between two starts, is no work
             length_s = progress.steps / progress.steps_per_s
-        return Known(length_s=length_s, usual_s=usual_s, executed_s=executed_s, restart_s=RESTART_S)
+            left = max(1 - progress.step / max(progress.steps, 1), 0.0)
+            spread = SPREAD * max(left, LEAST_LEFT)
+            return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
+        executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
+        usual_s = self._usual_s(job)
+        spread = self._most_alike(job).doubt(_weight(job))
+        return Known(length_s=usual_s, usual_s=usual_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
 
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float) -> Wait:
@@ -92,3 +105,10 @@ def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float) -
 
 def _weight(job: Job) -> int:
     return (len(job.gang) or job.spec.learners_min) * max(job.spec.gpus_per_learner, 1)
+
+
+def _alike(job: Job) -> tuple[tuple[str, ...], ...]:
+    """What jobs have in common with this one, most first."""
+    origin = job.spec.origin
+    cell = ((job.owner, origin.notebook, origin.cell_id),) if origin.notebook and origin.cell_id else ()
+    return (*cell, (job.owner, job.name), (job.owner,))
