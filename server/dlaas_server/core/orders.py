@@ -8,13 +8,26 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import accumulate
 from math import log2
 from typing import Final, Protocol
 
 from dlaas_server.core.asks import Ask, level
 
-__all__ = ["ORDERS", "Age", "Attained", "FairFinish", "Gittins", "Order", "Remaining", "Shortest", "Slices", "made"]
+__all__ = [
+    "ORDERS",
+    "Age",
+    "Attained",
+    "FairFinish",
+    "Gittins",
+    "Learnt",
+    "Order",
+    "Remaining",
+    "Shortest",
+    "Slices",
+    "made",
+]
 
 UNKNOWN: Final = 6
 """The rank of a job of unknown length: as if an hour on one GPU (4^6 GPU-seconds)."""
@@ -26,6 +39,16 @@ SLACK_S: Final = 5e-4
 """Ranks are those of so long ago, and change at times in the middle of it: rounding never decides."""
 USUAL: Final = 9
 """Where half of the work lies, as long as fewer than fifty jobs have ended: 4^9 GPU-seconds, three days."""
+
+
+class Learnt(IntEnum):
+    """What an order has learnt just now."""
+
+    NOTHING = 0
+    LIFTED = 1
+    """The rank of jobs that are lifted."""
+    RANKS = 2
+    """The ranks of all."""
 
 
 class Order(Protocol):
@@ -48,8 +71,8 @@ class Order(Protocol):
         """When the rank of this running job will be another, if nothing else happens; None: never."""
         ...
 
-    def learn(self, gpu_s: float) -> bool:
-        """A job ended after so many GPU-seconds. True: the ranks of others are different now."""
+    def learn(self, gpu_s: float) -> Learnt:
+        """A job ended after so many GPU-seconds. What is different now for others."""
         ...
 
 
@@ -79,8 +102,8 @@ class _Unlearned:
     needs_lengths: bool = False
     age_factor: float = 10.0
 
-    def learn(self, gpu_s: float) -> bool:
-        return False
+    def learn(self, gpu_s: float) -> Learnt:
+        return Learnt.NOTHING
 
 
 @dataclass(slots=True)
@@ -116,20 +139,22 @@ class Shortest:
     age_factor: float = 3.0
     _work: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
+    _learnt: int = 0
 
-    def learn(self, gpu_s: float) -> bool:
+    def learn(self, gpu_s: float) -> Learnt:
         """Where half of the work lies."""
         here, before = level(gpu_s), self.lifted
         self._work[here] = self._work.get(here, 0.0) + gpu_s
         self._ended += 1
-        if self._ended >= 50:
+        if self._ended >= max(50, self._learnt * 5 // 4):
+            self._learnt = self._ended
             half, below = sum(self._work.values()) / 2, 0.0
             for here in sorted(self._work):
                 below += self._work[here]
                 if below >= half:
                     self.lifted = here
                     break
-        return self.lifted != before
+        return Learnt.LIFTED if self.lifted != before else Learnt.NOTHING
 
     def rank(self, ask: Ask, now_s: float) -> int:
         left_s = _left_s(ask, now_s)
@@ -220,12 +245,12 @@ class Gittins:
         place = bisect_right(self._bounds, executed_s * ask.weight)
         return _after(ask, now_s, self._bounds[place] / ask.weight - executed_s) if place < len(self._bounds) else None
 
-    def learn(self, gpu_s: float) -> bool:
+    def learn(self, gpu_s: float) -> Learnt:
         insort(self.history, gpu_s)
         if len(self.history) < max(self.least, self._learnt * 5 // 4):
-            return False
+            return Learnt.NOTHING
         self._learn()
-        return True
+        return Learnt.RANKS
 
     def _learn(self) -> None:
         self._learnt = len(self.history)

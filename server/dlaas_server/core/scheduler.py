@@ -15,7 +15,7 @@ from typing import Final
 from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
-from dlaas_server.core.orders import SLACK_S, Age, Fair, Order, Slices, made
+from dlaas_server.core.orders import SLACK_S, Age, Fair, Learnt, Order, Slices, made
 from dlaas_server.core.place import Frees, Shape
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
@@ -237,15 +237,11 @@ class Scheduler:
 
     def line(self) -> list[Ask]:
         """All that wait, first in line first."""
-        entries = [
-            (key, ask)
-            for group in self._groups.values()
-            for line in group.lines.values()
-            for key, stamp, ask in line
-            if stamp == ask.stamp
-        ]
-        entries.sort(key=lambda entry: entry[0])
-        return [ask for _, ask in entries]
+        return [ask for _, ask in sorted(self._entries(), key=lambda entry: entry[0])]
+
+    def _entries(self) -> list[tuple[Key, Ask]]:
+        lines = [line for group in self._groups.values() for line in group.lines.values()]
+        return [(key, ask) for line in lines for key, stamp, ask in line if stamp == ask.stamp]
 
     def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
         """The job ended, or was withdrawn."""
@@ -260,8 +256,9 @@ class Scheduler:
                 self.reopen()  # what was kept for it is free for all
         else:
             self._unseat(ask, now_s)
-            if has_ended and self.order.learn(ask.executed_s * ask.weight):
-                self._rerank_all(now_s)
+            learnt = self.order.learn(ask.executed_s * ask.weight) if has_ended else Learnt.NOTHING
+            if learnt:
+                self._rerank_all(learnt, now_s)
 
     def obey(self, policy: Policy, now_s: float) -> None:
         """From now on decide by this policy. Who runs and who waits stays; what the order learnt, if it is the same."""
@@ -340,14 +337,13 @@ class Scheduler:
         self._note_bound(ask, now_s)
         self._line_up(ask)
 
-    def _rerank_all(self, now_s: float) -> None:
+    def _rerank_all(self, learnt: Learnt, now_s: float) -> None:
         """The order learnt something: all take the places that they would have had with it."""
-        for ask in self.line():
-            rank = self.order.rank(ask, now_s)
-            if rank != ask.rank or ask.late:
-                ask.rank = rank
+        for _, ask in self._entries():
+            if learnt is Learnt.RANKS or ask.late:
+                ask.rank = self.order.rank(ask, now_s)
                 self._move(ask, now_s)
-        for ask in self.running.values():
+        for ask in self.running.values() if learnt is Learnt.RANKS else ():
             self._victims.drop(ask)
             ask.stamp += 1
             self._note_rank(ask, now_s)

@@ -1,0 +1,142 @@
+"""What one decision costs, with so many jobs waiting for so large a pool: `python -m tests.bench.decisions OUT.png`."""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import time
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.place import Layout, Shape, free_of, place
+from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.sim.production import nodes_of
+from dlaas_server.sim.trace import NodeSpec
+
+__all__ = ["Cost", "cost", "memory_mb", "sweep"]
+
+RESTART_S = 60.0
+NODE = Shape(8, 0.0, 0, None, Layout.PACK)
+QUEUES = (1_000, 3_000, 10_000, 30_000, 100_000)
+POOLS = (104, 304, 1_000, 3_000, 10_000)
+ORDERS = ("fifo-skip", "shortest", "las")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of ends and submissions in turn; in seconds of this thread."""
+
+    events_s: tuple[float, ...]
+    """Sorted."""
+    first_s: float
+    """The first pass, over an empty pool."""
+    grown_s: float
+    """The pass when a tenth of the pool comes back."""
+    grown_starts: int
+    waiting: int
+
+    def at(self, share: float) -> float:
+        """What so large a share of the events cost less than."""
+        return self.events_s[min(int(len(self.events_s) * share), len(self.events_s) - 1)]
+
+    @property
+    def per_s(self) -> float:
+        """Events per second."""
+        return len(self.events_s) / sum(self.events_s)
+
+
+def _ask(number: int, now_s: float, chance: random.Random) -> Ask:
+    gpus = chance.choice([1, 1, 1, 1, 2, 2, 4, 8, 8, 16, 32, 64])
+    length_s = chance.lognormvariate(8, 2)
+    shape = Shape(min(gpus, 8), 0.0, 0, None, Layout.PACK)
+    return Ask(number, shape, max(1, gpus // 8), now_s, length_s, usual_s=length_s, restart_s=RESTART_S)
+
+
+def _pool(gpus: int, order: str) -> Scheduler:
+    nodes = nodes_of(NodeSpec(name=f"n{i:05}", gpus=8) for i in range(gpus // 8))
+    return Scheduler(free_of(nodes, ()), Policy(order=order))
+
+
+def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost:
+    """Ends and submissions in turn; about `queued` jobs wait all the time. Then the tenth of the pool that was away."""
+    chance, scheduler, now_s = random.Random(seed), _pool(gpus, order), 0.0
+    away = [place(scheduler.frees, NODE, 1) or () for _ in range(gpus // 80)]
+    count = queued + gpus * 3 // 10
+    for number in range(count):
+        scheduler.enter(_ask(number, now_s, chance), now_s)
+    begin = time.thread_time()
+    started = scheduler.decide(now_s).starts
+    first_s = time.thread_time() - begin
+    ends = [(one.estimate_s or 0.0, one.number, one) for one in started]
+    heapq.heapify(ends)
+    took_s = []
+    for event in range(events):
+        leaving = None
+        while event % 2 and (leaving is None or leaving.since_s is None):
+            end_s, _, leaving = heapq.heappop(ends)
+            now_s = max(now_s, end_s)
+        arriving = _ask(count + event, now_s, chance)
+        begin = time.thread_time()
+        if leaving is not None:
+            scheduler.leave(leaving, now_s)
+        else:
+            scheduler.enter(arriving, now_s)
+        choice = scheduler.decide(now_s)
+        took_s.append(time.thread_time() - begin)
+        for one in choice.starts:
+            heapq.heappush(ends, (now_s + (one.estimate_s or 0.0) - one.executed_s, one.number, one))
+    begin = time.thread_time()
+    for seats in away:
+        scheduler.frees.give(NODE, seats)
+    scheduler.reopen()
+    grown = scheduler.decide(now_s).starts
+    grown_s = time.thread_time() - begin
+    return Cost(tuple(sorted(took_s)), first_s, grown_s, len(grown), scheduler.waiting)
+
+
+def memory_mb(queued: int, order: str = "shortest") -> float:
+    """What so many waiting jobs take in the scheduler, in MB."""
+    chance, scheduler = random.Random(0), _pool(80, order)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(queued):
+        scheduler.enter(_ask(number, 0.0, chance), 0.0)
+    scheduler.decide(0.0)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (after - before) / 1e6
+
+
+def sweep(path: Path, events: int = 2_000) -> None:
+    """Draw the cost of a decision against the length of the queue and the size of the pool; print what is drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    by_queue, by_pool = figure.subplots(1, 2, sharey=True)
+    for order in ORDERS:
+        for axes, sizes, of in ((by_queue, QUEUES, "waiting"), (by_pool, POOLS, "GPUs")):
+            found = [cost(order, *((10_000, n) if of == "waiting" else (n, 10_000)), events) for n in sizes]
+            for share, style in ((0.5, "-"), (0.99, ":")):
+                label = f"{order}, {'median' if share == 0.5 else 'p99'}"
+                axes.plot(sizes, [1e6 * one.at(share) for one in found], style, marker=".", label=label)
+            for size, one in zip(sizes, found, strict=True):
+                print(
+                    f"{order:10} {size:7,} {of:8} median {1e6 * one.at(0.5):6.0f} µs  p99 {1e6 * one.at(0.99):6.0f} µs"
+                )
+    by_queue.set(xscale="log", yscale="log", xlabel="jobs waiting, 10,000 GPUs", ylabel="µs per decision")
+    by_pool.set(xscale="log", xlabel="GPUs, 10,000 jobs waiting")
+    by_pool.axhline(1000, color="grey", linewidth=0.5)
+    by_queue.axhline(1000, color="grey", linewidth=0.5)
+    by_queue.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("picture", type=Path, metavar="OUT.png")
+    sweep(options.parse_args().picture)
