@@ -342,8 +342,8 @@ def forecast(
 ) -> Mapping[str, tuple[float, float]]:
     """Between which times each waiting job is expected to start, in eight of ten cases.
 
-    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known of
-    a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
+    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known
+    of a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
     (`width_factor`). Jobs behind one of unknown length are left out: nobody can say.
     """
     world = world_of(pool, now_s, policy)
