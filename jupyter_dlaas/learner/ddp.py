@@ -48,6 +48,8 @@ class Gang:
         self.is_stranded = False
         self._gate = gate
         """Is told when the gradients of a step are not everybody's."""
+        self._squares: list[torch.Tensor] | None = None
+        """Squared norms of this learner's own gradients, in a step in which they are watched."""
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
         self._group: Any = None
@@ -127,6 +129,21 @@ class Gang:
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
+    def watch(self) -> Callable[[], tuple[float, float]]:
+        """Watch the gradients of the step to come. What is returned is to be called when they are everybody's.
+
+        It gives the mean of the learners' squared norms, and the squared norm of the gradients' mean.
+        """
+        self._squares = []
+
+        def found() -> tuple[float, float]:
+            squares, self._squares = self._squares or [], None
+            local = self.mean([sum(float(one) for one in squares)], 1.0)[0]
+            gradients = [p.grad for model in self._models for p in model.parameters() if p.grad is not None]
+            return local, sum(float(one.square().sum()) for one in gradients)
+
+        return found
+
     def total(self, count: int) -> int:
         """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
         table = torch.tensor([count], dtype=torch.int64)
@@ -183,6 +200,8 @@ class Gang:
     def _average(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         if self.is_alone:
             return _now(buffer)
+        if self._squares is not None:
+            self._squares.append(buffer.square().sum())
         if self.weight == 0.0:
             buffer.zero_()  # not times 0: what does not count may be infinite
         else:

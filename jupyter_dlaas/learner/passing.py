@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import io
 import sys
@@ -48,8 +49,8 @@ class Batches:
         here = Position(epoch=run._epoch, call=call, index=0, step=run._step)
         if resume is not None:
             here = Position(epoch=run._epoch, call=call, index=resume.index, step=run._step, sample=resume.sample)
-        if self._growth is not None:
-            run._growth = self._growth.bind(run._growth)
+        run._growth = None if self._growth is None else self._growth.bind(run._growth)
+        run._gate.factor = None if run._growth is None else run._growth.factor
         yield from self._steps(here, derive(run._seed, run._epoch, call))
 
     def _steps(self, here: Position, seed: int) -> Iterator[Any]:
@@ -96,11 +97,21 @@ class Batches:
             self._mark = values.mark(run._context.script), values.mark(run.state)
         run._count(share.total)
         run._gate.begin()
+        if run._growth is not None and run._growth.rule == "adascale" and share.total == self._size():
+            run._gate.before_step = functools.partial(self._learn, run._gang.watch() if run._gang else None)
         try:
             yield self._given(share)
         except GeneratorExit:
             run._gate.close()
             raise
+
+    def _learn(self, watched: Any) -> None:
+        """Before the optimiser's step: how much the learners' gradients differ."""
+        run = self._run
+        run._gate.before_step = None
+        if watched is not None and run._growth is not None:
+            local, mean = watched()
+            run._growth.learn(local, mean, run.world_size, self._size())
 
     def _given(self, share: Share) -> Any:
         """What the user's loop gets."""
