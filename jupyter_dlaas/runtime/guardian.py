@@ -413,10 +413,9 @@ class Guardian:
         """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
         assert self._wanted is not None
         now = time.monotonic()
-        alive = self._live.call_off(self._alive())
-        if now < self._hellos_by and any(one.is_adopted and one.line is None for one in alive):
-            return  # those found alive call again within moments; only they can say whether there is anything to save
-        self._farewell.leave(alive, self._wanted.grace_s, now)
+        if now < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive()):
+            return  # those found alive call again within moments; only they can say what is to be saved, or changed
+        self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, now)
 
     def _end(self) -> None:
         """End the learners: nothing they do counts any more."""
