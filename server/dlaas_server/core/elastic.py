@@ -89,13 +89,15 @@ class Sizes:
 
     frees: Frees
     gangs: Iterable[Gang]
+    decided: Mapping[str, tuple[Seat, ...]] = field(default_factory=dict)
+    """Gang -> seats that it has by what was decided already."""
     states: dict[str, _State] = field(init=False)
 
     def __post_init__(self) -> None:
         self.states = {}
         for gang in sorted(self.gangs, key=lambda g: g.number):
             logs = {size: log(rate) for size, rate in gang.rates.items()}
-            self.states[gang.id] = _State(gang, gang.seats, logs, sorted(logs))
+            self.states[gang.id] = _State(gang, self.decided.get(gang.id, gang.seats), logs, sorted(logs))
         self._weigh()
 
     def _weigh(self) -> None:
@@ -257,11 +259,13 @@ class Sizes:
 def sized(frees: Frees, gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, tuple[Seat, ...]]:
     """New seats of all gangs that start or change; `waiting` in the order of the queue. `frees` is used up."""
     sizes = Sizes(frees, [*gangs, *waiting])
-    for gang in waiting:
-        sizes.start(gang)
-    sizes.grow()
-    while sizes.exchange():
+    while True:  # what an exchange leaves over is for those that wait, too
+        for gang in waiting:
+            if not sizes.states[gang.id].seats:
+                sizes.start(gang)
         sizes.grow()
+        if not sizes.exchange():
+            break
     sizes.pack()
     return sizes.changes()
 
