@@ -8,7 +8,7 @@ import pytest
 
 from dlaas_server.core.model import Job
 from dlaas_server.core.plan import Wait
-from dlaas_server.engine.estimates import Lengths, with_start
+from dlaas_server.engine.estimates import Lengths, offered, with_start
 from jupyter_dlaas.protocol import Progress, State
 from tests.core.builders import job, seats, training
 
@@ -81,6 +81,16 @@ def test_a_job_that_reports_its_steps_is_known_by_them() -> None:
 )
 def test_who_waits_is_told_when_it_is_expected_to_start(expected: tuple[float, float] | None, said: str) -> None:
     assert with_start(Wait("job-1", "Needs 1 GPU.", 1, 1), expected, 1000.0).reason == said
+
+
+def test_a_gang_that_could_start_smaller_is_told_how() -> None:
+    gang = job(1, (4, 4))
+
+    assert offered(gang, 2) == " With 2 GPUs it would start now: --gpus 2:4."
+    assert offered(gang, None) == ""
+    assert with_start(Wait("job-1", "Needs 4 GPUs.", 1, 1), None, 0.0, offered(gang, 1)).reason == (
+        "Needs 4 GPUs. With 1 GPU it would start now: --gpus 1:4."
+    )
 
 
 def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:

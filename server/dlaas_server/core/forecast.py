@@ -32,6 +32,7 @@ __all__ = [
     "forecast",
     "forward",
     "length_s",
+    "offers",
     "outlooks",
     "starts_with",
     "world_of",
@@ -48,6 +49,8 @@ SHARED: Final = 0.25
 """So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
 OVERDUE: Final = 0.99
 """Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
+OFFERS_MOST: Final = 20
+"""So many of those that wait are told with how many learners they would start at once."""
 NEWCOMER: Final = 1 << 40
 """Numbers of jobs that are made up."""
 
@@ -367,3 +370,10 @@ def starts_with(world: World, now_s: float, number: int) -> int:
     choice = scheduler.decide(now_s)
     is_alone = not choice.stops
     return fits if is_alone and any(ask.number == number for ask in choice.starts) else 0
+
+
+def offers(pool: Pool, now_s: float, policy: Policy) -> Mapping[str, int]:
+    """With how many learners, fewer than they ask for, the first of those that wait would start at once."""
+    world = world_of(pool, now_s, policy)
+    found = {ask.id: starts_with(world, now_s, ask.number) for ask in world.waiting[:OFFERS_MOST]}
+    return {job: learners for job, learners in found.items() if learners}

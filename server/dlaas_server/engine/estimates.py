@@ -11,9 +11,10 @@ from dlaas_server.core.model import Job, Known
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.record import soon
+from dlaas_server.core.words import count
 from jupyter_dlaas.protocol import Progress, State
 
-__all__ = ["Lengths", "with_start", "with_time_left"]
+__all__ = ["Lengths", "offered", "with_start", "with_time_left"]
 
 SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
@@ -96,11 +97,21 @@ class Lengths:
         return Known(length_s=usual_s, usual_s=usual_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
 
 
-def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float) -> Wait:
-    """The reason, with when the job is expected to start where that can be said."""
-    if expected is None or not wait.place:
+def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
+    """The reason, with when the job is expected to start where that can be said, and with what it would start now."""
+    if not wait.place:
         return wait
-    return replace(wait, reason=f"{wait.reason} Expected to start {soon(expected, now_s)}.")
+    said = "" if expected is None else f" Expected to start {soon(expected, now_s)}."
+    return replace(wait, reason=f"{wait.reason}{said}{offer}")
+
+
+def offered(job: Job, learners: int | None) -> str:
+    """` With 2 GPUs it would start now: --gpus 2:4.` Nothing, where it would not start with fewer either."""
+    if not learners:
+        return ""
+    each = job.spec.gpus_per_learner
+    how = f": --gpus {learners}:{job.spec.learners_max}" if each == 1 else ""
+    return f" With {count(learners * each, job.unit) if each else count(learners, 'learner')} it would start now{how}."
 
 
 def _weight(job: Job) -> int:

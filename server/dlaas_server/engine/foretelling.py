@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dlaas_server.core.forecast import forecast
+from dlaas_server.core.forecast import forecast, offers
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.scheduler import Policy
 from jupyter_dlaas.protocol import State
@@ -32,6 +32,8 @@ class Foreteller:
     def __init__(self, changed: Callable[[], None]) -> None:
         self.expected: Mapping[str, Span] = {}
         """Job -> between which times it is expected to start."""
+        self.offers: Mapping[str, int] = {}
+        """Job -> with how many learners, fewer than it asks for, it would start at once."""
         self.has_news = False
         """There is a forecast that nobody was told of yet."""
         self.task: asyncio.Task[None] | None = None
@@ -43,7 +45,7 @@ class Foreteller:
         """Begin another forecast if the old one does not hold any more. Returns when to look again."""
         waiting = sum(job.state is State.QUEUED for job in picture.jobs.values())
         if not 0 < waiting <= WAITING_MOST:
-            self.expected, self._key = {}, None
+            self.expected, self.offers, self._key = {}, {}, None
             return None
         if self.task is not None:
             return now_s + EVERY_S
@@ -57,6 +59,7 @@ class Foreteller:
 
     async def _foretell(self, picture: Picture, policy: Policy, spread: float, factor: float, now_s: float) -> None:
         self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor)
+        self.offers = await asyncio.to_thread(offers, picture, now_s, policy)
         self.has_news = True
 
     def _done(self, task: asyncio.Task[None]) -> None:

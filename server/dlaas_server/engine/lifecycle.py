@@ -29,7 +29,7 @@ from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
-from dlaas_server.engine.estimates import Lengths, with_start, with_time_left
+from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
@@ -338,7 +338,8 @@ class Lifecycle:
         for wait in waits:
             when, job = self._foreteller.expected.get(wait.job), draft.job(wait.job)
             blocked = replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
-            out[wait.job] = with_start(blocked, when, draft.now_s)
+            offer = offered(job, self._foreteller.offers.get(wait.job))
+            out[wait.job] = with_start(blocked, when, draft.now_s, offer)
             if wait.place:
                 draft.put(folding.waits(job, out[wait.job].reason, when, draft.now_s))
         return out
