@@ -11,7 +11,7 @@ from jupyter_dlaas.wire import DlaasError
 
 __all__ = ["NoPictures", "plot"]
 
-DAY_S: Final = 86_400
+UNITS: Final = (("days", 86_400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
 class NoPictures(DlaasError):
@@ -31,14 +31,16 @@ def plot(path: Path, results: Mapping[str, Replay]) -> None:
     figure = Figure(figsize=(9, 9), layout="constrained")
     FigureCanvasAgg(figure)
     used, waiting, done = figure.subplots(3, 1)
+    span_s = max(result.end_s for result in results.values())
+    unit, unit_s = next((entry for entry in UNITS if span_s >= 3 * entry[1]), UNITS[-1])
     for name, result in results.items():
-        days = [at_s / DAY_S for at_s, _, _ in result.timeline]
-        used.step(days, [busy for _, busy, _ in result.timeline], where="post", label=name, linewidth=0.8)
-        waiting.step(days, [queued for _, _, queued in result.timeline], where="post", label=name, linewidth=0.8)
+        times = [at_s / unit_s for at_s, _, _ in result.timeline]
+        used.step(times, [busy for _, busy, _ in result.timeline], where="post", label=name, linewidth=0.8)
+        waiting.step(times, [queued for _, _, queued in result.timeline], where="post", label=name, linewidth=0.8)
         jct_s = sorted(job.jct_s for job in result.done)
         done.step(jct_s, [(i + 1) / len(jct_s) for i in range(len(jct_s))], where="post", label=name)
-    used.set(xlabel="days", ylabel="GPUs in use", ylim=(0, None))
-    waiting.set(xlabel="days", ylabel="jobs waiting", ylim=(0, None))
+    used.set(xlabel=unit, ylabel="GPUs in use", ylim=(0, None))
+    waiting.set(xlabel=unit, ylabel="jobs waiting", ylim=(0, None))
     done.set(xlabel="seconds from submission to end", ylabel="share of jobs", xscale="log", ylim=(0, 1))
     done.legend(loc="lower right")
     figure.suptitle(", ".join(sorted({result.trace.name for result in results.values()})))
