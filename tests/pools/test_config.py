@@ -70,12 +70,14 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, says: str) -> No
     assert says in str(error.value)
 
 
-def test_the_order_and_the_shares_of_queues_are_read(tmp_path: Path) -> None:
+def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
-        '[pool]\norder = "fair"\npreemption = false\n[[queues]]\nname = "research"\nguaranteed = 6\n'
+        '[pool]\norder = "fair"\npreemption = false\nadmins = ["ben"]\n[[queues]]\nname = "research"\nguaranteed = 6\n'
     )
-    policy = load_config(tmp_path).policy
+    config = load_config(tmp_path)
+    policy = config.policy
 
+    assert config.pool.admins == ("ben",)
     assert (policy.order, policy.preempts, policy.shares["research"].guaranteed) == ("fair", False, 6)
 
 

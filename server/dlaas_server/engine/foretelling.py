@@ -13,7 +13,6 @@ from typing import Final
 from dlaas_server.core.forecast import forecast, offers
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.scheduler import Policy
-from jupyter_dlaas.protocol import State
 
 __all__ = ["Foreteller"]
 
@@ -41,14 +40,19 @@ class Foreteller:
         self._key: object = None
         self._at_s = 0.0
 
-    def look(self, picture: Picture, policy: Policy, spread: float, factor: float, now_s: float) -> float | None:
-        """Begin another forecast if the old one does not hold any more. Returns when to look again."""
-        waiting = sum(job.state is State.QUEUED for job in picture.jobs.values())
+    def look(
+        self, waiting: int, seen: Callable[[], Picture], policy: Policy, spread: float, factor: float, now_s: float
+    ) -> float | None:
+        """Begin another forecast if the old one does not hold any more. Returns when to look again.
+
+        `waiting`: how many jobs wait; `seen` makes the picture, where one is needed.
+        """
         if not 0 < waiting <= WAITING_MOST:
             self.expected, self.offers, self._key = {}, {}, None
             return None
         if self.task is not None:
             return now_s + EVERY_S
+        picture = seen()
         key = _key(picture, policy)
         if key == self._key and now_s < self._at_s + EVERY_S:
             return self._at_s + EVERY_S

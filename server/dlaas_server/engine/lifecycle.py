@@ -260,7 +260,8 @@ class Lifecycle:
             if not item.done.done():
                 item.done.set_result(answer)
         factor = width_factor(one.held for one in self.forecasts)
-        again_s = self._foreteller.look(self.picture(), self.policy, self.lengths.spread, factor, draft.now_s)
+        waiting, spread = sum(1 for wait in self.waits.values() if wait.place), self.lengths.spread
+        again_s = self._foreteller.look(waiting, self.picture, self.policy, spread, factor, draft.now_s)
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 
