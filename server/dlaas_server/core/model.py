@@ -183,6 +183,8 @@ class Job:
     @property
     def gang(self) -> tuple[Member, ...]:
         """The members of the newest decided generation, in rank order."""
+        if not self.members:
+            return ()
         return tuple(sorted((m for m in self.members if m.generation == self.generation), key=lambda m: m.rank))
 
     @property
