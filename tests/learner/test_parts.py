@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import checkpoints, data, feeding, printed, results, values
+import jupyter_dlaas as dlaas
+from jupyter_dlaas.learner import checkpoints, data, feeding, growing, printed, results, values
 from jupyter_dlaas.learner.feeding import Place
 from jupyter_dlaas.learner.metrics import Metrics, number_of
 from jupyter_dlaas.learner.position import Position, cut, permutation
@@ -422,3 +424,110 @@ print("all good")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.stdout.strip() == "all good", done.stderr[-3000:]
+
+
+# -- batches that grow
+
+
+@given(
+    own=st.integers(1, 64),
+    more=st.integers(0, 200),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    rule=st.sampled_from(["linear", "sqrt", "none"]),
+    warmup=st.integers(0, 50),
+)
+def test_learning_rates_follow_the_batch_between_its_limits(
+    own: int, more: int, sizes: list[int], rule: str, warmup: int
+) -> None:
+    growth = growing.growth_of("grow", own, own + more, rule, warmup)
+    assert growth is not None
+    step = 0
+    for learners in sizes:
+        samples = growth.batch(learners)
+        assert own <= samples <= max(own, min(own * learners, own + more))
+        for _ in range(warmup + 1):
+            growth.begin(step, samples)
+            assert 1.0 <= growth.factor() <= growth.batch(9) / own
+            step += 1
+        growth.begin(step, samples)
+        expected = {"linear": samples / own, "sqrt": math.sqrt(samples / own), "none": 1.0}[rule]
+        assert growth.factor() == pytest.approx(expected)
+
+
+@given(st.integers(2, 16), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_adascale_estimates_what_a_larger_batch_gains(learners: int, variance: float, square: float) -> None:
+    """Fed with the expectations of its estimators, it gives the gain of the paper's formula."""
+    growth = growing.growth_of("grow", 8, 8 * learners, "adascale", 0)
+    assert growth is not None
+    growth.begin(0, 8 * learners)
+    growth.learn(variance + square, variance / learners + square, learners, 8 * learners)
+
+    assert growth.factor() == pytest.approx((variance + square) / (variance / learners + square), rel=1e-6)
+    assert 1.0 <= growth.factor() <= learners
+
+
+def test_batch_policies_that_there_are_not_are_refused_in_words() -> None:
+    for batch, most, rate, words in [
+        ("grows", None, None, 'there is "fixed" and "grow"'),
+        ("fixed", 128, None, "belong to batch="),
+        ("grow", None, "sqrt", "say the limit"),
+        ("grow", 128, "cubic", "one of linear, sqrt, adascale, none"),
+    ]:
+        with pytest.raises(DlaasError, match=words):
+            growing.growth_of(batch, 16, most, rate, 100)
+
+
+# -- exact mode
+
+
+def exact(**options: Any) -> Any:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), *options.pop("layers", []))
+    opt = options.pop("optimizer", torch.optim.SGD)(model.parameters(), lr=0.1)
+    one = dlaas.run()
+    one.prepare(model, opt, **options)
+    return one, model, opt
+
+
+def test_what_exact_mode_cannot_do_is_refused_before_anything_trains() -> None:
+    import torch
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"shards": 0}, "into how many shards"),
+        ({"shards": True}, "into how many shards"),
+        ({"shards": 4, "ddp": {"find_unused_parameters": True}}, "leave out ddp="),
+        ({"shards": 4, "layers": [torch.nn.SyncBatchNorm(2)]}, "use BatchNorm itself"),
+        ({"shards": 4, "layers": [torch.nn.Embedding(4, 2, sparse=True)]}, "sparse=False"),
+        ({"shards": 4, "layers": [torch.nn.LazyLinear(4)]}, "gets its shape in the first step"),
+        ({"shards": 4, "optimizer": torch.optim.LBFGS}, "LBFGS"),
+    ]
+    for options, words in cases:
+        with pytest.raises(DlaasError, match=words):
+            exact(**options)
+    run, model, opt = exact(shards=4)
+    before = [one.clone() for one in model.parameters()]
+    x = torch.zeros(8, 3)
+    with pytest.raises(DlaasError, match="a batch of 2 cannot be cut into 4 shards"):
+        run.batches(x, 2)
+    with pytest.raises(DlaasError, match="is not exact"):
+        run.batches(x, 4, batch="grow", max_batch=8, rate="none")
+    batch = next(iter(run.batches(x, 8)))
+    with pytest.raises(DlaasError, match="Give it to "):
+        list(batch)
+    with pytest.raises(DlaasError, match="mean loss over the samples"):
+        run.train_step(lambda part: 1.0, batch)
+    with pytest.raises(DlaasError, match="takes the optimiser's step itself"):
+        opt.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with pytest.raises(DlaasError, match="ask for exact mode where it begins"):
+        dlaas.run().train_step(lambda part: part.sum(), x)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Exact mode switches deterministic kernels on, for good; not for other tests."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.use_deterministic_algorithms(False)
