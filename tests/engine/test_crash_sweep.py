@@ -14,6 +14,8 @@ import pytest
 
 from dlaas_server.core.model import Device, Node
 from dlaas_server.core.states import Event
+from dlaas_server.engine.administration import Administration
+from dlaas_server.openapi import DrainAsked
 from dlaas_server.pools.clock import VirtualClock
 from dlaas_server.pools.scripted import KILLED
 from dlaas_server.pools.simulated import Fault, Script, SimulatedPool
@@ -105,6 +107,21 @@ async def loss_and_cancel(engine: Engine, pool: SimulatedPool) -> None:
     await engine.until(engine.all_ended)
 
 
+async def drain_and_uncordon(engine: Engine, pool: SimulatedPool) -> None:
+    """A node is emptied of a gang that moves with half of its learners, and used again by one that waited."""
+    administration, jobs = Administration(engine.lifecycle), engine.lifecycle.jobs
+    for number, learners in ((1, (1, 2)), (2, (1, 1)), (3, (2, 2))):
+        if f"job-{number}" not in jobs:
+            await engine.submit(submit(learners, key=f"key-number-{number}"))
+    await engine.until(lambda: pool.step("job-1") >= 15 or jobs["job-1"].state.is_final)
+    if not jobs["job-1"].state.is_final:
+        await engine.ask(administration.drain("ana", "n1", DrainAsked()))
+        await engine.until(lambda: all(m.seat.node != "n1" for m in jobs["job-1"].members))
+    if "n1" in engine.lifecycle.settings.cordons:
+        await engine.ask(administration.uncordon("ana", "n1"))
+    await engine.until(engine.all_ended)
+
+
 async def live_one(scene: Scene, engine: Engine, pool: SimulatedPool, killer: Executioner) -> bool:
     """Play until the scene ends or the engine is killed. True: killed."""
     killer.guard(engine, pool)
@@ -125,7 +142,10 @@ async def live_one(scene: Scene, engine: Engine, pool: SimulatedPool, killer: Ex
 def play(scene: Scene, folder: Path, point: int) -> tuple[bool, dict[str, str], SimulatedPool]:
     async def whole() -> tuple[bool, dict[str, str], SimulatedPool]:
         clock = VirtualClock(1000.0)
-        nodes = [Node(name="n1", devices=tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(4)))]
+        nodes = [
+            Node(name=name, devices=tuple(Device(id=f"{name}/{i}", index=i, kind="GPU") for i in range(2)))
+            for name in ("n1", "n2")
+        ]
         pool = SimulatedPool(nodes, clock, script=Script(steps=40))
         engine = await engine_on(folder, pool, clock)
         was_killed = await live_one(scene, engine, pool, Executioner(point))
@@ -147,6 +167,7 @@ def play(scene: Scene, folder: Path, point: int) -> tuple[bool, dict[str, str], 
     [
         (resize_and_halt, {"job-1": State.COMPLETED, "job-2": State.COMPLETED}),
         (loss_and_cancel, {"job-1": State.COMPLETED, "job-2": State.CANCELLED}),
+        (drain_and_uncordon, dict.fromkeys(("job-1", "job-2", "job-3"), State.COMPLETED)),
     ],
 )
 def test_wherever_the_engine_dies_the_end_is_the_same(scene: Scene, end: dict[str, State], tmp_path: Path) -> None:
