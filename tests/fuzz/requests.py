@@ -56,6 +56,9 @@ TAME: Final[dict[str, st.SearchStrategy[Any]]] = {
     "wait_s": st.sampled_from([0, 0.01]),
     "framework": st.sampled_from([None, "torch", "plain"]),
     "epochs": st.sampled_from([None, 1, 10**9]),
+    "schedule": st.lists(
+        st.fixed_dictionaries({"epoch": st.integers(0, 9), "learners": st.sampled_from([1, 2, 9])}), max_size=2
+    ),
 }
 
 

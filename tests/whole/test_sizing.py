@@ -128,6 +128,25 @@ def epoch(here: Site, job: Job) -> int:
 
 
 @pytest.mark.parametrize(
+    ("source", "gpus", "says"),
+    [(program(), "2", "give a range, as in --gpus 1:4"), ("print(1)\n", "1:2", "goes by the steps of run.batches")],
+)
+def test_a_job_that_could_never_choose_is_refused_at_submit(site: Build, source: str, gpus: str, says: str) -> None:
+    with pytest.raises(DlaasError, match=says):
+        site(slots=2).submit(source, name="auto", gpus=gpus, elastic="auto")
+
+
+def test_a_job_that_is_to_grow_later_begins_with_the_least(site: Build) -> None:
+    here = site(slots=2)
+    later = here.submit(program(), name="later", gpus="1:2", schedule="epoch 90000: 2 gpus")
+    sooner = here.submit(program(), name="sooner", gpus="1:2", schedule="epoch 0: 2 gpus, epoch 90000: 1 gpu")
+
+    assert (later.view.size.wish, sooner.view.size.wish) == (1, 2)
+    later.cancel()
+    sooner.cancel()
+
+
+@pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"schedule": "epoch 5: 9 gpus"}, "epoch 5: 9 learners are not within 1 to 2"),

@@ -148,6 +148,7 @@ class Requests:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
         check_queue(spec.queue, self.lifecycle.policy)
         _check_schedule(spec)
+        _check_auto(submit)
         _check_apart([file.path for file in submit.files])
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
@@ -442,13 +443,28 @@ def _check_path(path: str, where: str) -> None:
 
 
 def _first_wish(submit: Submit) -> int:
-    """What was asked for; else the most, or where the job is to find its size by itself, the least."""
+    """What was asked for; else the most, or the least where the job is to grow: by itself, or to the most later."""
+    spec = submit.spec
     if submit.learners is not None:
         return submit.learners
-    first = [entry.learners for entry in submit.spec.schedule if entry.epoch == 0]
-    if first:
-        return first[-1]
-    return submit.spec.learners_min if submit.spec.elastic is Elastic.AUTO else submit.spec.learners_max
+    if spec.schedule and spec.schedule[0].epoch == 0:
+        return spec.schedule[0].learners
+    grows = spec.elastic is Elastic.AUTO or (spec.schedule and spec.schedule[0].learners == spec.learners_max)
+    return spec.learners_min if grows else spec.learners_max
+
+
+def _check_auto(submit: Submit) -> None:
+    """Where the size is to follow the speed, there must be sizes, and a speed. Raises Invalid."""
+    spec = submit.spec
+    if spec.elastic is not Elastic.AUTO:
+        return
+    if spec.learners_min == spec.learners_max:
+        raise Invalid("spec.elastic: auto needs sizes to choose from; give a range, as in --gpus 1:4")
+    if "batches(" not in submit.source and not submit.files:
+        raise Invalid(
+            "spec.elastic: auto goes by the steps of run.batches, and the program has none; "
+            "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
+        )
 
 
 def _check_schedule(spec: JobSpec) -> None:
