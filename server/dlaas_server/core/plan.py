@@ -2,11 +2,13 @@
 
 Every waiting job first gets its least size, in the order of the pool's policy (`scheduler.py`); then free devices go to
 those who wished for more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
+Jobs above their least size make way for those that wait, before anybody is preempted (`resizing.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +17,8 @@ from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, free_of, place, room, shape_of
-from dlaas_server.core.scheduler import Policy, Preemption, Scheduler
+from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
+from dlaas_server.core.scheduler import Choice, Policy, Preemption, Scheduler
 from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused, State
@@ -52,6 +55,8 @@ class Resized:
     job: str
     seats: tuple[Seat, ...]
     by: str
+    why: str = ""
+    """A sentence for the owner, where somebody else is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,10 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
     `order`: what the policy's order learnt from jobs that ended; None: nothing yet.
     """
     # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
-    leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
-    frees = free_of(pool.nodes, pool.jobs.values())
-    scheduler, queue = scheduled(pool, now_s, policy, leaving, order)
-    places = {ask.id: place for place, ask in enumerate(scheduler.line(), start=1)}
+    frees, future = free_of(pool.nodes, pool.jobs.values()), ahead(pool)
+    queue, line, choice, ways = _chosen(future, now_s, policy, order)
+    places = {ask.id: place for place, ask in enumerate(line, start=1)}
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
-    choice = scheduler.decide(now_s)
     preempts = tuple(_preempt(one, pool, policy) for one in choice.stops)
     seats: dict[str, tuple[Seat, ...]] = {}
     for ask in choice.starts:
@@ -109,7 +112,13 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
         for job in queue:
             if job.id in seats:
                 seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
-    resizes, short = _resize(pool.jobs, frees, {one.job for one in preempts}, now_s, is_crowded=blocked)
+    busy = {one.job for one in preempts} | ways.keys()
+    resizes, short = _resize(pool.jobs, frees, busy, now_s, is_crowded=blocked)
+    resizes += tuple(
+        Resized(name, kept, "pool", f"Makes room: {winner} waits.") for name, (kept, winner) in ways.items()
+    )
+    if not blocked:
+        resizes += _shared_out(future, frees, seats, resizes, busy, now_s)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
@@ -121,6 +130,60 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
         waits=_waits(queue, seats, pool, frees, now_s) + short,
         wake_s=min(delayed, default=None),
     )
+
+
+def _chosen(
+    pool: Pool, now_s: float, policy: Policy, order: Order | None
+) -> tuple[list[Job], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
+    """Who waits, in which line, the scheduler's choice, and who makes way: jobs shrink before one is preempted."""
+
+    def may_change(job: Job) -> bool:
+        return _may_change(job, now_s)
+
+    scheduler, queue = scheduled(pool, now_s, policy, (), order)
+    line = scheduler.line()
+    kept = make_way(pool, line, may_change) if line else {}
+    if kept:
+        scheduler, queue = scheduled(without(pool, kept), now_s, policy, (), order)
+    choice = scheduler.decide(now_s)
+    if choice.stops:
+        more = make_way(pool, line, may_change, {one.winner.id for one in choice.stops})
+        if more != kept:
+            scheduler, _ = scheduled(without(pool, more), now_s, policy, (), order)
+            milder = scheduler.decide(now_s)
+            if len(milder.stops) < len(choice.stops):
+                choice, kept = milder, more
+    stopped = {one.victim.id for one in choice.stops}
+    kept = {name: seats for name, seats in kept.items() if name not in stopped}
+    return queue, line, choice, needed(pool, kept, choice.starts)
+
+
+def _may_change(job: Job, now_s: float) -> bool:
+    """Whether the pool may change its size: nothing else is under way, and no work is lost by it."""
+    keeps = job.is_live or job.checkpoint_step is not None
+    return job.elastic is not Elastic.OFF and keeps and job.not_before_s <= now_s and is_settled(job)
+
+
+def _shared_out(
+    pool: Pool,
+    frees: Frees,
+    starts: Mapping[str, tuple[Seat, ...]],
+    resizes: Sequence[Resized],
+    busy: Collection[str],
+    now_s: float,
+) -> tuple[Resized, ...]:
+    """What is left is shared out among jobs that leave their size to the pool."""
+    known = {one.job: one.seats for one in resizes}
+    taken = [(shape_of(pool.jobs[name]), seats) for name, seats in starts.items()]
+    kept: dict[str, tuple[Seat, ...]] = {}
+    for name, seats in known.items():
+        held = Counter(m.seat for m in pool.jobs[name].gang)
+        taken.append((shape_of(pool.jobs[name]), tuple((Counter(seats) - held).elements())))
+        kept[name] = tuple((held & Counter(seats)).elements())
+    changes = shared_out(
+        without(pool, kept), taken, frees, lambda j: j.id not in known and j.id not in busy and _may_change(j, now_s)
+    )
+    return tuple(Resized(name, seats, "pool") for name, seats in changes.items())
 
 
 def scheduled(
@@ -208,11 +271,12 @@ def _resize(
             resizes.append(Resized(job.id, held[: job.wish], job.wish_by))
         elif job.wish > len(held):
             is_early = job.not_before_s > now_s
-            extra = () if is_crowded or is_early else _more(frees, shape_of(job), job.wish - len(held))
+            is_shared = job.elastic is Elastic.AUTO
+            extra = () if is_crowded or is_early or is_shared else _more(frees, shape_of(job), job.wish - len(held))
             if extra:
-                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain") else job.wish_by
+                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain", "pool") else job.wish_by
                 resizes.append(Resized(job.id, held + extra, by))
-            if len(held) + len(extra) < job.wish:
+            if len(held) + len(extra) < job.wish and not is_shared:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
     return tuple(resizes), tuple(waits)
 

@@ -311,7 +311,7 @@ class Lifecycle:
                 draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
             draft.put(folding.started(job, start.seats, draft.now_s))
         for resize in decided.resizes:
-            draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s))
+            draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s, resize.why))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         return _Planned(self._told(draft, picture, decided.waits) | staying, min(wakes, default=None))

@@ -1,0 +1,40 @@
+"""Jobs above their least size make way for those that wait, and come back: the engine on a simulated pool."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.states import Event
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from tests.engine.driving import Engine, engine_on, submit
+
+
+def test_a_job_shrinks_for_a_higher_priority_and_comes_back_without_having_left(tmp_path: Path) -> None:
+    async def scene() -> None:
+        clock = VirtualClock(1000.0)
+        devices = tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(4))
+        pool = SimulatedPool([Node(name="n1", devices=devices)], clock, script=Script(steps=200))
+        engine: Engine = await engine_on(tmp_path, pool, clock)
+        try:
+            low = await engine.submit(submit((1, 4), name="low"))
+            await engine.until(lambda: engine.lifecycle.jobs[low].checkpoint_step is not None)
+            high = await engine.submit(submit((2, 2), name="high", priority=10))
+            await engine.until(lambda: engine.is_at(high, "PROCESSING"))
+            await engine.act(high, Event.CANCEL)
+            await engine.until(engine.all_ended)
+
+            sizes = [(r.before, r.after, r.by) for r in engine.lifecycle.jobs[low].resizes]
+            kinds = [e["kind"] for e in await engine.requests.story("ana", low)]
+            texts = [str(e["text"]) for e in await engine.requests.story("ana", low)]
+            assert sizes == [(4, 2, "pool"), (2, 4, "pool")]
+            assert kinds.count("placed") == 1
+            assert "preempted" not in kinds
+            assert any(f"Makes room: {high} waits." in text for text in texts)
+            assert pool.conflicts == []
+        finally:
+            await engine.close()
+
+    asyncio.run(scene())
