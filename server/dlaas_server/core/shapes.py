@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from dlaas_server.core.model import Job
+from jupyter_dlaas.protocol import Placement
 
 __all__ = ["WHOLE", "Layout", "Shape", "is_kind", "shape_of"]
 
@@ -56,13 +58,14 @@ class Shape:
 def shape_of(job: Job) -> Shape:
     """The shape of one learner of this job."""
     spec = job.spec
-    return Shape(
-        spec.gpus_per_learner,
-        spec.cpus_per_learner,
-        spec.memory_bytes_per_learner,
-        spec.gpu_kind,
-        Layout(spec.placement.value),
+    return _shape(
+        spec.gpus_per_learner, spec.cpus_per_learner, spec.memory_bytes_per_learner, spec.gpu_kind, spec.placement
     )
+
+
+@lru_cache(maxsize=1024)
+def _shape(gpus: int, cpus: float, memory_bytes: int, gpu_kind: str | None, placement: Placement) -> Shape:
+    return Shape(gpus, cpus, memory_bytes, gpu_kind, Layout(placement.value))
 
 
 def is_kind(kind: str, asked: str) -> bool:
