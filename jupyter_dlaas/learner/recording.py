@@ -20,7 +20,17 @@ from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.metrics import number_of
 from jupyter_dlaas.learner.running import Run, is_being_made, run_of
 
-__all__ = ["NAMES_MOST", "Recorder", "Source", "key_of", "leading", "record_metrics", "record_progress", "recorder"]
+__all__ = [
+    "NAMES_MOST",
+    "Recorder",
+    "Source",
+    "is_led",
+    "key_of",
+    "leading",
+    "record_metrics",
+    "record_progress",
+    "recorder",
+]
 
 NAMES_MOST: Final = 50
 """Distinct curves that are made without being asked for."""
@@ -108,6 +118,12 @@ def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
         yield
     finally:
         one.leaders.remove(source.rank)
+
+
+def is_led(source: Source) -> bool:
+    """Whether somebody above this source trains now: what it says is not looked at."""
+    one = recorder()
+    return one is not None and any(rank < source.rank for rank in one.leaders)
 
 
 _recorders: list[tuple[Context, Recorder]] = []

@@ -11,7 +11,7 @@ from jupyter_dlaas.learner import bars, stepping, writers
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.place import Place, Spot
 from jupyter_dlaas.learner.printed import find, listen
-from jupyter_dlaas.learner.recording import Source, record_metrics, record_progress
+from jupyter_dlaas.learner.recording import Source, is_led, record_metrics, record_progress
 from jupyter_dlaas.learner.wording import may_matter
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Reader:
         asked = find(self._patterns, text) if self._patterns else {}
         if asked:
             record_metrics(asked, source=Source.ASKED)
-        if not self._recognises:
+        if not self._recognises or is_led(Source.LOG):
             return
         begun = self._budget.begin()
         if begun is None:

@@ -266,6 +266,23 @@ class Clock:
         return self.now
 
 
+def test_what_a_framework_prints_while_it_trains_is_not_taken_up_later(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        from jupyter_dlaas.learner.recording import leading, record_progress
+        with leading():
+            record_progress(epoch=40, epochs=40, step=1160, steps=1160)
+            for number in range(10_000):  # more than there is time to read
+                print(f"Epoch 29/29 - loss: {number / 10_000}")
+        """,
+    )
+
+    found = progress(one)
+    assert (found["epoch"], found["epochs"], found["step"], found["steps"]) == (40, 40, 1160, 1160)
+    assert records(one) == []
+
+
 def test_reading_takes_a_bounded_share_of_the_time_and_the_last_line_counts() -> None:
     clock, read = Clock(), list[str]()
 
