@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
+from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.shapes import WHOLE, Layout
 from dlaas_server.sim.__main__ import main
 from dlaas_server.sim.filling import MARKS, Filled
-from dlaas_server.sim.formats import read_nodes
+from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.fragmentation import FULL, TRACES, filled_by, openb, published
-from dlaas_server.sim.loop import Unrunnable
+from dlaas_server.sim.loop import Unrunnable, replay
+from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.trace import NodeSpec, Pod, Trace, TraceJob
 from tests.sim.builders import tjob, trace
@@ -110,6 +113,43 @@ def test_a_pool_that_is_filled_has_no_times_to_write(tmp_path: Path, capsys: pyt
 
     assert main([str(path), "--rules", "fgd", "--jobs-csv", str(tmp_path / "out.csv")]) == 2
     assert "leave --jobs-csv and --plot out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest", "las"])
+@pytest.mark.parametrize("layout", [Layout.FGD, Layout.PACK, Layout.TOPOLOGY])
+def test_pods_that_share_gpus_come_and_go_in_time(order: str, layout: Layout) -> None:
+    nodes = (NodeSpec(name="a", gpus=2), NodeSpec(name="b", gpus=3))
+    for seed in range(5):
+        chance = random.Random(seed)
+        jobs = tuple(
+            TraceJob(
+                id=f"p{i}",
+                submit_s=i * 5,
+                duration_s=chance.randint(1, 300),
+                work=Pod(gpu_milli=chance.choice([100, 300, 500, 700, 1000])),
+            )
+            for i in range(60)
+        )
+        asked = Trace(name="pods", format="openb-pods-in-time", jobs=jobs)
+
+        result = replay(asked, 5, ByCore(nodes, Policy(order=order), layout, restart_s=2), restart_s=2)
+
+        worked = sum((job.duration_s or 0) * job.held_gpus for job in jobs)
+        restarts = sum(2 * done.preemptions * done.job.held_gpus for done in result.done)
+        assert len(result.done) == 60
+        assert worked - 1e-6 <= result.busy_gpu_s <= worked + restarts + 1e-6
+
+
+def test_a_pod_that_was_gone_within_its_second_ran_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+        "p,1000,64,1,500,T4,LS,Failed,7,9,9\n"
+    )
+
+    (pod,) = read_trace(path).jobs
+
+    assert (pod.duration_s, pod.held_gpus) == (1, 0.5)
 
 
 def test_the_nodes_kept_here_are_read_whole() -> None:

@@ -11,22 +11,30 @@ from dataclasses import dataclass, field
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Free, Frees, Shape, is_kind
+from dlaas_server.core.shapes import WHOLE
 
 __all__ = ["Reservation", "reserve", "victims_for"]
 
 Room = list[float]
-"""What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network."""
+"""What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network.
+
+Shares are added up as if they could be put together: a promise that is too early for that is made anew when it is due.
+"""
 
 
 def _room_of(node: Free, shape: Shape) -> Room:
-    devices = len(node.devices)
+    devices: float = len(node.devices)
     if shape.gpu_kind is not None:
         devices = sum(is_kind(kind, shape.gpu_kind) for kind, _ in node.devices)
+    if shape.is_share:
+        devices += sum(milli for device, milli in node.parts.items() if node.takes(shape, device)) / WHOLE
     return [devices, node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps]
 
 
 def _fits(room: Room, shape: Shape) -> int:
     count = room[0] // shape.gpus if shape.gpus else 1e9
+    if shape.is_share:
+        count = (room[0] + 1e-9) * WHOLE // shape.milli
     if shape.cpus:
         count = min(count, (room[1] + 1e-9) // shape.cpus)
     if shape.memory_bytes:
@@ -42,7 +50,7 @@ def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: in
     devices = len(seat.devices)
     if shape.gpu_kind is not None:
         devices = sum(d in node.order and is_kind(node.order[d][1], shape.gpu_kind) for d in seat.devices)
-    room[0] += sign * devices
+    room[0] += sign * devices * (held.milli / WHOLE if held.is_share else 1)
     if not held.is_plain:
         for i, amount in enumerate((held.cpus, held.memory_bytes, held.disk_mbps, held.net_mbps), start=1):
             room[i] += sign * amount

@@ -225,6 +225,7 @@ def _pod(row: Row) -> TraceJob:
         duration_s = deleted_s - (submit_s if begun_s is None else begun_s)
         if duration_s < 0:
             raise _Inconsistent("scheduled_time", f"{begun_s:g} is after the deletion at {deleted_s:g}")
+        duration_s = max(duration_s, 1)  # whole seconds: gone within its first
         work = Pod(gpu_milli=milli, gpu_spec=row.text("gpu_spec"), qos=row.text("qos"), phase=row.text("pod_phase"))
     return TraceJob(
         id=row.text("name"),

@@ -111,7 +111,7 @@ class _Meter:
     """What is added up between events."""
 
     now_s: float
-    busy: int = 0
+    busy: float = 0
     queued: int = 0
     is_blocked: bool = False
     busy_gpu_s: float = 0
@@ -133,7 +133,7 @@ class _Meter:
     def note(self) -> None:
         if self.queued > self.queued_max:
             self.queued_max = self.queued
-        self.timeline.append((self.now_s, self.busy, self.queued))
+        self.timeline.append((self.now_s, round(self.busy), self.queued))
 
 
 def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Replay:
@@ -165,7 +165,7 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             run = runs[entry[1]]
             if not _is_outdated(run, entry):
                 run.executed_s, run.work_s, run.since_s = run.executed_s + run.work_s, 0, None
-                meter.busy -= run.gpus
+                meter.busy -= run.job.held_gpus
                 ended.append(run)
         first = next_one
         while next_one < len(runs) and runs[next_one].job.submit_s == now_s:
@@ -174,14 +174,14 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
         decision = rule.decide(now_s, ended, runs[first:next_one])
         for run in decision.stops:
             _stop(run, now_s)
-            meter.busy -= run.gpus
+            meter.busy -= run.job.held_gpus
             meter.queued += 1
         for run in decision.starts:
             _start(run, now_s, restart_s)
             heapq.heappush(ends, (run.end_s, run.index, run.starts))
-            meter.busy += run.gpus
+            meter.busy += run.job.held_gpus
             meter.queued -= 1
-        assert meter.busy <= gpus, f"{meter.busy} of {gpus} GPUs were given at {now_s}"
+        assert meter.busy <= gpus + 1e-6, f"{meter.busy} of {gpus} GPUs were given at {now_s}"
         wake_s, meter.is_blocked = decision.wake_s, decision.is_blocked
         meter.note()
     return _result(trace, gpus, runs, meter, events, begin_s)

@@ -122,6 +122,13 @@ class TraceJob:
         """GPUs of the whole gang."""
         return self.learners * self.gpus_per_learner
 
+    @property
+    def held_gpus(self) -> float:
+        """The same where a pod may hold a share of one; whole numbers stay whole."""
+        if isinstance(self.work, Pod) and self.gpus_per_learner == 1 and self.work.gpu_milli < 1000:
+            return self.work.gpu_milli / 1000
+        return self.gpus
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
