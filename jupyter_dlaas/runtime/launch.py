@@ -239,8 +239,10 @@ def become(
     """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+    for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    # As in any Python: a learner that writes to one that was just killed must see an error, not die of it too.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     close_all_but(keep)
     redirect(log)

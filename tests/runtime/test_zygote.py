@@ -83,7 +83,7 @@ def test_what_user_code_sees_is_the_same_in_a_fork_and_in_a_plain_start(job: Bui
     seen = {
         "main": (__main__.__file__.rpartition("/")[2], __name__, "__spec__" in vars(__main__)),
         "argv": sys.argv[1:], "path": [p.rpartition("/")[2] for p in sys.path[:2]],
-        "signals": [str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGCHLD)],
+        "signals": [str(signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)],
         "gc": gc.isenabled(), "session": os.getsid(0) == os.getpid(), "cwd": os.getcwd() == os.environ["HERE"],
         "environment": sorted(k for k in os.environ if k != "LC_CTYPE"),
         "mark": os.environ["DLAAS_JOB_DIR"] in open("/proc/self/environ").read(),
