@@ -102,7 +102,7 @@ def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, o
     if not wait.place:
         return wait
     said = "" if expected is None else f" Expected to start {soon(expected, now_s)}."
-    return replace(wait, reason=f"{wait.reason}{said}{offer}")
+    return replace(wait, reason=f"{wait.reason}{said}{offer}") if said or offer else wait
 
 
 def offered(job: Job, learners: int | None) -> str:

@@ -336,13 +336,14 @@ class Lifecycle:
     def _told(self, draft: Draft, picture: Picture, waits: Sequence[Wait]) -> dict[str, Wait]:
         """What those who wait are told, with when they are expected to start; the first word goes into their story."""
         out: dict[str, Wait] = {}
-        for wait in waits:
+        is_whole = all(node.cordoned is None for node in picture.nodes)
+        for wait in waits:  # thousands may wait, and most were told already
             when, job = self._foreteller.expected.get(wait.job), draft.job(wait.job)
-            blocked = replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
+            told = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
             offer = offered(job, self._foreteller.offers.get(wait.job))
-            out[wait.job] = with_start(blocked, when, draft.now_s, offer)
-            if wait.place:
-                draft.put(folding.waits(job, out[wait.job].reason, when, draft.now_s))
+            out[wait.job] = told = with_start(told, when, draft.now_s, offer)
+            if wait.place and (not job.is_told or (job.said is None and when is not None)):
+                draft.put(folding.waits(job, told.reason, when, draft.now_s))
         return out
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
