@@ -1,0 +1,100 @@
+"""The examples of other frameworks: each is halted while it trains, goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner.results import load
+from tests.runtime.jobs import Job, until
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+DEADLINE_S = 240.0
+"""A framework takes up to eight seconds of a core to be imported, three times a test."""
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"}
+
+pytestmark = pytest.mark.timeout(900)
+Build = Callable[..., Job]
+
+
+def accuracy(job: Job) -> Any:
+    return load((job.dir / "results" / "accuracy.bin").read_bytes())
+
+
+def steps_done(job: Job) -> int:
+    try:
+        return int(json.loads((job.dir / "progress.json").read_text())["step"])
+    except (OSError, ValueError):
+        return 0
+
+
+def test_each_example_is_tried_here() -> None:
+    tried = {"jax_digits", "sklearn_digits", "keras_digits", "lightning_digits", "huggingface_digits"}
+
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tried | {"fsdp2_digits", "plain_python"}
+
+
+def halted_and_resumed(job: Build, source: str) -> Job:
+    """It leaves in the middle and goes on."""
+    one = job(source, outputs=("accuracy",), environment=ENVIRONMENT)
+    one.run()
+    until(lambda: steps_done(one) > 20, f"it trains\n{one.report()}", DEADLINE_S)
+    one.halt(grace_s=DEADLINE_S)
+    assert one.closed(deadline_s=DEADLINE_S) == "halted", one.report()
+    assert one.wait(FactKind.HALTED).has_checkpoint
+    left = steps_done(one)
+    one.run()
+    assert one.closed(2, deadline_s=DEADLINE_S) == "completed", one.report()
+    assert steps_done(one) > left
+    return one
+
+
+@pytest.mark.parametrize("name", ["jax", "sklearn"])
+def test_a_loop_of_run_ends_as_an_undisturbed_one(job: Build, name: str) -> None:
+    source = (EXAMPLES / f"{name}_digits.py").read_text()
+    untouched = job(source, outputs=("accuracy",), environment=ENVIRONMENT)
+    untouched.run()
+    assert untouched.closed(deadline_s=DEADLINE_S) == "completed", untouched.report()
+
+    assert accuracy(halted_and_resumed(job, source)) == accuracy(untouched) > 0.9
+
+
+@pytest.mark.parametrize("name", ["keras", "lightning", "huggingface"])
+def test_a_framework_s_own_loop_halts_and_goes_on_without_a_changed_line(job: Build, name: str) -> None:
+    source = (EXAMPLES / f"{name}_digits.py").read_text()
+    assert "dlaas" not in source
+
+    assert accuracy(halted_and_resumed(job, source)) > 0.9
+
+
+def test_sharded_weights_go_on_at_another_number_of_learners(job: Build) -> None:
+    source = (EXAMPLES / "fsdp2_digits.py").read_text()
+    one = job(source, outputs=("accuracy",), environment=ENVIRONMENT, framework="torch")
+    one.run(learners=2)
+    until(lambda: steps_done(one) > 20, f"it trains\n{one.report()}", DEADLINE_S)
+    one.halt(grace_s=DEADLINE_S)
+    assert one.closed(deadline_s=DEADLINE_S) == "halted", one.report()
+    left = steps_done(one)
+    one.run(learners=1)
+
+    assert one.closed(2, deadline_s=DEADLINE_S) == "completed", one.report()
+    assert steps_done(one) > left
+    assert accuracy(one) > 0.9
+
+
+def test_any_program_stops_when_it_is_asked_and_finds_what_it_wrote(job: Build) -> None:
+    source = (EXAMPLES / "plain_python.py").read_text()
+    one = job(source, outputs=("step", "place"))
+    one.run()
+    one.wait(FactKind.LEARNER_READY)
+    one.halt(grace_s=DEADLINE_S)
+    assert one.closed(deadline_s=DEADLINE_S) == "halted", one.report()
+    one.run()
+
+    assert one.closed(2, deadline_s=DEADLINE_S) == "completed", one.report()
+    assert load((one.dir / "results" / "step.bin").read_bytes()) == 1_000_000
