@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +23,23 @@ from jupyter_dlaas.runtime.files import sync_folder, write_whole
 from jupyter_dlaas.runtime.manifests import FOLDER, MANIFEST, STATE, Manifest, Range, manifests
 from jupyter_dlaas.runtime.manifests import to_bytes as manifest_bytes
 
-__all__ = ["KEPT", "from_bytes", "load", "load_end", "save", "save_end", "to_bytes"]
+__all__ = [
+    "KEPT",
+    "from_bytes",
+    "is_busy",
+    "load",
+    "load_end",
+    "save",
+    "save_end",
+    "settle",
+    "take",
+    "to_bytes",
+    "write_later",
+]
 
 KEPT: Final = 2
+_acts: Final[list[threading.Thread]] = []
+"""The last of what is done beside the training; it waits for the one before."""
 _SUM: Final = hashlib.sha256().digest_size
 
 
@@ -39,44 +54,117 @@ def save(
     left_out: Sequence[str] = (),
     add: Callable[[Path], dict[str, Any]] | None = None,
 ) -> Manifest:
-    """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it.
+    """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it."""
+    write = take(
+        job_dir,
+        position,
+        content,
+        generation=generation,
+        learners=learners,
+        trained=trained,
+        left_out=left_out,
+        add=add,
+    )
+    return write()
 
-    `add` gives what a framework's own loop keeps, and may put files into the folder that it is given.
+
+def take(
+    job_dir: Path,
+    position: Position,
+    content: dict[str, Any],
+    *,
+    generation: int,
+    learners: int,
+    trained: Sequence[Range],
+    left_out: Sequence[str] = (),
+    add: Callable[[Path], dict[str, Any]] | None = None,
+) -> Callable[[], Manifest]:
+    """Take a snapshot of the state before `position`; what is returned writes it, in any thread.
+
+    Both raise OSError when the disk does not take it. `add` gives what a framework's own loop keeps, and may put files
+    into the folder that it is given.
     """
-    began_s = time.monotonic()
+    began_s, trained = time.monotonic(), tuple(trained)
     folder = job_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = folder / f".part-{os.getpid()}"
+    part = folder / f".part-{os.getpid()}-{position.step}"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
+    size = 0
     try:
-        size = 0
         if add is not None:
             content = content | {"call": add(part)}
             content["files"], size = _seal(part)
         data = to_bytes(content | {"position": position})
-        write_whole(part / STATE, data, sync=True)
-        manifest = Manifest(
-            step=position.step,
-            epoch=position.epoch,
-            generation=generation,
-            at_s=time.time(),
-            seconds=round(time.monotonic() - began_s, 6),
-            bytes=len(data) + size,
-            sha256=hashlib.sha256(data).hexdigest(),
-            learners=learners,
-            trained=tuple(trained),
-            left_out=tuple(left_out),
-        )
-        write_whole(part / MANIFEST, manifest_bytes(manifest), sync=True)
-        part.rename(_free(folder, position.step))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    sync_folder(folder)
-    for old, _ in manifests(job_dir)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    return manifest
+
+    def write() -> Manifest:
+        try:
+            write_whole(part / STATE, data, sync=True)
+            manifest = Manifest(
+                step=position.step,
+                epoch=position.epoch,
+                generation=generation,
+                at_s=time.time(),
+                seconds=round(time.monotonic() - began_s, 6),
+                bytes=len(data) + size,
+                sha256=hashlib.sha256(data).hexdigest(),
+                learners=learners,
+                trained=trained,
+                left_out=tuple(left_out),
+            )
+            write_whole(part / MANIFEST, manifest_bytes(manifest), sync=True)
+            part.rename(_free(folder, position.step))
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        sync_folder(folder)
+        for old, _ in manifests(job_dir)[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return manifest
+
+    return write
+
+
+def write_later(write: Callable[[], Manifest], step: int, tell: Callable[..., None]) -> None:
+    """Write a snapshot while training goes on; a disk that does not take it costs no more than that."""
+
+    def act() -> None:
+        try:
+            write()
+        except OSError as error:
+            print(f"[no checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
+        else:
+            tell(t="checkpoint", step=step)
+
+    _later(act)
+
+
+def _later(act: Callable[[], object]) -> None:
+    """After all that was given before."""
+    before = _acts[-1] if _acts else None
+
+    def run() -> None:
+        if before is not None:
+            before.join()
+        act()
+
+    # A daemon: who ends without `settle` does not wait for it, and finds the checkpoint before.
+    _acts[:] = [threading.Thread(target=run, name="dlaas-checkpoint", daemon=True)]
+    _acts[0].start()
+
+
+def is_busy() -> bool:
+    """Whether something is being written beside the training."""
+    return bool(_acts) and _acts[0].is_alive()
+
+
+def settle() -> None:
+    """Wait until all is written."""
+    if _acts:
+        _acts[0].join()
 
 
 def _free(folder: Path, step: int) -> Path:

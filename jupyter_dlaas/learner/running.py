@@ -238,7 +238,7 @@ class Run:
             if is_gang and self._may_change():
                 module = importlib.import_module("jupyter_dlaas.learner.accumulating")
                 models = [one for _, one in self._objects if isinstance(one, torch.nn.Module)]
-                self._accumulated = module.Accumulated(models)
+                self._accumulated = module.Accumulated([p for model in models for p in model.parameters()])
         return given[0] if len(given) == 1 else tuple(given)
 
     def _begin_exact(self, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
@@ -441,12 +441,13 @@ class Run:
                 hook()
             if self.rank == 0 and (self._trained or self._resume is None):
                 self._save(position, add)
+            checkpoints.settle()
             raise Leave("told")
         self._passed_s = arrived_s
         if self.rank or (context is None and not self._wants_checkpoint):
             return position
         every_s = context.spec.checkpoint_every_s if context else 0.0
-        is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s
+        is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s and not checkpoints.is_busy()
         if (is_time or self._wants_checkpoint or self._boundaries.wants_checkpoint) and self._resume is None:
             self._save(position, add)
         return position
@@ -479,13 +480,15 @@ class Run:
             self._wants_checkpoint = True
         elif self.rank == 0:
             self._save(Position(epoch=self._epoch, step=self._step))
+            checkpoints.settle()
 
     def _save(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
+        """Take a snapshot; it is written while training goes on, and the disk's refusal costs no more than that."""
         context = self._context
         self._wants_checkpoint = self._boundaries.wants_checkpoint = False
         content, left_out = self._content()
         try:
-            manifest = checkpoints.save(
+            write = checkpoints.take(
                 context.job_dir if context else Path(OUTSIDE),
                 position,
                 content,
@@ -500,8 +503,8 @@ class Run:
             return
         finally:
             self._saved_s = time.monotonic()
-        if context is not None:
-            context.control.tell(t="checkpoint", step=manifest.step)
+        tell = context.control.tell if context is not None else lambda **_: None
+        checkpoints.write_later(write, position.step, tell)
 
     def _content(self) -> tuple[dict[str, Any], list[str]]:
         """The state at a boundary, and the names of what changed and cannot be kept."""
@@ -581,6 +584,7 @@ class Run:
 
     def _end(self) -> dict[str, Any]:
         """What result.json should tell of this run."""
+        checkpoints.settle()
         if self._meter.has_shown:
             self._meter.tell_last()
         elif self._has_begun:

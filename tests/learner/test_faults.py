@@ -130,3 +130,19 @@ def test_learners_without_a_guardian_save_and_leave(faulty: Build) -> None:
     assert list(one.dir.glob("checkpoints/step-*")), "there is a checkpoint to go on from"
     one.start_guardian()
     assert one.wait(FactKind.LOST).step is not None
+
+
+def test_a_full_disk_costs_the_checkpoints_and_not_the_job(faulty: Build) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+    one = faulty(limit + FAULTY.replace("losses = []\n", "losses = []; big = torch.zeros(100_000)\n").replace(
+        "fault();", 'run.state["big"] = big;'
+    ), checkpoint_every_s=0.01)  # fmt: skip
+    one.run(2)
+    trains(one, 0)
+    one.kill_learner(1)
+    lost(one)
+
+    one.output("hurry").touch()
+    assert one.closed() == "completed"
+    assert "[no checkpoint at step" in one.log(0)
+    assert not list(one.dir.glob("checkpoints/*step-*")), "nothing half written is left"

@@ -154,6 +154,52 @@ def test_tensors_are_not_plain_values() -> None:
     assert not values.is_plain({"a": np.zeros(3)})
 
 
+# -- checkpoints beside the training
+
+
+def snapshot(folder: Path, step: int, content: dict[str, Any]) -> Any:
+    return checkpoints.take(folder, Position(epoch=0, step=step), content, generation=1, learners=1, trained=())
+
+
+def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
+    import torch
+
+    weights, losses = torch.zeros(3), [1.0]
+    write = snapshot(tmp_path, 5, {"weights": weights, "losses": losses})
+    weights += 1
+    losses.append(2.0)
+    checkpoints.write_later(write, 5, lambda **_: None)
+    checkpoints.settle()
+
+    found = checkpoints.load(tmp_path, may_tidy=False)
+    assert found is not None
+    assert found[1]["losses"] == [1.0]
+    assert found[1]["weights"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[int] = []
+
+    def tell(**message: Any) -> None:
+        told.append(message["step"])
+
+    writes = [(step, snapshot(tmp_path, step, {"at": step})) for step in (1, 2, 3)]
+    for part in (tmp_path / "checkpoints").glob(".part-*-3"):
+        part.rename(tmp_path / "away")  # as good as a disk that is gone
+    for step, write in writes:
+        checkpoints.write_later(write, step, tell)
+    checkpoints.settle()
+
+    assert told == [1, 2]
+    assert "no checkpoint at step 3" in capsys.readouterr().err
+    found = checkpoints.load(tmp_path, may_tidy=False)
+    assert found is not None
+    assert found[1]["at"] == 2
+    assert not checkpoints.is_busy()
+
+
 # -- metrics
 
 

@@ -16,6 +16,8 @@ from tests.learner.programs import PLAIN, TORCH, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, until
 
 Build = Callable[..., Job]
+SAVING = PLAIN.replace("total += sum(batch)", "run.checkpoint(); total += sum(batch)")
+"""The same with a checkpoint at each boundary."""
 
 
 def result(job: Job, name: str) -> Any:
@@ -96,16 +98,23 @@ def test_halt_and_resume_go_on_at_the_very_next_step(job: Build, step: int) -> N
     assert_whole(one)
 
 
+def saved(job: Job, step: int) -> None:
+    """Checkpoints are written beside the training: wait for one."""
+    until((job.dir / "checkpoints" / f"step-{step:010}").exists, f"there is a checkpoint of step {step}")
+
+
 def test_a_kill_goes_back_to_the_last_checkpoint_and_counts_nothing_twice(job: Build) -> None:
-    one = job(PLAIN, outputs=("result", "history"), checkpoint_every_s=0.0001)
+    one = job(SAVING, outputs=("result", "history"), checkpoint_every_s=0)
     pause_at(one, 8, 15)
     one.run()
     reach(one, 8, 0)
+    saved(one, 7)
     one.kill_learner(0)
     lost = one.wait(FactKind.LOST)
     go_on(one, 8)
     one.run()
     reach(one, 15, 1)
+    saved(one, 14)
     one.kill_learner(1)
     one.wait(FactKind.LOST, 2)
     go_on(one, 15)
@@ -133,14 +142,15 @@ def test_a_kill_without_any_checkpoint_starts_afresh_and_forgets_what_was_logged
 
 
 def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(job: Build) -> None:
-    one = job(PLAIN, outputs=("result", "history"), checkpoint_every_s=0.0001)
+    one = job(SAVING, outputs=("result", "history"), checkpoint_every_s=0)
     pause_at(one, 9)
     one.run()
     reach(one, 9, 0)
+    saved(one, 8)
     one.kill_learner(0)
     one.wait(FactKind.LOST)
     go_on(one, 9)
-    folders = sorted(one.dir.glob("checkpoints/step-*"))
+    folders = sorted(one.dir.glob("checkpoints/step-*"))[-2:]  # killed before it took the oldest away, or after
     assert [folder.name for folder in folders] == ["step-0000000007", "step-0000000008"]
     state = folders[-1] / "state.bin"
     data = bytearray(state.read_bytes())
