@@ -1,4 +1,6 @@
-"""Gradients that are added up over several steps: kept for the case that one of these steps is made again.
+"""What a step adds to that no optimiser holds: kept for the case that it is made again.
+
+Gradients that are added up over several steps, and the running statistics of BatchNorm.
 
 Loaded by `running` only in a gang whose program uses torch.
 """
@@ -9,34 +11,42 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase as _Norm
 
 __all__ = ["Accumulated"]
 
 
 class Accumulated:
-    """The gradients at the last boundary, as far as the next steps build on them."""
+    """Gradients and statistics at the last boundary, as far as the next steps build on them."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._is_open = False
+    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+        self._parameters = [one for model in models for one in model.parameters()]
+        norms = (one for model in models for one in model.modules() if isinstance(one, _Norm))
+        self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
+        self._counted: list[torch.Tensor] = []
+        self.is_open = False
         """No optimiser has stepped since: the gradients are not complete yet."""
         self._kept: list[torch.Tensor | None] = []
 
-    def keep(self, *, is_open: bool, may_lose: bool) -> None:
+    def keep(self, *, may_lose: bool) -> None:
         """At a boundary. `may_lose`: there are others in the gang who may be lost."""
-        self._is_open = is_open
-        self._kept = []
+        is_open = self.is_open
+        self._kept, self._counted = [], []
         if may_lose:
+            self._counted = [one.clone() for one in self._statistics]
             self._kept = [
                 (p.grad.clone() if is_open else p.grad) if p.grad is not None else None for p in self._parameters
             ]
 
     def undo(self) -> None:
         """Take back what a step that does not count has added."""
+        with torch.no_grad():
+            for one, counted in zip(self._statistics, self._counted, strict=False):
+                one.copy_(counted)
         for parameter, kept in zip(self._parameters, self._kept, strict=False):
             if kept is None:
                 parameter.grad = None
-            elif self._is_open:
+            elif self.is_open:
                 parameter.grad = kept.clone()
             elif parameter.grad is not None:
                 # Either zeros, or what the user's code is about to clear, as it did before the other steps.
@@ -44,12 +54,12 @@ class Accumulated:
 
     def snapshot(self) -> list[Any] | None:
         """For a checkpoint, and for who joins; None where nothing is under way."""
-        if not self._is_open or all(p.grad is None for p in self._parameters):
+        if not self.is_open or all(p.grad is None for p in self._parameters):
             return None
         return [None if p.grad is None else p.grad.detach() for p in self._parameters]
 
     def put_back(self, found: Sequence[Any] | None) -> None:
         """Go on from a snapshot."""
-        self._is_open = found is not None
+        self.is_open = found is not None
         for number, parameter in enumerate(self._parameters):
             parameter.grad = None if found is None or found[number] is None else found[number].to(parameter.device)

@@ -76,7 +76,7 @@ class Batches:
             yield from self._step(here, share)
             if run._gate.end():
                 if run._accumulated is not None:
-                    run._accumulated.keep(is_open=not run._gate.has_stepped, may_lose=run.world_size > 1)
+                    run._accumulated.is_open = not run._gate.has_stepped
                 after = here.sample + share.total
                 here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
             else:
@@ -95,6 +95,8 @@ class Batches:
         if run._may_lose():
             assert run._context is not None
             self._mark = values.mark(run._context.script), values.mark(run.state)
+        if run._accumulated is not None:
+            run._accumulated.keep(may_lose=run._may_lose())
         run._count(share.total)
         run._gate.begin()
         if run._growth is not None and run._growth.rule == "adascale" and share.total == self._size():

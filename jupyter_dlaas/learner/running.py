@@ -238,7 +238,7 @@ class Run:
             if is_gang and self._may_change():
                 module = importlib.import_module("jupyter_dlaas.learner.accumulating")
                 models = [one for _, one in self._objects if isinstance(one, torch.nn.Module)]
-                self._accumulated = module.Accumulated([p for model in models for p in model.parameters()])
+                self._accumulated = module.Accumulated(models)
         return given[0] if len(given) == 1 else tuple(given)
 
     def _begin_exact(self, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:

@@ -116,6 +116,27 @@ LOOPS: dict[str, str] = {
             run.state["steps"] += 1
             seen.append((scaler.get_scale(), scheduler.get_last_lr()[0]))
     """,
+    "batch normalisation of what is the same everywhere": f"""
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = nn.Linear(5, 2).double(), nn.BatchNorm1d(1, momentum=None, affine=False).double()
+        def forward(self, x):
+            self.norm(torch.tensor([[run.step], [run.step + 1]], dtype=torch.float64))
+            return self.layer(x)
+    model = Counting()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, opt = run.prepare(model, opt)
+    for epoch in run.epochs(EPOCHS):
+        for x, y, i in run.batches({_ALL}, BATCH):
+            step(i)
+            opt.zero_grad()
+            loss_of(x, y).backward()
+            opt.step()
+            counter += 1
+            run.state["steps"] += 1
+            seen.append(counter)
+    """,
     "two optimisers": f"""
     other = torch.optim.Adam(model[2].parameters(), lr=0.01)
     opt = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)

@@ -80,7 +80,9 @@ class ByCore:
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(free_of(nodes_of(self.specs), ()), self.policy)
         # What ended jobs teach is needed where lengths are guessed wrong or not at all, and where they matter.
-        self._learns = self.estimate_error != 0 and (self.estimate_error is None or self.scheduler.order.age_factor > 0)
+        self._learns = self.estimate_error != 0 and (
+            self.estimate_error is None or self.scheduler.order.lifted is not None
+        )
         self._chance = random.Random(self.seed)  # noqa: S311  # no secret
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
@@ -108,7 +110,7 @@ class ByCore:
             [runs[ask.number] for ask in choice.starts],
             [runs[one.victim.number] for one in choice.stops],
             choice.wake_s,
-            scheduler.waiting > 0 and self._is_blocked(),
+            scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked(),
         )
 
     def _ask(self, run: Run) -> Ask:
