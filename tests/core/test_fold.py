@@ -32,6 +32,10 @@ def closed(target: Job, why: str = "halted") -> Job:
     return told(target, FactKind.CLOSED, why=why)
 
 
+def reason(target: Job) -> str:
+    return job_view(target, row=1, directory="", wait=None, progress=None).reason
+
+
 def label(target: Job) -> str:
     return job_view(target, row=1, directory="", wait=None, progress=None).state_label
 
@@ -72,6 +76,14 @@ def test_a_resize_is_told_with_step_and_pause_when_the_new_generation_trains() -
 
     assert [(r.before, r.after, r.step, r.idle_s, r.by) for r in grown.resizes] == [(2, 3, 37, 0.25, "you")]
     assert label(grown) == "Processing"
+
+
+def test_whom_the_others_wait_for_is_said_until_it_is_over() -> None:
+    busy = told(running(), FactKind.AWAITED, member=0, why="cell [3], line 4")
+    over = told(busy, FactKind.AWAITED)
+
+    assert reason(busy) == "The others wait for learner 0, which is busy, at cell [3], line 4."
+    assert reason(over) == ""
 
 
 def test_a_scale_outside_the_bounds_says_what_stayed_and_which_bounds() -> None:

@@ -241,7 +241,16 @@ def fold(job: Job, fact: Fact) -> Told:
     return handler(job, fact) if handler else (job, ())
 
 
+def _awaited(job: Job, fact: Fact) -> Told:
+    if fact.member is None:
+        return replace(job, awaited=None), ()
+    at = f", at {fact.why}" if fact.why else ""
+    text = f"The others wait for learner {fact.member}, which is busy{at}."
+    return _tell(replace(job, awaited=text), "awaited", text)
+
+
 def _guardian_up(job: Job, fact: Fact) -> Told:
+    job = replace(job, awaited=None)  # a guardian tells it again
     if fact.took_over:
         return _tell(job, "guardian", "A new guardian took over; the learners went on.")
     return job, ()
@@ -491,6 +500,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.ASKED: _asked,
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
+    FactKind.AWAITED: _awaited,
     FactKind.HALTED: _halted,
     FactKind.COMPLETED: _completed,
     FactKind.CLOSED: _closed,

@@ -128,6 +128,8 @@ class Job:
     """The newest generation known to train together."""
     is_live: bool = False
     """The gang can change its size while it trains: members that stay go on."""
+    awaited: str | None = None
+    """Whom the others wait for, as a sentence."""
     joins_failed: int = 0
     """Changes in a row in which somebody who was to join did not come to it."""
     next_member: int = 0

@@ -174,7 +174,7 @@ def _reason(job: Job, wait: Wait | None) -> str:
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
         why = f"Makes room: {job.preempted}. " if job.preempted is not None else ""
         return f"{why}Goes back to the queue as soon as the halt is done."
-    return ""
+    return job.awaited or "" if job.state is State.PROCESSING else ""
 
 
 def _sentence(text: str) -> str:
