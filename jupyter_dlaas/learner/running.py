@@ -505,6 +505,8 @@ class Run:
             self._saved_s = time.monotonic()
         tell = context.control.tell if context is not None else lambda **_: None
         checkpoints.write_later(write, position.step, tell)
+        if add is not None:  # a framework's own loop, whose files are being written already
+            checkpoints.settle()
 
     def _content(self) -> tuple[dict[str, Any], list[str]]:
         """The state at a boundary, and the names of what changed and cannot be kept."""
