@@ -181,14 +181,19 @@ class Recorder:
             if found:
                 self._take(found, source, step, epoch)
 
+    @property
+    def is_loop_silent(self) -> bool:
+        """A loop that says anything says what counts: what it does in silence is not drawn from then on."""
+        return self.was_led or any(rank < Source.LOOP.rank for rank in self._best.values())
+
     def _may(self, name: str, source: Source) -> bool:
         logged = self._run.names_logged
         if source.rank >= Source.BAR.rank and (logged or self._does_log):
             return False
         if any(rank < source.rank for rank in self.leaders) and source is not Source.ASKED:
             return False
-        if source is Source.LOOP and (self.was_led or any(rank < source.rank for rank in self._best.values())):
-            return False  # a loop that says anything says what counts
+        if source is Source.LOOP and self.is_loop_silent:
+            return False
         key = key_of(name)
         if logged and key in {key_of(one) for one in logged}:
             return False

@@ -36,10 +36,14 @@ class Loop:
         self._clock = clock
         self._steps = self._backwards = self._others = self._reads = 0
         self._leader = self._other = 0
-        self._told_s = self._read_s = float("-inf")
+        self._told_s = self._read_s = self._looked_s = float("-inf")
         self._held: list[tuple[str, Any, int]] | None = []
         self._since_s: float | None = None
         self._names: dict[tuple[CodeType, int], str] = {}
+        self.on_silent: list[Callable[[], None]] = []
+        """What ends the looking at losses, once nothing of it will be drawn any more."""
+        self.on_vain: list[Callable[[], None]] = []
+        """What ends the counting of steps, once nobody needs them: each costs a few calls with cold caches."""
 
     def stepped(self, optimizer: object) -> None:
         """An optimiser took a step. One of several leads: a GAN's two are one step together."""
@@ -60,6 +64,9 @@ class Loop:
         if not self._steps and self._backwards >= _BACKWARDS:
             self._tell()
         now = self._clock()
+        if now - self._looked_s >= _TELL_S:
+            self._looked_s = now
+            self._leave()
         if self._reads >= _READS and now - self._read_s < _EVERY_S:
             return
         if loss.numel() != 1 or recorder() is None:
@@ -82,6 +89,17 @@ class Loop:
         if self._step() and (is_last or now - self._told_s >= _TELL_S):
             self._told_s = now
             record_progress(source=Source.LOOP, step=self._step())
+
+    def _leave(self) -> None:
+        """Look no longer, where others have the say for good. Not for an optimiser's hook: hooks are gone over then."""
+        one = recorder()
+        if one is None or not one.is_loop_silent:
+            return
+        for leave in self.on_silent + (self.on_vain if one.was_led else []):
+            leave()
+        self.on_silent.clear()
+        if one.was_led:
+            self.on_vain.clear()
 
     def _draw(self, name: str, value: float, now: float) -> None:
         if self._since_s is None:
@@ -118,7 +136,7 @@ def watch(context: Context) -> None:
 def _optimizers(module: Any, loop: Loop) -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
-        register(lambda optimizer, *_: loop.stepped(optimizer))
+        loop.on_vain.append(register(lambda optimizer, *_: loop.stepped(optimizer)).remove)
 
 
 def _backward(tensor: Any, loop: Loop) -> None:
@@ -130,4 +148,9 @@ def _backward(tensor: Any, loop: Loop) -> None:
         loop.went_back(self, sys._getframe(1))
         return done
 
+    def put_back() -> None:
+        if tensor.backward is backward:  # else somebody else has put theirs around it
+            tensor.backward = back
+
     tensor.backward = backward
+    loop.on_silent.append(put_back)

@@ -327,7 +327,10 @@ def _wrap_fetchers(module: Any) -> None:
 
 def _watch_of(fetcher: Any) -> _Watch | None:
     """Whose training data are read; None: other data."""
-    return next((one for one in _active if one.trainer.fit_loop._data_fetcher is fetcher), None)
+    for one in _active:
+        if one.trainer.fit_loop._data_fetcher is fetcher:
+            return one
+    return None
 
 
 def _samplers(loader: Any) -> Iterator[Any]:
