@@ -378,7 +378,7 @@ class Run:
         with (self.output_dir / "bad-samples.txt").open("a", encoding="utf-8") as file:
             print(one.number, one.why.replace("\n", " "), file=file)
 
-    def _count(self, samples: int = 0) -> None:
+    def _count(self, samples: int = 0, *, tells: bool = True) -> None:
         """A step begins: what is logged from now on belongs to it."""
         self._step += 1
         last = self._trained[-1] if self._trained else None
@@ -386,7 +386,8 @@ class Run:
             self._trained[-1] = Range(epoch=last.epoch, first=last.first, end=self._step)
         else:
             self._trained.append(Range(epoch=self._epoch, first=self._step - 1, end=self._step))
-        self._meter.step(self._epoch, self._step, samples)
+        if tells:
+            self._meter.step(self._epoch, self._step, samples)
 
     def _uncount(self, samples: int) -> None:
         self._step -= 1

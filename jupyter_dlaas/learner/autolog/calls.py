@@ -33,6 +33,8 @@ _STORING_S: Final = 0.05
 """What storing an end takes, as long as none was."""
 _POINT_S: Final = 0.05
 """Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+_SHOW_S: Final = 0.1
+"""Progress is offered so often at most."""
 _SHARE: Final = 0.003
 """… and so seldom that it takes this part of the time at most."""
 _LOOPS: Final = (".epochs(", ".batches(")
@@ -54,7 +56,8 @@ class Call:
     def __init__(self) -> None:
         self.epochs: int | None = None
         self.steps: int | None = None
-        self._due_s = 0.0
+        self.due_s = 0.0
+        """When the numbers of a batch may be looked at again."""
         self._asked_s: float | None = None
 
     def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
@@ -70,15 +73,15 @@ class Call:
         record_metrics(values, epoch=epoch, step=step)
         if self._asked_s is not None:
             now = time.monotonic()
-            self._due_s = now + max(_POINT_S, (now - self._asked_s) / _SHARE)
+            self.due_s = now + max(_POINT_S, (now - self._asked_s) / _SHARE)
             self._asked_s = None
 
     def is_time_for_point(self) -> bool:
         """True when a batch's numbers may be looked at again; then `log` must follow."""
         now = time.monotonic()
-        if now < self._due_s:
+        if now < self.due_s:
             return False
-        self._asked_s, self._due_s = now, now + _POINT_S
+        self._asked_s, self.due_s = now, now + _POINT_S
         return True
 
 
@@ -100,7 +103,11 @@ class KeptCall(Call):
         self._epochs_before = epochs_before
         self._began_s = time.monotonic()
         self._is_over = False
-        self._worth_s = min(_WORTH * _Program.storing_s, context.spec.checkpoint_every_s or math.inf)
+        every_s = context.spec.checkpoint_every_s
+        self._calm_s = self._show_s = 0.0
+        self._calm_for_s = min(_POINT_S, every_s) if every_s else _POINT_S
+        """What costs more than a look at a flag is done so often. (A call with cold caches takes some µs.)"""
+        self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None
         found = restored["call"] if restored is not None else None
         self._is_target = found is not None and found["number"] == number
@@ -130,16 +137,24 @@ class KeptCall(Call):
 
     def boundary(self, epoch: int, index: int) -> None:
         """Before batch `index` of an epoch: leave here, or write a checkpoint, if it is time."""
-        run = self._run
+        run, now = self._run, time.monotonic()
+        if now < self._calm_s and not run._wants_checkpoint and run._boundaries.pass_calmly():
+            run._passed_s = now
+            return
         position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
         run._boundary(position, self._content)
+        self._calm_s = now + self._calm_for_s
 
     def step(self, epoch: int, index: int) -> None:
         """Batch `index` of an epoch begins."""
-        if not self.is_replayed:
-            self._run._epoch = self._epochs_before + epoch
-            self._run._count()
-            self.at(epoch, index)
+        run = self._run
+        if run._resume is None:
+            run._epoch = self._epochs_before + epoch
+            run._count(tells=False)
+            now = time.monotonic()
+            if now >= self._show_s:
+                self._show_s = now + _SHOW_S
+                self.at(epoch, index)
 
     def reach(self) -> None:
         """Everything is as it was at the checkpoint: from here on it counts."""

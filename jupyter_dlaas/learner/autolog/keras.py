@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,6 +92,7 @@ class _Watch:
         self.streams: Any = None
         """Where the random streams were when the call and when the epoch began."""
         self.data_state: dict[str, Any] = {}
+        self.counts_when_read = False
 
     @contextmanager
     def among(self, arguments: dict[str, Any]) -> Iterator[None]:
@@ -129,17 +131,25 @@ class _Watch:
         self.streams = (self.streams[0] if self.streams is not None else now, now)
         self.data_state = held(self.data) if hasattr(self.data, "on_epoch_end") else {}
 
-    @guarded
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self.index = batch
+        if not self.counts_when_read:
+            self._begin(batch)
+
+    @guarded
+    def _begin(self, batch: int) -> None:
         if isinstance(self.call, KeptCall):
             self.call.step(self.epoch - self.first, batch)
         else:
             self.call.at(self.epoch - self.first, self.done + batch)
 
-    @guarded
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.index = batch + 1
+        if time.monotonic() >= self.call.due_s:
+            self._point(logs)
+
+    @guarded
+    def _point(self, logs: Any) -> None:
         if logs and "loss" in logs and self.call.is_time_for_point():
             self.call.log({"batch_loss": logs["loss"]}, step=self.done + self.index)
 
@@ -199,6 +209,7 @@ class _Watch:
             steps = original(iterator)
         # Where nobody knows how many batches there are, none may be left when the first epoch halts.
         is_known = iterator.num_batches is not None
+        self.counts_when_read = is_known
         for step in steps:
             if is_known:
                 self._pass(call, step[0])
@@ -207,7 +218,9 @@ class _Watch:
     @guarded
     def _pass(self, call: KeptCall, index: int) -> None:
         self.index = index
-        call.boundary(self.epoch - self.first, index)
+        epoch = self.epoch - self.first
+        call.boundary(epoch, index)
+        call.step(epoch, index)
 
     def _left(self, kept: dict[str, Any], iterator: Any, original: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
         """What was not trained of the epoch that was left. Everything is put back on the way."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,8 @@ class _Watch:
         self.trainer = trainer
         self.module = model
         self.first = int(trainer.current_epoch)
-        self.index = 0
+        self.epoch = self.index = 0
+        self.counts_when_read = self.names_loss = False
         self.known: set[str] = set()
         """Metrics that were seen where they are made; others are logged in hooks that come after ours."""
         self.late: set[str] = set()
@@ -141,15 +143,27 @@ class _Watch:
 
     @guarded
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        self.step(batch_idx)
+        epoch = trainer.current_epoch - self.first
+        if isinstance(self.call, KeptCall):
+            self.call.step(epoch, batch_idx)
+        else:
+            self.call.at(epoch, self._done(trainer))
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if time.monotonic() >= self.call.due_s:
+            self._point(trainer, outputs)
 
     @guarded
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def _point(self, trainer: Any, outputs: Any) -> None:
         if not self.call.is_time_for_point():
             return
         found = dict(trainer._logger_connector.metrics["log"])
         self.known.update(found)
-        if isinstance(outputs, dict) and not any("loss" in name for name in found):
+        if any("loss" in name for name in found):
+            if self.counts_when_read and isinstance(self.call, KeptCall):
+                self.names_loss = True  # from now on numbers are looked at before the next batch is read
+                vars(self)["on_train_batch_end"] = None
+        elif isinstance(outputs, dict):
             found["batch_loss"] = outputs.get("loss")
         self._log(found, trainer)
 
@@ -265,22 +279,23 @@ class _Watch:
 
     def after_batch(self) -> None:
         """It was read, and is trained now. Lightning's own hook for that costs more, and is left out from then on."""
-        vars(self)["on_train_batch_start"] = None
-        self.step(self.index)
-
-    @guarded
-    def step(self, index: int) -> None:
-        epoch = self.trainer.current_epoch - self.first
+        if not self.counts_when_read:
+            self.counts_when_read = True
+            vars(self)["on_train_batch_start"] = None
         if isinstance(self.call, KeptCall):
-            self.call.step(epoch, index)
+            self.call.step(self.epoch, self.index)
         else:
-            self.call.at(epoch, self._done(self.trainer))
+            self.call.at(self.trainer.current_epoch - self.first, self._done(self.trainer))
 
     @guarded
     def _pass(self, call: KeptCall) -> None:
-        self.index = int(self.trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        loop = self.trainer.fit_loop
+        self.epoch = loop.epoch_progress.current.processed - self.first
+        self.index = loop.epoch_loop.batch_progress.current.ready
+        if self.names_loss and self.index and time.monotonic() >= call.due_s:
+            self._point(self.trainer, None)
         if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
-            call.boundary(self.trainer.current_epoch - self.first, self.index)
+            call.boundary(self.epoch, self.index)
 
     def _put_back(self, kept: dict[str, Any]) -> None:
         trainer = self.trainer
@@ -300,12 +315,13 @@ _active: Final[list[_Watch]] = []
 
 
 def _wrap_fetchers(module: Any) -> None:
+    module._DataFetcher._dlaas_watch = None
     begin = module._DataFetcher.__iter__
     read = module._PrefetchDataFetcher.__next__
 
     @functools.wraps(begin)
     def iterate(self: Any) -> Any:
-        watch = _watch_of(self)
+        watch = self._dlaas_watch = _watch_of(self)
         if watch is not None:
             watch.set_out(self, begin)
             return self
@@ -313,7 +329,7 @@ def _wrap_fetchers(module: Any) -> None:
 
     @functools.wraps(read)
     def fetch(self: Any) -> Any:
-        watch = _watch_of(self)
+        watch: _Watch | None = self._dlaas_watch
         if watch is None:
             return read(self)
         watch.before_batch()
