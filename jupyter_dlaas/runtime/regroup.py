@@ -116,7 +116,7 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
     alive = tuple(m for m in state.members if peers[m].is_alive)
     if change is not None and change.is_told:
         there = tuple(m for m in change.members if peers[m].is_alive)
-        if there != change.members or any(peers[m].is_stranded and peers[m].round == change.round for m in there):
+        if there != change.members or any(_is_lost(peers[m], change) for m in there):
             return _now(state, there, peers)
         if all(peers[m].round == change.round for m in change.members):
             return replace(state, members=change.members, change=None)
@@ -139,6 +139,11 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
     if len(ticks) < len(state.members):
         return state
     return replace(state, change=replace(change, at=agree(ticks), is_told=True))
+
+
+def _is_lost(peer: Peer, change: Change) -> bool:
+    """It cannot come to the boundary (a leaver died before it, say), or its new group was lost, too."""
+    return peer.is_stranded and (change.at is not None or peer.round == change.round)
 
 
 def _begin(state: Regroup, members: tuple[int, ...]) -> Regroup:

@@ -446,7 +446,8 @@ import copy, io, os, pickle, torch
 from torch import nn
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 from jupyter_dlaas.learner.ddp import Gang
-gang = Gang(torch.device("cpu"), 0, 1)
+from jupyter_dlaas.learner.gating import Gate
+gang = Gang(torch.device("cpu"), 0, 1, Gate())
 model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 keys = list(model.state_dict())
 same = gang.wrap(model, {})

@@ -282,7 +282,10 @@ def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: p
 
 
 def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
-    verbs = "jobs, pool, queue, logs, scale, halt, resume, cancel, retry, attach, why, story, source, report"
+    verbs = (
+        "jobs, pool, queue, logs, scale, halt, resume, cancel, retry, attach, why, story, source, report, "
+        "cordon, uncordon, drain"
+    )
 
     assert refusal(shell, "%dlaas") == f"%dlaas: say what to do. There are {verbs}."
     assert refusal(shell, "%dlaas fly") == f"%dlaas: there is no verb 'fly'. There are {verbs}."

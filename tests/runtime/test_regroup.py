@@ -181,3 +181,24 @@ def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are(
     assert state.change is not None
     assert state.change.members == (0,)
     assert state.round == 2
+
+
+def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
+    going = Regroup(members=(0, 1, 2))
+    peers = {member: Peer(round=0) for member in range(3)}
+    going = advance(going, peers, (0, 1))
+    peers = {member: replace(peer, built=1) for member, peer in peers.items()}
+    going = advance(going, peers, (0, 1))
+    peers = {member: replace(peer, promise=(1, 7), is_limited=True) for member, peer in peers.items()}
+    told = advance(going, peers, (0, 1))
+    assert told.change is not None
+    assert told.change.at is not None
+
+    peers = {member: replace(peer, is_stranded=member < 2, is_alive=member < 2) for member, peer in peers.items()}
+    again = advance(told, peers, (0, 1))
+
+    assert again.change is not None
+    assert again.change.members == (0, 1)
+    assert again.change.at is None, "the step before the boundary cannot be made any more"
+    assert again.round > told.round
+    assert advance(again, peers, (0, 1)) == again
