@@ -25,6 +25,8 @@ class Chronicle:
         self._job_dir = job_dir
         self.journal = Journal(job_dir / "journal.jsonl")
         self.earlier: Told = told(self.journal.earlier)
+        self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
+        """How many held this job before."""
         self._together = self.earlier.together
         self._storing = self.earlier.storing
         self._checkpoints = set(self.earlier.checkpoints)

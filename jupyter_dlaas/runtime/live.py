@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from jupyter_dlaas.facts import Goal, Wanted
 from jupyter_dlaas.protocol import Failure
@@ -22,6 +23,10 @@ Where = Callable[[], tuple[str, int]]
 """The store at which groups meet; started when it is asked for."""
 Join = Callable[[Wanted, int], None]
 """Starts a member who is to join."""
+
+
+_ROUNDS: Final = 1_000_000
+"""One guardian gives out fewer."""
 
 
 class Live:
@@ -66,7 +71,8 @@ class Live:
         if any(one.line is None for one in alive):
             return  # it was found alive, and calls within moments
         ranked = tuple(one.member for one in alive)
-        self._state = Regroup(members=ranked) if is_new else regroup.found(self._peers(), ranked)
+        above = self._chronicle.guardians * _ROUNDS
+        self._state = Regroup(members=ranked) if is_new else regroup.found(self._peers(), ranked, above=above)
 
     def lost(self, failure: Failure) -> bool:
         """A learner is gone, unasked. True if the others go on without it."""

@@ -85,16 +85,20 @@ class Regroup:
     change: Change | None = None
 
 
-def found(peers: Mapping[int, Peer], members: Sequence[int]) -> Regroup:
+def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> Regroup:
     """Take over from an earlier guardian. `members`: who trains or was to, in rank order.
+
+    `above`: no earlier guardian gave out this round or a later one. What it said last may still be on its way to a
+    learner, that nobody knows of; its number must not come again.
 
     If they are of one mind nothing happens; else all who are ready make a new group, which is always possible: somebody
     who waits to join may have been told where, and would go there alone.
     """
     newest = max((max(peer.round, peer.built) for peer in peers.values()), default=0)
+    newest = max(newest, above)
     there = tuple(m for m in members if m in peers and peers[m].is_alive)
     ready = tuple(m for m in there if peers[m].round >= 0 or peers[m].is_waiting)
-    state = Regroup(round=max(newest, 0), members=ready)
+    state = Regroup(round=newest, members=ready)
     if len({peers[m].round for m in ready}) <= 1 and not any(peers[m].is_limited for m in ready):
         return state
     return _now(state, ready, peers)

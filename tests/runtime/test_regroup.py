@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jupyter_dlaas.runtime.regroup import Build, Order, Peer, Propose, Regroup, Switch, advance, found, orders, strays
@@ -121,7 +121,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
     gang = Gang(seed)
     gang.groups = {0: set(gang.learners)}
     chance = gang.random
-    deaths = chance.randint(0, 3) if has_deaths else 0
+    deaths, guardians = chance.randint(0, 3) if has_deaths else 0, 0
     for turn in range(STEPS):
         if turn < STEPS // 2:
             what = chance.random()
@@ -136,7 +136,8 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
                 chance.choice(alive).is_alive = False
                 deaths -= 1
             elif what < 0.06:
-                gang.state = found(gang.peers(), tuple(gang.learners))
+                guardians += 1
+                gang.state = found(gang.peers(), tuple(gang.learners), above=guardians * 1000)
                 for one in gang.learners.values():
                     one.heard = set()
         for one in gang.learners.values():
@@ -152,6 +153,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
 
 
 @given(seed=st.integers(0, 2**32))
+@example(seed=312635)  # a guardian that took over gave out a round anew, whose first word was still on its way
 @pytest.mark.parametrize("has_deaths", [False, True])
 def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
     gang = play(seed, has_deaths=has_deaths)
