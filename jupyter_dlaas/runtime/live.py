@@ -184,6 +184,6 @@ def _peer(one: Learner) -> Peer:
         is_waiting=one.is_waiting,
         built=one.built,
         is_limited=one.is_held,
-        is_stranded=one.stranded == one.round,
+        is_stranded=one.stranded == one.round >= 0,  # who is in no group yet has lost none
         promise=one.agreed,
     )
