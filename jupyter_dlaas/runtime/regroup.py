@@ -92,14 +92,15 @@ def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> R
     learner, that nobody knows of; its number must not come again.
 
     If they are of one mind nothing happens; else all who are ready make a new group, which is always possible: somebody
-    who waits to join may have been told where, and would go there alone.
+    who waits to join may have been told where, and would go there alone. Who only came to join is nobody's group.
     """
     newest = max((max(peer.round, peer.built) for peer in peers.values()), default=0)
     newest = max(newest, above)
     there = tuple(m for m in members if m in peers and peers[m].is_alive)
     ready = tuple(m for m in there if peers[m].round >= 0 or peers[m].is_waiting)
     state = Regroup(round=newest, members=ready)
-    if len({peers[m].round for m in ready}) <= 1 and not any(peers[m].is_limited for m in ready):
+    rounds = {peers[m].round for m in ready}
+    if len(rounds) <= 1 and -1 not in rounds and not any(peers[m].is_limited for m in ready):
         return state
     return _now(state, ready, peers)
 

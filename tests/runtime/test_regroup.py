@@ -154,6 +154,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
 
 @given(seed=st.integers(0, 2**32))
 @example(seed=312635)  # a guardian that took over gave out a round anew, whose first word was still on its way
+@example(seed=4584)  # a guardian found nobody but joiners, and took them for a group that trains
 @pytest.mark.parametrize("has_deaths", [False, True])
 def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
     gang = play(seed, has_deaths=has_deaths)
