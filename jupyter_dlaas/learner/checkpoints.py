@@ -29,7 +29,6 @@ __all__ = [
     "is_busy",
     "load",
     "load_end",
-    "save",
     "save_end",
     "settle",
     "take",
@@ -41,31 +40,6 @@ KEPT: Final = 2
 _acts: Final[list[threading.Thread]] = []
 """The last of what is done beside the training; it waits for the one before."""
 _SUM: Final = hashlib.sha256().digest_size
-
-
-def save(
-    job_dir: Path,
-    position: Position,
-    content: dict[str, Any],
-    *,
-    generation: int,
-    learners: int,
-    trained: Sequence[Range],
-    left_out: Sequence[str] = (),
-    add: Callable[[Path], dict[str, Any]] | None = None,
-) -> Manifest:
-    """Write a checkpoint of the state before `position`. Raises OSError when the disk does not take it."""
-    write = take(
-        job_dir,
-        position,
-        content,
-        generation=generation,
-        learners=learners,
-        trained=trained,
-        left_out=left_out,
-        add=add,
-    )
-    return write()
 
 
 def take(

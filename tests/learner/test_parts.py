@@ -250,7 +250,7 @@ def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pyte
 
 
 def save(folder: Path, step: int, **content: Any) -> None:
-    checkpoints.save(folder, Position(step=step), content, generation=1, learners=1, trained=())
+    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=())()
 
 
 def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp_path: Path) -> None:
