@@ -44,6 +44,10 @@ T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
+LONG_QUEUE: Final = 100
+"""Jobs that come while more than so many wait are accepted at once, and planned for together."""
+PLAN_EVERY_S: Final = 100e-6
+"""… so seldom, for each job that waits: a plan looks at all of them, and takes a fraction of that."""
 
 
 class Listener(Protocol):
@@ -111,6 +115,9 @@ class Lifecycle:
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._foreteller = Foreteller(self._wake.set)
+        self._planned = _Planned({}, None)
+        self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
+        self._must_plan = False
         self._is_closing = False
 
     # -- what others call ---------------------------------------------------------------------------------------------
@@ -247,7 +254,8 @@ class Lifecycle:
                     _fail(item, error)
             for job in due:
                 await self._fold_news(draft, job)
-            planned = self._decide(draft)
+            is_put_off = self._may_put_off(draft, due)
+            planned = self._planned if is_put_off else self._decide(draft)
             if draft.batch:
                 await self.store.commit(draft.batch)
         except StoreError as error:
@@ -256,14 +264,28 @@ class Lifecycle:
                 _fail(item, Unavailable(str(error)))
             raise
         self._take_over(draft, planned.waits)
+        if not is_put_off:
+            crowd = len(planned.waits)
+            self._planned, self._must_plan = planned, False
+            self._plan_s = draft.now_s + crowd * PLAN_EVERY_S if crowd > LONG_QUEUE else 0.0
         for item, answer in answers:
             if not item.done.done():
                 item.done.set_result(answer)
+        if is_put_off:
+            self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
+            return
         factor = width_factor(one.held for one in self.forecasts)
         waiting, spread = sum(1 for wait in self.waits.values() if wait.place), self.lengths.spread
         again_s = self._foreteller.look(waiting, self.picture, self.policy, spread, factor, draft.now_s)
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
+
+    def _may_put_off(self, draft: Draft, due: Mapping[str, None]) -> bool:
+        """Whether all that happened is that jobs came, behind many that wait, a moment after the last plan."""
+        if due or self._must_plan or not draft.now_s < self._plan_s:
+            return False
+        came = {one.job.id for one in draft.batch.inserted}
+        return bool(came) and draft.changed.keys() == came and not draft.deleted and draft.settings == self.settings
 
     async def _fold_news(self, draft: Draft, job_id: str) -> None:
         if job_id in draft.deleted or job_id not in draft.base:
@@ -368,9 +390,9 @@ class Lifecycle:
             else:
                 self._active.pop(job.id, None)
                 self._known.pop(job.id, None)
-        told = {*draft.changed, *draft.deleted} | {
-            j for j in before.keys() | waits.keys() if before.get(j) != waits.get(j)
-        }
+        told = {*draft.changed, *draft.deleted}
+        if waits is not before:
+            told |= {j for j in before.keys() | waits.keys() if before.get(j) != waits.get(j)}
         for listener in self.listeners:
             for job_id in sorted(told):
                 listener.job_changed(job_id)
@@ -484,6 +506,7 @@ class Lifecycle:
             if chunk.data:
                 self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
+                    self._must_plan = True
                     self._wake.set()
         except NotFound:
             return  # not laid out yet: it waits
@@ -497,6 +520,7 @@ class Lifecycle:
         return self.progress[job].epoch if job in self.progress else -1
 
     def _nodes_changed(self) -> None:
+        self._must_plan = True
         self._wake.set()
         for listener in self.listeners:
             listener.pool_changed()

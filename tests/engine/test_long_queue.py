@@ -1,0 +1,75 @@
+"""Jobs that come while many wait: accepted one by one, planned for together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.states import Event
+from dlaas_server.engine.lifecycle import LONG_QUEUE
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from tests.engine.driving import Engine, engine_on
+from tests.engine.driving import submit as a_submit
+
+SCENE = Callable[[Engine, str], Awaitable[None]]
+
+
+def behind_a_long_queue(folder: Path, scene: SCENE) -> None:
+    """One job holds the only device, more wait than are looked at for each one that comes."""
+
+    async def act() -> None:
+        clock = VirtualClock(1000.0)
+        node = Node(name="n1", devices=(Device(id="n1/0", index=0, kind="GPU"),))
+        pool = SimulatedPool([node], clock, script=Script(steps=10_000))
+        engine = await engine_on(folder, pool, clock)
+        try:
+            holder = await engine.submit()
+            await engine.until(lambda: engine.is_at(holder, "PROCESSING"))
+            asked = [engine.requests.submit("ana", one) for one in (a_submit() for _ in range(LONG_QUEUE + 1))]
+            await engine.ask(asyncio.gather(*asked))
+            await engine.settle()
+            await scene(engine, holder)
+            assert pool.conflicts == []
+        finally:
+            await engine.close()
+
+    asyncio.run(act())
+
+
+def test_a_job_is_accepted_before_it_is_planned_for_and_has_its_place_a_moment_later(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        late = await engine.submit()
+        assert engine.is_at(late, "QUEUED")
+        assert late not in engine.lifecycle.waits
+
+        await engine.until(lambda: late in engine.lifecycle.waits, limit_s=0.1)
+        assert engine.lifecycle.waits[late].place == LONG_QUEUE + 2
+
+    behind_a_long_queue(tmp_path, scene)
+
+
+def test_a_device_that_comes_free_is_given_away_at_once_whoever_comes_at_that_moment(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        await engine.act(holder, Event.CANCEL)
+        await engine.submit()
+        await engine.until(lambda: not engine.lifecycle.jobs[holder].gang)
+        assert sum(bool(job.gang) for job in engine.lifecycle.jobs.values()) == 1
+
+    behind_a_long_queue(tmp_path, scene)
+
+
+def test_what_was_accepted_and_not_planned_for_is_there_after_a_crash(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        late = await engine.submit()
+        again = Engine(engine.folder, engine.pool, engine.clock)
+        await again.open()
+        try:
+            await again.settle()
+            assert again.lifecycle.waits[late].place == LONG_QUEUE + 2
+        finally:
+            await again.close()
+
+    behind_a_long_queue(tmp_path, scene)
