@@ -14,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ def take(
     *,
     generation: int,
     learners: int,
-    trained: Sequence[Range],
+    trained: Iterable[Range],
     left_out: Sequence[str] = (),
     add: Callable[[Path], dict[str, Any]] | None = None,
 ) -> Callable[[], Manifest]:

@@ -64,6 +64,8 @@ class Boundaries:
         """Takes the message that tells to build a group."""
         self.on_urgent: Callable[[int], None] | None = None
         """All groups before this round are lost: frees a thread that waits in one."""
+        self.on_told: Callable[[], None] | None = None
+        """Something is asked of this learner: the next boundary is to be looked at. Called in the control thread."""
         self.is_between = False
         """The program is between two trainings of a framework, with nothing to save: it may be stopped anywhere."""
         if control is not None:
@@ -99,16 +101,10 @@ class Boundaries:
             self._passed = step + 1
             return Verdict.GO
 
-    def pass_calmly(self) -> bool:
-        """At a boundary of the only learner: go on, if nothing is wanted of it. Without the lock.
-
-        What is asked for at this very moment is found at the next boundary, which one learner alone may choose.
-        """
-        is_calm = self._limit is None and self._stop_at is None and self._switch is None and not self.wants_checkpoint
-        if is_calm and self._passed is not None:
-            self._passed += 1
-            return True
-        return False
+    def passed(self) -> None:
+        """A boundary was passed without a look, by a learner that is alone and may choose where it stops."""
+        assert self._passed is not None
+        self._passed += 1
 
     def take(self) -> Switch | None:
         """The switch that is due; waits for one where there is none yet. None: stop instead."""
@@ -168,12 +164,18 @@ class Boundaries:
             self.wants_checkpoint = True
         elif kind == "leave":
             os.kill(os.getpid(), signal.SIGTERM)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.on_told is not None:
+            self.on_told()
 
     def _stop(self, at: int) -> None:
         with self._changed:
             self._stop_at = at
             self.is_stopping = True
             self._changed.notify_all()
+        self._tell()
         if self.is_between:
             os.kill(os.getpid(), signal.SIGTERM)
 

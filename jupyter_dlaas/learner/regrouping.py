@@ -15,6 +15,7 @@ from jupyter_dlaas.learner.halting import Switch, Verdict
 from jupyter_dlaas.learner.metrics import Metrics
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.learner.trained import Trained
 from jupyter_dlaas.wire import encode
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Regrouping:
         context.rank, context.world_size = run.rank, run.world_size
         if switch.generation > context.generation:
             self._trained.append([context.generation, [encode(one) for one in run._trained]])
-            run._trained = []
+            run._trained = Trained()
             context.generation = switch.generation
         if data is not None:
             position = self._adopt(data)

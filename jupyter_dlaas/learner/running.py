@@ -25,8 +25,8 @@ from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.progress import Meter
 from jupyter_dlaas.learner.reading import Bad
 from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.learner.trained import Trained
 from jupyter_dlaas.runtime.files import read_json
-from jupyter_dlaas.runtime.manifests import Range
 from jupyter_dlaas.wire import DlaasError, encode
 
 __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
@@ -105,7 +105,7 @@ class Run:
         """What `log` was called with so far."""
         self._share = 1
         self._base: values.Base = {}
-        self._trained: list[Range] = []
+        self._trained = Trained()
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
         self._passed_s = 0.0
@@ -381,19 +381,13 @@ class Run:
     def _count(self, samples: int = 0, *, tells: bool = True) -> None:
         """A step begins: what is logged from now on belongs to it."""
         self._step += 1
-        last = self._trained[-1] if self._trained else None
-        if last is not None and last.epoch == self._epoch and last.end == self._step - 1:
-            self._trained[-1] = Range(epoch=last.epoch, first=last.first, end=self._step)
-        else:
-            self._trained.append(Range(epoch=self._epoch, first=self._step - 1, end=self._step))
+        self._trained.add(self._epoch, self._step - 1)
         if tells:
             self._meter.step(self._epoch, self._step, samples)
 
     def _uncount(self, samples: int) -> None:
         self._step -= 1
-        last = self._trained.pop()
-        if last.end - 1 > last.first:
-            self._trained.append(Range(epoch=last.epoch, first=last.first, end=last.end - 1))
+        self._trained.undo()
         self._meter.step(self._epoch, self._step, -samples)
 
     # -- boundaries ----------------------------------------------------------------------------------------------------

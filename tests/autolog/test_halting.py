@@ -138,6 +138,12 @@ def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) ->
     assert rounds == [1, 2, 3, 4, 5]
     assert curve(one, "loss") == pytest.approx(losses)
     assert len(losses) == 10
+    counted = [
+        (fact.epoch, step)
+        for fact in one.facts(FactKind.COMMITTED)
+        for step in range(fact.first_step or 0, fact.step or 0)
+    ]
+    assert sorted(counted) == [(step // 4, step) for step in range(40)], "each of the four steps of ten epochs, once"
 
 
 def test_lightning_goes_on_at_the_next_batch(job: Build) -> None:

@@ -58,6 +58,8 @@ class Call:
         self.steps: int | None = None
         self.due_s = 0.0
         """When the numbers of a batch may be looked at again."""
+        self.calm_s = 0.0
+        """Until then a batch may pass with nothing but `passed`."""
         self._asked_s: float | None = None
 
     def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
@@ -67,6 +69,9 @@ class Call:
     def at(self, epoch: int, step: int) -> None:
         """So many epochs and so many batches of this call are done."""
         record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
+
+    def passed(self) -> None:
+        """Another batch of the same epoch begins, while it is calm. Only calls that halt have calm times."""
 
     def log(self, values: Mapping[str, Any], *, epoch: int | None = None, step: int | None = None) -> None:
         """Points of curves. Without a step: where this call is."""
@@ -104,9 +109,10 @@ class KeptCall(Call):
         self._began_s = time.monotonic()
         self._is_over = False
         every_s = context.spec.checkpoint_every_s
-        self._calm_s = self._show_s = 0.0
+        self._show_s = 0.0
+        run._boundaries.on_told = self._is_told
         self._calm_for_s = min(_POINT_S, every_s) if every_s else _POINT_S
-        """What costs more than a look at a flag is done so often. (A call with cold caches takes some µs.)"""
+        """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)"""
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None
         found = restored["call"] if restored is not None else None
@@ -137,13 +143,20 @@ class KeptCall(Call):
 
     def boundary(self, epoch: int, index: int) -> None:
         """Before batch `index` of an epoch: leave here, or write a checkpoint, if it is time."""
-        run, now = self._run, time.monotonic()
-        if now < self._calm_s and not run._wants_checkpoint and run._boundaries.pass_calmly():
-            run._passed_s = now
-            return
+        run = self._run
         position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
+        if not self.is_replayed:
+            self.calm_s = time.monotonic() + self._calm_for_s  # first: what is told from now on ends it
         run._boundary(position, self._content)
-        self._calm_s = now + self._calm_for_s
+
+    def passed(self) -> None:
+        """Instead of `boundary` and `step`."""
+        run = self._run
+        run._step += 1
+        run._trained.end += 1
+        run._boundaries.passed()
+        if run._wants_checkpoint:
+            self.calm_s = 0.0
 
     def step(self, epoch: int, index: int) -> None:
         """Batch `index` of an epoch begins."""
@@ -155,6 +168,9 @@ class KeptCall(Call):
             if now >= self._show_s:
                 self._show_s = now + _SHOW_S
                 self.at(epoch, index)
+
+    def _is_told(self) -> None:
+        self.calm_s = 0.0
 
     def reach(self) -> None:
         """Everything is as it was at the checkpoint: from here on it counts."""

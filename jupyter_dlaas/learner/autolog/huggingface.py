@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from jupyter_dlaas.learner import values
@@ -102,6 +103,9 @@ class _Watch:
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # The step's batches are read already, and one more: the random streams are those of after that, as the Trainer
         # itself keeps them. Where reading draws random numbers, these few batches draw others after a restart.
+        if not self.is_fresh and monotonic() < self.call.calm_s:
+            self.call.passed()
+            return
         if not self.is_fresh:
             self._boundary()
         self.is_fresh = False

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from jupyter_dlaas.learner import streams, values
@@ -145,7 +145,7 @@ class _Watch:
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.index = batch + 1
-        if time.monotonic() >= self.call.due_s:
+        if monotonic() >= self.call.due_s:
             self._point(logs)
 
     @guarded
@@ -210,8 +210,11 @@ class _Watch:
         # Where nobody knows how many batches there are, none may be left when the first epoch halts.
         is_known = iterator.num_batches is not None
         self.counts_when_read = is_known
+        call.calm_s = 0.0  # an epoch's first batch is looked at
         for step in steps:
-            if is_known:
+            if monotonic() < call.calm_s:
+                call.passed()
+            elif is_known:
                 self._pass(call, step[0])
             yield step
 

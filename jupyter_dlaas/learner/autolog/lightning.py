@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from jupyter_dlaas.learner import streams, values
@@ -150,7 +150,7 @@ class _Watch:
             self.call.at(epoch, self._done(trainer))
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if time.monotonic() >= self.call.due_s:
+        if monotonic() >= self.call.due_s:
             self._point(trainer, outputs)
 
     @guarded
@@ -292,7 +292,7 @@ class _Watch:
         loop = self.trainer.fit_loop
         self.epoch = loop.epoch_progress.current.processed - self.first
         self.index = loop.epoch_loop.batch_progress.current.ready
-        if self.names_loss and self.index and time.monotonic() >= call.due_s:
+        if self.names_loss and self.index and monotonic() >= call.due_s:
             self._point(self.trainer, None)
         if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
             call.boundary(self.epoch, self.index)
@@ -323,6 +323,7 @@ def _wrap_fetchers(module: Any) -> None:
     def iterate(self: Any) -> Any:
         watch = self._dlaas_watch = _watch_of(self)
         if watch is not None:
+            watch.call.calm_s = 0.0  # an epoch's first batch is looked at
             watch.set_out(self, begin)
             return self
         return begin(self)
@@ -332,6 +333,10 @@ def _wrap_fetchers(module: Any) -> None:
         watch: _Watch | None = self._dlaas_watch
         if watch is None:
             return read(self)
+        if monotonic() < watch.call.calm_s:
+            batch = read(self)
+            watch.call.passed()
+            return batch
         watch.before_batch()
         batch = read(self)
         watch.after_batch()
