@@ -107,7 +107,7 @@ def prepare(
     gpu_kind: str | None = None,
     priority: int | str = "normal",
     queue: str = "default",
-    placement: str = "pack",
+    placement: str | None = None,
     elastic: str = "manual",
     schedule: str | Iterable[str] | None = None,
     framework: str | None = None,
@@ -164,7 +164,7 @@ def prepare(
         gpu_kind=gpu_kind,
         priority=words.priority(priority),
         queue=queue,
-        placement=_placement(placement),
+        placement=None if placement is None else _placement(placement),
         elastic=sizing.elastic,
         condition=sizing.condition,
         condition_value=sizing.condition_value,
@@ -235,11 +235,12 @@ def pool() -> PoolView:
 
 def result(handle: str, name: str) -> object:
     """The value of one result of a completed job, in this process. Raises NotFound."""
-    return _load(Client().result(handle, name))
+    return _load(Client(), handle, name)
 
 
-def _load(raw: bytes) -> object:
-    value: object = _part("learner.results").load(raw)
+def _load(client: Client, handle: str, name: str) -> object:
+    raw = client.result(handle, name)
+    value: object = _part("learner.results").load(raw, lambda: client.source(handle)[0])
     return value
 
 
@@ -401,8 +402,8 @@ class Job:
         if view.state is not State.COMPLETED and (name is None or name not in view.results):
             raise NotAllowed(f"{self.id} is {view.state}; its results are there when it has completed: job.wait()")
         if name is not None:
-            return _load(self._client.result(self.id, name))
-        return {one: _load(self._client.result(self.id, one)) for one in view.results}
+            return _load(self._client, self.id, name)
+        return {one: _load(self._client, self.id, one) for one in view.results}
 
     def why(self) -> str:
         """Why the job is where it is."""

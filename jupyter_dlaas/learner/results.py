@@ -7,12 +7,13 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+from jupyter_dlaas.learner import definitions
 from jupyter_dlaas.learner.values import is_plain
 from jupyter_dlaas.runtime.files import write_whole
 
@@ -70,8 +71,12 @@ def _by_value() -> ModuleType:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
             return byvalue.reduce(obj) if is_lost else NotImplemented
 
+    return _like_pickle(Pickler=Pickler)
+
+
+def _like_pickle(**parts: type) -> ModuleType:
     found = ModuleType("pickle")
-    found.__dict__.update({k: v for k, v in vars(pickle).items() if not k.startswith("__")} | {"Pickler": Pickler})
+    found.__dict__.update({k: v for k, v in vars(pickle).items() if not k.startswith("__")} | parts)
     return found
 
 
@@ -95,23 +100,45 @@ def _to_cpu(value: Any, torch: Any) -> Any:
     return value
 
 
-def load(data: bytes) -> Any:
-    """The value in a result file. Unpickles: only for files of one's own jobs, in one's own kernel."""
+def load(data: bytes, source: Callable[[], str] | None = None) -> Any:
+    """The value in a result file. Unpickles: only for files of one's own jobs, in one's own kernel.
+
+    `source` gives the job's program, for classes that are defined only there.
+    """
+    try:
+        return _load(data, pickle)
+    except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
+        if source is None or data[:1] not in (_PICKLE, _TORCH):
+            raise
+        return _load(data, *_with_definitions(source()))
+
+
+def _load(data: bytes, pickling: Any, defined: Mapping[str, Any] = MappingProxyType({})) -> Any:
     kind, body = data[:1], io.BytesIO(data[1:])
-    with _own_classes():
+    with _own_classes(defined):
         if kind == _TORCH:
             import torch
 
-            return torch.load(body, map_location="cpu", weights_only=False)
+            return torch.load(body, map_location="cpu", weights_only=False, pickle_module=pickling)
         if kind == _PICKLE:
-            return pickle.load(body)  # noqa: S301 - the user's own job, see above
+            return pickling.Unpickler(body).load()
     raise ValueError("this is no result file of a job")
 
 
-def _own_classes() -> AbstractContextManager[Any]:
+def _with_definitions(source: str) -> tuple[ModuleType, Mapping[str, Any]]:
+    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            return definitions.find(source, name) if module == "__main__" else super().find_class(module, name)
+
+    return _like_pickle(Unpickler=Unpickler), definitions.classes(source) if "keras" in sys.modules else {}
+
+
+def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Keras looks the classes of a model up by name alone: those of the notebook are shown to it."""
     keras = sys.modules.get("keras")
     if keras is None or not hasattr(keras, "saving"):
         return nullcontext()
     own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
-    return keras.saving.custom_object_scope(own)  # type: ignore[no-any-return]
+    return keras.saving.custom_object_scope({**defined, **own})  # type: ignore[no-any-return]

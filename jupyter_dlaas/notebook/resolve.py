@@ -104,8 +104,9 @@ class _Solver:
             if ref.after_cell is not None:
                 later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
                 index = min(next(later, self.goal), self.goal)
-            needs = self._definitions_in((name,))
-            behind = [at + 1 for need in needs if (at := self._last_binding(need)) is not None]
+            at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
+            needs = frozenset(need for need, at in at_of.items() if at is not None)  # the others are with that job
+            behind = [at + 1 for at in at_of.values() if at is not None]
             source = f'{name} = {DLAAS}.result("{ref.job}", "{ref.name}")'
             found.append(Given(max([index, *behind]), (name,), source, "result", needs, "", *self._command_line()))
         return tuple(found)

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -73,6 +73,8 @@ class _Arrived:
     wanted: _Wanted
     raw: Mapping[str, bytes] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
+    source: Callable[[], str] | None = None
+    """Asks for the job's program."""
 
 
 class Waiter:
@@ -240,7 +242,7 @@ class Waiter:
                 raw[name] = client.result(view.id, name)
             except DlaasError as error:
                 errors[name] = str(error)
-        self._arrived.append(_Arrived(view, wanted, raw, errors))
+        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0]))
 
     def _schedule(self) -> None:
         """Have `_when_idle` called in the main thread, between cells. A terminal has no loop to ask."""
@@ -308,13 +310,13 @@ class Waiter:
                 f'left as it is, since it was bound anew after the submit; dlaas.result("{job.id}", "{name}") loads it.'
             )
         try:
-            value = _load(arrived.raw[name])
+            value = _load(arrived.raw[name], arrived.source)
         except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
             again = f'dlaas.result("{job.id}", "{name}")'
             if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
                 return (
-                    f"not loaded: it is made of `{missing[1]}`, which only the training cell defines, and that ran in "
-                    f"the job. Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
+                    f"not loaded: it is made of `{missing[1]}`, which the training cell made while it ran, in the job. "
+                    f"Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
                 )
             return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
         space[name] = value
@@ -343,12 +345,12 @@ def newest_cell(shell: InteractiveShell) -> int:
     return shell.execution_count if history is None else len(history.input_hist_raw) - 1
 
 
-def _load(raw: bytes) -> object:
+def _load(raw: bytes, source: Callable[[], str] | None) -> object:
     """The value; the kernel's random streams stay where they are, though some classes draw numbers when they load."""
     streams = importlib.import_module("jupyter_dlaas.learner.streams")
     found = streams.snapshot()
     try:
-        value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw)
+        value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw, source)
     finally:
         streams.put_back(found)
     return value

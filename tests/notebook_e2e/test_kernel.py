@@ -37,12 +37,22 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert kernel.updates[card["transient"]["display_id"]][MIME]["job"]["state"] == "COMPLETED"
 
 
-def test_a_result_of_a_class_that_only_the_training_cell_defines_is_told_with_the_way_out(
-    kernel: Kernel, pool: Pool
-) -> None:
+def test_a_result_of_a_class_that_only_the_training_cell_defines_comes_back(kernel: Kernel, pool: Pool) -> None:
     sent = kernel.run("%%train own -o thing\nclass Thing:\n    size = 3\nthing = Thing()")
 
-    kernel.listen(lambda: displays_of(kernel, "it is made of `Thing`, which only the training cell defines"))
+    kernel.listen(lambda: displays_of(kernel, f"thing: assigned here from {sent.job['id']}."))
+    assert kernel.value("(thing.size, 'Thing' in globals())") == (3, False)
+    again = kernel.run("%%train next -o size\nsize = thing.size + 1")
+    kernel.listen(lambda: displays_of(kernel, f"size: assigned here from {again.job['id']}."))
+    assert kernel.value("size") == 4
+
+
+def test_a_result_of_a_class_that_only_the_running_cell_could_make_is_told_with_the_way_out(
+    kernel: Kernel, pool: Pool
+) -> None:
+    sent = kernel.run("%%train own -o thing\nThing = type('Thing', (), {'__module__': '__main__'})\nthing = Thing()")
+
+    kernel.listen(lambda: displays_of(kernel, "it is made of `Thing`, which the training cell made while it ran"))
     kernel.run("class Thing:\n    size = 3")
     assert kernel.value(f"dlaas.result('{sent.job['id']}', 'thing').size") == 3
 
@@ -257,7 +267,7 @@ def test_a_dry_run_shows_everything_and_starts_nothing(kernel: Kernel, pool: Poo
         "  rate = 0.1\n",
         "Left out\n",
         ": print('a picture')\n",
-        "  maybe: 1 to 2 learners, 1 GPU (or CPU slot) each; pack\n",
+        "  maybe: 1 to 2 learners, 1 GPU (or CPU slot) each; placed as the pool does\n",
         "  brings back rate\n",
         "  would start now\n",
         "Nothing was submitted (--dry-run).",

@@ -1,0 +1,122 @@
+"""Results whose class stands only in the training cell: made again from the job's program, without running it."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from jupyter_dlaas.learner import results
+from jupyter_dlaas.notebook.records import NameFact, ResultRef
+from tests.notebook.cases import codes, facts, job, prelude
+
+PROGRAM = '''
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+WIDTHS = (2, 3)
+
+
+class Part(nn.Module):
+    def __init__(self) -> Part:
+        super().__init__()
+        self.linear = nn.Linear(*WIDTHS)
+
+    def forward(self, x):
+        return helper(self.linear(x))
+
+
+# --- cell [2], the training cell ---
+if __name__ == "__main__":
+    def helper(x):
+        return x * FACTOR
+
+    FACTOR = 2
+
+    class Net(Part):
+        """Of the training cell."""
+
+        class Settings:
+            rate = 0.5
+
+    made = open("never-made", "w")
+    model, settings = Net(), Net.Settings()
+'''
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A `__main__` of its own, as in a kernel."""
+    one = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", one)
+    return one
+
+
+def stored(main: ModuleType, program: str, *names: str) -> list[bytes]:
+    """What a job with this program would bring back; `main` is empty afterwards."""
+    exec(compile(program.replace('open("never-made", "w")', "None"), "train.py", "exec"), vars(main))
+    found = [results.dump(vars(main)[name]) for name in names]
+    for name in [name for name in vars(main) if not name.startswith("__")]:
+        delattr(main, name)
+    return found
+
+
+def test_a_model_of_a_class_in_the_training_cell_is_loaded_and_nothing_else_is_bound_or_run(
+    main: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, settings = (results.load(data, lambda: PROGRAM) for data in stored(main, PROGRAM, "model", "settings"))
+
+    assert type(model).__name__ == "Net"
+    assert model(torch.ones(1, 2)).shape == (1, 3), "with the functions and constants that its methods read"
+    assert settings.rate == 0.5
+    assert type(settings) is type(model).Settings, "one class for all results of a job"
+    assert [name for name in vars(main) if not name.startswith("__")] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_that_the_kernel_has_is_the_kernels(main: ModuleType) -> None:
+    (data,) = stored(main, PROGRAM, "settings")
+    exec("class Net:\n    class Settings:\n        rate = 7", vars(main))
+
+    assert results.load(data, lambda: PROGRAM).rate == 7
+
+
+def test_what_neither_has_is_said_as_pickle_says_it(main: ModuleType) -> None:
+    program = "Thing = type('Thing', (), {'__module__': '__main__'})\nthing = Thing()"
+    (data,) = stored(main, program, "thing")
+
+    with pytest.raises(AttributeError, match="Can't get attribute 'Thing' on <module '__main__'"):
+        results.load(data, lambda: program)
+
+
+def test_a_definition_that_raises_here_is_as_one_that_is_not_there(main: ModuleType) -> None:
+    (data,) = stored(main, "class A:\n    pass\na = A()", "a")
+
+    with pytest.raises(AttributeError, match="Can't get attribute 'A'"):
+        results.load(data, lambda: "class A(missing):\n    pass")
+
+
+def test_the_program_is_asked_for_only_where_a_class_is_missing() -> None:
+    def never() -> str:
+        raise AssertionError
+
+    assert results.load(results.dump([1, 2]), never) == [1, 2]
+    with pytest.raises(pickle.UnpicklingError):
+        results.load(b"P\x80\x05no pickle", never)
+
+
+def test_the_next_job_takes_such_a_result_without_a_warning() -> None:
+    known = facts(
+        model=NameFact(type_name="Net", result=ResultRef("first-1", "model", after_cell=1), main_names=("Net",))
+    )
+    made = job("%%train first -o model\nclass Net:\n    pass\nmodel = Net()", train="print(model)", facts=known)
+
+    assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model")'
+    assert codes(made) == []
