@@ -24,6 +24,7 @@ from jupyter_dlaas.protocol import (
     NotAllowed,
     NotFound,
     PoolOrder,
+    PoolPlacement,
     Refused,
     State,
     Unavailable,
@@ -107,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--state", help="only these states, separated by commas")
     one.add_argument("--limit", type=int, default=30, help="at most so many (default: 30)")
     one = verb(
-        "pool", _pool, "The pool: what there is, and who has it; --order and --preemption change how it is shared"
+        "pool",
+        _pool,
+        "The pool: what there is, and who has it; --order, --preemption and --placement change how it is shared",
     )
     one.add_argument(
         "--order",
@@ -115,11 +118,20 @@ def _parser() -> argparse.ArgumentParser:
         help="who goes first among jobs of one priority, from now on",
     )
     one.add_argument("--preemption", choices=("on", "off"), help="off: nobody who runs makes room for others")
-    one = verb(
-        "queue", _queue, "Who waits, first in line first; `queue list` and `queue set NAME`: the queues, their shares"
+    one.add_argument(
+        "--placement",
+        choices=[str(one) for one in PoolPlacement],
+        help="how learners are laid over nodes, of jobs that do not say it themselves",
     )
-    one.add_argument("what", nargs="?", choices=("list", "set"), help="the queues with their shares, or set one's")
-    one.add_argument("name", nargs="?", metavar="NAME", help="of the queue to set; made where there is none")
+    one = verb(
+        "queue",
+        _queue,
+        "Who waits, first in line first; `queue list`, `queue set NAME`, `queue remove NAME`: the queues, their shares",
+    )
+    one.add_argument(
+        "what", nargs="?", choices=("list", "set", "remove"), help="the queues with their shares; set one's; remove one"
+    )
+    one.add_argument("name", nargs="?", metavar="NAME", help="of the queue; set makes it where there is none")
     one.add_argument("--weight", type=float, metavar="W", help="its part of what nobody is guaranteed (default: 1)")
     one.add_argument("--guaranteed", type=int, metavar="N", help="devices it gets whenever it wants them (default: 0)")
     for name, run, says in (
@@ -175,7 +187,7 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this")
     one.add_argument("--priority", default="normal", metavar="low|normal|high|INT")
     one.add_argument("--queue", default="default")
-    one.add_argument("--placement", default="pack", metavar="pack|spread")
+    one.add_argument("--placement", metavar="pack|spread", help="default: as the pool does")
     one.add_argument("--elastic", default="manual", metavar="off|manual|auto[:CONDITION]")
     one.add_argument("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
     one.add_argument("--framework", help="default: found from the imports")
@@ -272,20 +284,20 @@ def _jobs(options: argparse.Namespace) -> int:
 
 def _pool(options: argparse.Namespace) -> int:
     client = _client(options)
-    if options.order is None and options.preemption is None:
+    if options.order is None and options.preemption is None and options.placement is None:
         pool = client.pool()
     else:
         preemption = None if options.preemption is None else options.preemption == "on"
-        pool = client.change_pool(order=options.order, preemption=preemption)
+        pool = client.change_pool(order=options.order, preemption=preemption, placement=options.placement)
     return _out(options, pool, show.pool_text(pool, _ink()))
 
 
 def _queue(options: argparse.Namespace) -> int:
     client = _client(options)
+    if options.what != "set" and (options.weight is not None or options.guaranteed is not None):
+        raise Invalid("queue: --weight and --guaranteed go with `queue set NAME`")
     if options.what is not None:
         return _queues(options, client)
-    if options.weight is not None or options.guaranteed is not None:
-        raise Invalid("queue: --weight and --guaranteed go with `queue set NAME`")
     pool = client.pool()
     views = {view.id: view for view in client.jobs(state=State.QUEUED)}
     value = {"queue": [views.get(job, job) for job in pool.queue]}
@@ -296,7 +308,10 @@ def _queues(options: argparse.Namespace, client: Client) -> int:
     if options.what == "list":
         pool = client.pool()
     elif options.name is None:
-        raise Invalid("queue set: name the queue, as in `queue set research --guaranteed 6`")
+        share = " --guaranteed 6" if options.what == "set" else ""
+        raise Invalid(f"queue {options.what}: name the queue, as in `queue {options.what} research{share}`")
+    elif options.what == "remove":
+        pool = client.remove_queue(options.name)
     else:
         pool = client.set_queue(options.name, weight=options.weight, guaranteed=options.guaranteed)
     return _out(options, {"order": pool.order, "queues": pool.queues}, show.shares_table(pool, _ink()))

@@ -196,9 +196,11 @@ class Client:
         """The pool: nodes, devices, queue."""
         return _read(PoolView, self.request("GET", "pool"))
 
-    def change_pool(self, *, order: str | None = None, preemption: bool | None = None) -> PoolView:
-        """Another order, or preemption on or off, from now on. Raises Forbidden, Invalid."""
-        asked = {"order": order, "preemption": preemption}
+    def change_pool(
+        self, *, order: str | None = None, preemption: bool | None = None, placement: str | None = None
+    ) -> PoolView:
+        """Another order or placement, preemption on or off, from now on. Raises Forbidden, Invalid."""
+        asked = {"order": order, "preemption": preemption, "placement": placement}
         return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
 
     def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:
@@ -206,6 +208,10 @@ class Client:
         asked = {"weight": weight, "guaranteed": guaranteed}
         body = {k: v for k, v in asked.items() if v is not None}
         return _read(PoolView, self.request("PUT", f"queues/{quote(name, safe='')}", body))
+
+    def remove_queue(self, name: str) -> PoolView:
+        """Take back a queue that `set_queue` made, and that is not in use. Raises Forbidden, NotAllowed, NotFound."""
+        return _read(PoolView, self.request("DELETE", f"queues/{quote(name, safe='')}"))
 
     def cordon(self, node: str) -> PoolView:
         """Place nothing new on the node; what runs there stays."""

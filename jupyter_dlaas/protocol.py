@@ -38,6 +38,7 @@ __all__ = [
     "Origin",
     "Placement",
     "PoolOrder",
+    "PoolPlacement",
     "PoolView",
     "Progress",
     "QueueView",
@@ -98,10 +99,25 @@ RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause
 
 
 class Placement(StrEnum):
-    """How learners are laid over nodes."""
+    """How a job asks for its learners to be laid over nodes, where it asks at all."""
 
     PACK = "pack"
     SPREAD = "spread"
+
+
+class PoolPlacement(StrEnum):
+    """How a pool lays learners over nodes, where a job does not say it."""
+
+    PACK = "pack"
+    """On as few nodes as it can, the tightest first."""
+    SPREAD = "spread"
+    """One at a time, on the node with the fewest."""
+    TETRIS = "tetris"
+    """One at a time, where what is free looks most like what is asked for."""
+    FGD = "fgd"
+    """One at a time, where the least becomes unusable for what is usually asked for."""
+    TOPOLOGY = "topology"
+    """As close together as an empty pool could, which a gang waits for; the longer it waits, the further apart."""
 
 
 class PoolOrder(StrEnum):
@@ -205,7 +221,8 @@ class JobSpec:
     gpu_kind: str | None = field(default=None, metadata=rule(longest=100))
     priority: int = field(default=0, metadata=rule(least=-1_000_000, most=1_000_000))
     queue: str = field(default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
-    placement: Placement = Placement.PACK
+    placement: Placement | None = None
+    """None: as the pool does."""
     elastic: Elastic = Elastic.MANUAL
     condition: Condition = Condition.EFFICIENCY
     condition_value: float | None = field(default=None, metadata=rule(least=0, most=10**12))
@@ -454,6 +471,8 @@ class PoolView:
     isolation: str
     order: str = "shortest"
     """By what waiting jobs are sorted; see `[pool] order`."""
+    placement: str = "pack"
+    """How learners are laid over nodes; see `[pool] placement`."""
     preemption: bool = True
     queues: tuple[QueueView, ...] = ()
     track_record: str = ""

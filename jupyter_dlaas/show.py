@@ -213,7 +213,9 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
     lines += [ink.dim(table[0]), *table[1:]]
     said = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
     said += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
-    said += [f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption."]
+    said += [
+        f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."
+    ]
     said += [pool.track_record] if pool.track_record else []
     lines += ["", *said] if said else []
     return "\n".join(lines)

@@ -63,7 +63,9 @@ _SIZE: Final = (
     argument("--cpus", metavar="N", help="CPUs per learner"),
     argument("--memory", metavar="8G", help="memory per learner"),
     argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this"),
-    argument("--placement", metavar="pack|spread", help="learners close together (default), or apart"),
+    argument(
+        "--placement", metavar="pack|spread", help="learners close together, or apart (default: as the pool does)"
+    ),
     argument(
         "--elastic",
         metavar="off|manual|auto",

@@ -233,6 +233,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
         else f"{spec.learners_min} to {spec.learners_max}"
     )
     each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
+    placed = spec.placement or "placed as the pool does"
     problems, estimate = _pool_says(prepared, client)
     parts = [
         _ruled("train.py", made.text.rstrip("\n")),
@@ -242,7 +243,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
         "\n".join(
             (
                 "Runs",
-                f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {spec.placement}",
+                f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {placed}",
                 f"  priority {spec.priority}, queue {spec.queue}, framework {spec.framework or 'not known'}",
                 f"  {spec.interpreter}",
                 f"  in {spec.directory}",

@@ -186,6 +186,7 @@ export interface IPoolView {
   isolation: string;
   order: string;
   preemption: boolean;
+  placement: string;
   queues: IQueueView[];
   /** How good start estimates were until now, in a sentence; empty where none was put to the test. */
   track_record: string;

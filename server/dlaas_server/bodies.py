@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from jupyter_dlaas.protocol import Elastic, JobSpec, PoolOrder
+from jupyter_dlaas.protocol import Elastic, JobSpec, PoolOrder, PoolPlacement
 from jupyter_dlaas.wire import rule
 
 __all__ = [
@@ -64,6 +64,7 @@ class PoolChange:
 
     order: PoolOrder | None = None
     preemption: bool | None = None
+    placement: PoolPlacement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PATCH",
         path="/dlaas/pool",
         operation="change_pool",
-        says="Another order, or preemption on or off. For who runs the pool.",
+        says="Another order or placement, preemption on or off. For who runs the pool.",
         request=PoolChange,
         response=PoolView,
         statuses=(200, 400, 413),
@@ -165,6 +165,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=QueueChange,
         response=PoolView,
         statuses=(200, 400, 409, 413, 422),
+    ),
+    Route(
+        method="DELETE",
+        path="/dlaas/queues/{queue}",
+        operation="remove_queue",
+        says="Take back a queue that was made at run time, and is not in use. For who runs the pool.",
+        response=PoolView,
+        statuses=(200, 400, 404, 409),
     ),
     Route(
         method="POST",

@@ -81,6 +81,8 @@ def test_each_verb_prints_text_and_json(
             {"guaranteed": 6},
         ),
         (["queue", "set", "research"], "PUT /dlaas/queues/research", {}),
+        (["queue", "remove", "research"], "DELETE /dlaas/queues/research", None),
+        (["pool", "--placement", "topology"], "PATCH /dlaas/pool", {"placement": "topology"}),
         (["cordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/cordon", {}),
         (["uncordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/uncordon", {}),
         (["drain", "gpu-a", "--dry-run"], "GET /dlaas/nodes/gpu-a/drain", None),
@@ -102,6 +104,7 @@ def test_what_is_set_of_the_pool_is_asked_for_as_it_was_said(
     ("words", "says"),
     [
         (["queue", "set"], "dlaas: queue set: name the queue, as in `queue set research --guaranteed 6`\n"),
+        (["queue", "remove"], "dlaas: queue remove: name the queue, as in `queue remove research`\n"),
         (["queue", "--weight", "2"], "dlaas: queue: --weight and --guaranteed go with `queue set NAME`\n"),
     ],
 )

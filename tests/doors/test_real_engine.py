@@ -199,7 +199,9 @@ def test_the_engine_answers_as_described(route: Any, described: Path) -> None:
                     assert isinstance(json.loads(said)["error"]["code"], str)
 
 
-OF_THE_POOL = ("change_pool", "set_queue", "cordon_node", "uncordon_node", "preview_drain", "drain_node")
+OF_THE_POOL = (
+    *("change_pool", "set_queue", "remove_queue", "cordon_node", "uncordon_node", "preview_drain", "drain_node"),
+)
 
 
 @pytest.mark.parametrize("operation", OF_THE_POOL)

@@ -10,11 +10,23 @@ from pathlib import Path
 import pytest
 
 from dlaas_server.core.model import Device, Node
+from dlaas_server.core.scheduler import Policy, Share
+from dlaas_server.core.states import Event
 from dlaas_server.engine.administration import Administration
 from dlaas_server.openapi import DrainAsked, PoolChange, QueueChange
 from dlaas_server.pools.clock import VirtualClock
 from dlaas_server.pools.simulated import Script, SimulatedPool
-from jupyter_dlaas.protocol import Forbidden, JobView, NotAllowed, NotFound, Placement, PoolOrder, Refused, Submit
+from jupyter_dlaas.protocol import (
+    Forbidden,
+    JobView,
+    NotAllowed,
+    NotFound,
+    Placement,
+    PoolOrder,
+    PoolPlacement,
+    Refused,
+    Submit,
+)
 from tests.engine.driving import Engine, engine_on, submit
 
 Play = Callable[[Engine, Administration], Awaitable[None]]
@@ -176,13 +188,14 @@ def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
         administration = Administration(engine.lifecycle)
         await engine.ask(administration.drain("ana", "n1", DrainAsked()))
         await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=1)))
-        await engine.ask(administration.change_pool("ana", PoolChange(order=PoolOrder.LAS, preemption=False)))
+        change = PoolChange(order=PoolOrder.LAS, preemption=False, placement=PoolPlacement.SPREAD)
+        await engine.ask(administration.change_pool("ana", change))
         before = engine.lifecycle.pool_view()
         await engine.close()
 
         again = await engine_on(tmp_path, pool, clock)
         assert again.lifecycle.pool_view() == before
-        assert (before.order, before.preemption) == ("las", False)
+        assert (before.order, before.preemption, before.placement) == ("las", False, "spread")
         assert [(one.name, one.guaranteed) for one in before.queues] == [("default", 0), ("research", 1)]
         assert [node.cordoned for node in before.nodes] == ["being drained by ana", None]
         await again.close()
@@ -198,6 +211,7 @@ def test_only_who_runs_the_pool_sets_anything(play: Callable[..., None]) -> None
             lambda user: administration.drain(user, "n1", DrainAsked()),
             lambda user: administration.set_queue(user, "research", QueueChange(weight=2.0)),
             lambda user: administration.change_pool(user, PoolChange(order=PoolOrder.FIFO)),
+            lambda user: administration.remove_queue(user, "research"),
         )
         for ask in asked:
             with pytest.raises(Forbidden, match=r"ben may not .*: only ana may, who runs this pool"):
@@ -272,5 +286,68 @@ def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callabl
         assert "Its queue research holds 0 of the 3 GPUs that it is guaranteed." in await engine.requests.why(
             "ana", "wide-2"
         )
+
+    play(scene)
+
+
+def test_a_job_that_does_not_say_how_it_is_laid_out_is_laid_out_as_the_pool_does_now(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        packed = await engine.submit(learners=(2, 2))
+        await engine.until(lambda: engine.is_at(packed, "PROCESSING"))
+        assert nodes_of(engine, packed) == ["n1", "n1"]
+        await engine.act(packed, Event.CANCEL)
+        await engine.until(engine.all_ended)
+
+        await engine.ask(administration.change_pool("ana", PoolChange(placement=PoolPlacement.SPREAD)))
+        assert engine.lifecycle.pool_view().placement == "spread"
+        apart, asked = await engine.submit(learners=(2, 2)), submit((2, 2))
+        together = await engine.submit(replace(asked, spec=replace(asked.spec, placement=Placement.PACK)))
+        await engine.settle()
+        assert nodes_of(engine, apart) == ["n1", "n2"]
+        assert nodes_of(engine, together) == ["n1", "n2"], "no node has two left: pack takes what there is"
+
+    play(scene)
+
+
+def test_a_gang_of_a_topology_pool_waits_for_one_node_says_so_and_takes_less_after_a_while(
+    play: Callable[..., None],
+) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        await engine.ask(administration.change_pool("ana", PoolChange(placement=PoolPlacement.TOPOLOGY)))
+        apart = await engine.submit(wide((2, 2), name="apart"))
+        gang = await engine.submit(learners=(2, 2))
+        await engine.settle()
+        assert nodes_of(engine, apart) == ["n1", "n2"]
+        assert "Waits for seats on one node; takes them further apart after 2 min." in view(engine, gang).reason
+
+        began_s = engine.clock.now_s()
+        await engine.until(lambda: engine.is_at(gang, "PROCESSING"))
+        assert engine.clock.now_s() >= began_s + 120
+        assert nodes_of(engine, gang) == ["n1", "n2"]
+
+    play(scene, Script(steps=100_000))
+
+
+def test_a_queue_that_was_made_can_be_removed_again_once_nobody_is_in_it(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        engine.lifecycle.configured = Policy(shares={"fixed": Share(guaranteed=1)})
+        await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=2)))
+        runs = await engine.submit(wide((1, 1), queue="research"))
+        await engine.settle()
+
+        for name, refused, says in (
+            ("research", NotAllowed, r"in use: 1 job of it has not ended \(wide-1\). Wait for them, or cancel them"),
+            ("default", NotAllowed, "always there"),
+            ("fixed", NotAllowed, "made by the pool's config.toml; take it out there"),
+            ("teaching", NotFound, "there is no queue 'teaching'; the pool has default, fixed, research"),
+        ):
+            with pytest.raises(refused, match=says):
+                await engine.ask(administration.remove_queue("ana", name))
+        await engine.act(runs, Event.CANCEL)
+        await engine.until(engine.all_ended)
+        await engine.ask(administration.remove_queue("ana", "research"))
+        assert [one.name for one in engine.lifecycle.pool_view().queues] == ["default", "fixed"]
+        with pytest.raises(Refused, match="there is no queue 'research'"):
+            await engine.submit(wide((1, 1), queue="research"))
 
     play(scene)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dlaas_server.pools.config import ConfigError, DeviceChoice, PoolConfig, load_config
+from dlaas_server.pools.devices import StaticNodes
 
 
 def written(folder: Path, text: str) -> PoolConfig:
@@ -70,14 +71,34 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, says: str) -> No
     assert says in str(error.value)
 
 
+def test_where_nodes_stand_and_which_devices_are_linked_is_read(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        """
+        [[nodes]]
+        name = "left"
+        area = "hall"
+        rack = "r1"
+        [[nodes.devices]]
+        id = "GPU-1"
+        link = "bridge"
+        """,
+    )
+
+    [node] = StaticNodes(config).nodes({})
+    assert (node.area, node.rack, node.devices[0].link) == ("hall", "r1", "bridge")
+
+
 def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
-        '[pool]\norder = "fair"\npreemption = false\nadmins = ["ben"]\n[[queues]]\nname = "research"\nguaranteed = 6\n'
+        '[pool]\norder = "fair"\nplacement = "topology"\npreemption = false\nadmins = ["ben"]\n'
+        '[[queues]]\nname = "research"\nguaranteed = 6\n'
     )
     config = load_config(tmp_path)
     policy = config.policy
 
     assert config.pool.admins == ("ben",)
+    assert policy.placement == "topology"
     assert (policy.order, policy.preempts, policy.shares["research"].guaranteed) == ("fair", False, 6)
 
 
@@ -85,10 +106,11 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
     ("text", "says"),
     [
         ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
+        ('[pool]\nplacement = "far"\n', "pool.placement: 'far' is none of pack, spread, tetris, fgd, topology"),
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
     ],
 )
-def test_an_order_or_a_queue_that_makes_no_sense_is_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_an_order_a_placement_or_a_queue_that_makes_no_sense_is_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(text)
 
     with pytest.raises(ConfigError, match=says):

@@ -312,6 +312,7 @@ POOL: Final = PoolView(
     devices_free=3,
     queue=("eval-50", "vit-49"),
     order="fair",
+    placement="topology",
     queues=(
         QueueView(name="default", weight=1.0, guaranteed=0, held=2, waiting=1),
         QueueView(name="research", weight=2.0, guaranteed=6, held=6, waiting=1),

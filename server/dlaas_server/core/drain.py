@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dlaas_server.core.model import Intent, Job, Pool, Seat
-from dlaas_server.core.place import Frees, free_of, place, shape_of
+from dlaas_server.core.place import Frees, Shape, free_of, place, shape_of
 from dlaas_server.core.plan import is_settled
+from dlaas_server.core.shapes import Layout
 from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, State
@@ -46,8 +47,11 @@ class Leave:
     """It can be done now; else as soon as what the job is just doing is done."""
 
 
-def drain(pool: Pool) -> tuple[Leave, ...]:
-    """What becomes of all jobs on nodes that are drained. Pure: a listing in another order gives the same."""
+def drain(pool: Pool, usual: Layout = Layout.PACK) -> tuple[Leave, ...]:
+    """What becomes of all jobs on nodes that are drained. Pure: a listing in another order gives the same.
+
+    `usual`: how the pool lays out who does not say it.
+    """
     drained = {node.name for node in pool.nodes if node.drains}
     if not drained:
         return ()
@@ -59,7 +63,7 @@ def drain(pool: Pool) -> tuple[Leave, ...]:
     shrinkable = {job.id for job in there if len(_kept(job, drained)) >= job.spec.learners_min and _may_shrink(job)}
     # Who shrinks takes nothing from who must move: they go first.
     there.sort(key=lambda j: (j.id not in shrinkable, -j.priority, j.submitted_s, j.number))
-    return tuple(_leave(job, drained, frees) for job in there)
+    return tuple(_leave(job, drained, frees, usual) for job in there)
 
 
 def _nodes_left(job: Job, drained: set[str]) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ def _may_shrink(job: Job) -> bool:
     return job.elastic is not Elastic.OFF
 
 
-def _leave(job: Job, drained: set[str], frees: Frees) -> Leave:
+def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout) -> Leave:
     nodes, kept, before = _nodes_left(job, drained), _kept(job, drained), len(job.gang)
     is_due = is_settled(job)
 
@@ -87,7 +91,7 @@ def _leave(job: Job, drained: set[str], frees: Frees) -> Leave:
     least = job.spec.learners_min if _may_shrink(job) else before
     if len(kept) >= max(least, 1):
         return so(Way.SHRINK, kept, f"{job.id} shrinks from {before} to {count(len(kept), 'learner')} and goes on")
-    seats = _elsewhere(job, frees, before - len(kept), least - len(kept))
+    seats = _elsewhere(frees, shape_of(job, usual), before - len(kept), least - len(kept))
     if not seats:
         needs = count((least - len(kept)) * max(job.spec.gpus_per_learner, 1), unit_of(job))
         text = f"{job.id} is preempted, since {needs} more would have to be free elsewhere: checkpoint, then back to "
@@ -100,9 +104,8 @@ def _leave(job: Job, drained: set[str], frees: Frees) -> Leave:
     return so(Way.MOVE, kept + seats, text)
 
 
-def _elsewhere(job: Job, frees: Frees, wished: int, least: int) -> tuple[Seat, ...]:
+def _elsewhere(frees: Frees, shape: Shape, wished: int, least: int) -> tuple[Seat, ...]:
     """Free seats on other nodes, taken: as many as are there, between the two numbers; else none."""
-    shape = shape_of(job)
     fits = frees.room(shape, wished)
     return (place(frees, shape, fits) or ()) if fits >= least else ()
 

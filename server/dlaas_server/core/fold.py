@@ -315,7 +315,8 @@ def _generation(job: Job, fact: Fact) -> Told:
         search = sizing.changed(job.search, fact.idle_s)
         job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:], search=search)
         pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
-        said = f"{done.before} → {done.after}, by {done.by}, at step {at:,}{pause}."
+        changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
+        said = f"{changed}, by {done.by}, at step {at:,}{pause}."
         if missed:
             said = f"{count(missed, 'learner')} that were to join did not come; {said}"
     return _tell(job, "training", said)

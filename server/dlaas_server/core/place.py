@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -13,7 +13,7 @@ from dlaas_server.core.model import Seat
 from dlaas_server.core.shapes import WHOLE, Layout, Shape, is_kind, shape_of
 from dlaas_server.core.topology import Level, allowed, in_one_group, tightest_part
 
-__all__ = ["Free", "Frees", "Layout", "Shape", "free_of", "is_kind", "place", "room", "shape_of"]
+__all__ = ["Free", "Frees", "Layout", "Shape", "beside", "free_of", "is_kind", "place", "room", "shape_of"]
 
 
 def room(frees: Frees, shape: Shape, most: int) -> int:
@@ -66,6 +66,26 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
         assert free is not None
         seats += frees.take(free, shape, here)
     return tuple(seats)
+
+
+def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
+    """Seats for learners that join those who hold some: where the most of these sit first, if they shall sit close.
+
+    None, and nothing is taken, where they do not fit.
+    """
+    seats: list[Seat] = []
+    if shape.placement in (Layout.PACK, Layout.TOPOLOGY):
+        for name, _ in sorted(Counter(seat.node for seat in held).items(), key=lambda one: (-one[1], one[0])):
+            free = frees.named(name)
+            here = 0 if free is None else free.fits(shape, learners - len(seats))
+            if free is not None and here:
+                seats += frees.take(free, shape, here)
+    left = learners - len(seats)
+    more = place(frees, shape, left) if left else ()
+    if more is None:
+        frees.give(shape, seats)
+        return None
+    return (*seats, *more)
 
 
 def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:

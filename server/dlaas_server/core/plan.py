@@ -15,10 +15,13 @@ from typing import Final
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
+from dlaas_server.core.moving import AGAIN_S, gathered, made_room, moved_s
 from dlaas_server.core.orders import Order
-from dlaas_server.core.place import Frees, Shape, free_of, place, room, shape_of
+from dlaas_server.core.place import Frees, Shape, beside, free_of, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
 from dlaas_server.core.scheduler import Choice, Policy, Preemption, Scheduler
+from dlaas_server.core.seating import closer
+from dlaas_server.core.shapes import Layout
 from dlaas_server.core.words import count, unit_of
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused, State
@@ -111,14 +114,19 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
     if not blocked:
         for job in queue:
             if job.id in seats:
-                seats[job.id] += _more(frees, shape_of(job), job.wish - len(seats[job.id]))
+                shape, has = shape_of(job, policy.placement), seats[job.id]
+                seats[job.id] += _more(frees, shape, job.wish - len(has), has)
     busy = {one.job for one in preempts} | ways.keys()
-    resizes, short = _resize(pool.jobs, frees, busy, now_s, is_crowded=blocked)
+    resizes, short = _resize(pool.jobs, frees, busy, now_s, policy.placement, is_crowded=blocked)
     resizes += tuple(
         Resized(name, kept, "pool", f"Makes room: {winner} waits.") for name, (kept, winner) in ways.items()
     )
     if not blocked:
-        resizes += _shared_out(future, frees, seats, resizes, busy, now_s)
+        resizes += _shared_out(future, frees, seats, resizes, busy, now_s, policy.placement)
+    chosen = {ask.id for ask in choice.starts}
+    if not (preempts or ways or chosen - seats.keys()):  # else somebody makes room already
+        changing, waiting = busy | {one.job for one in resizes}, [ask for ask in line if ask.id not in chosen]
+        resizes += _moved(future, frees, changing, waiting, now_s, policy, order)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
@@ -127,7 +135,7 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
         resizes=resizes,
-        waits=_waits(queue, seats, pool, frees, now_s) + short,
+        waits=_waits(queue, seats, pool, frees, now_s, policy.placement) + short,
         wake_s=min(delayed, default=None),
     )
 
@@ -164,6 +172,35 @@ def _may_change(job: Job, now_s: float) -> bool:
     return job.elastic is not Elastic.OFF and keeps and job.not_before_s <= now_s and is_settled(job)
 
 
+def _moved(
+    pool: Pool,
+    frees: Frees,
+    changing: Collection[str],
+    waiting: Sequence[Ask],
+    now_s: float,
+    policy: Policy,
+    order: Order | None,
+) -> tuple[Resized, ...]:
+    """Who goes elsewhere with as many learners as before: for the first that waits, or if nobody does, to sit together.
+
+    A job is moved once in a while at most.
+    """
+
+    def may_move(job: Job) -> bool:
+        last_s = moved_s(job)
+        return job.id not in changing and _may_change(job, now_s) and (last_s is None or last_s + AGAIN_S <= now_s)
+
+    def starts_then(then: Pool) -> Collection[str]:
+        return {ask.id for ask in scheduled(then, now_s, policy, (), order)[0].decide(now_s).starts}
+
+    if waiting:
+        room = made_room(pool, frees, waiting, may_move, policy.placement, starts_then)
+        moves = [room] if room is not None else []
+    else:
+        moves = list(gathered(pool, frees, may_move, policy.placement))
+    return tuple(Resized(one.job, one.seats, "pool", one.why) for one in moves)
+
+
 def _shared_out(
     pool: Pool,
     frees: Frees,
@@ -171,6 +208,7 @@ def _shared_out(
     resizes: Sequence[Resized],
     busy: Collection[str],
     now_s: float,
+    usual: Layout,
 ) -> tuple[Resized, ...]:
     """What is left is shared out among jobs that leave their size to the pool."""
     known = {one.job: one.seats for one in resizes}
@@ -180,9 +218,11 @@ def _shared_out(
         held = Counter(m.seat for m in pool.jobs[name].gang)
         taken.append((shape_of(pool.jobs[name]), tuple((Counter(seats) - held).elements())))
         kept[name] = tuple((held & Counter(seats)).elements())
-    changes = shared_out(
-        without(pool, kept), taken, frees, lambda j: j.id not in known and j.id not in busy and _may_change(j, now_s)
-    )
+
+    def may_change(job: Job) -> bool:
+        return job.id not in known and job.id not in busy and _may_change(job, now_s)
+
+    changes = shared_out(without(pool, kept), taken, frees, may_change, usual)
     return tuple(Resized(name, seats, "pool") for name, seats in changes.items())
 
 
@@ -209,7 +249,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
     known = pool.known.get(job.id, NOTHING_KNOWN)
     ask = Ask(
         job.number,
-        shape_of(job),
+        shape_of(job, policy.placement),
         len(job.gang) or job.spec.learners_min,
         job.submitted_s,
         known.length_s,
@@ -241,9 +281,9 @@ def _preempt(one: Preemption, pool: Pool, policy: Policy) -> Preempt:
     return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
 
 
-def _more(frees: Frees, shape: Shape, wished: int) -> tuple[Seat, ...]:
+def _more(frees: Frees, shape: Shape, wished: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
     extra = room(frees, shape, wished) if wished > 0 else 0
-    return (place(frees, shape, extra) or ()) if extra > 0 else ()
+    return (beside(frees, shape, extra, held) or ()) if extra > 0 else ()
 
 
 def is_settled(job: Job) -> bool:
@@ -259,7 +299,7 @@ def is_settled(job: Job) -> bool:
 
 
 def _resize(
-    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], now_s: float, *, is_crowded: bool
+    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], now_s: float, usual: Layout, *, is_crowded: bool
 ) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
     resizes: list[Resized] = []
     waits: list[Wait] = []
@@ -272,9 +312,11 @@ def _resize(
         elif job.wish > len(held):
             is_early = job.not_before_s > now_s
             is_shared = job.elastic is Elastic.AUTO
-            extra = () if is_crowded or is_early or is_shared else _more(frees, shape_of(job), job.wish - len(held))
+            more = 0 if is_crowded or is_early or is_shared else job.wish - len(held)
+            extra = _more(frees, shape_of(job, usual), more, held)
             if extra:
-                by = "pool" if job.resizes and job.resizes[-1].by in ("lost", "drain", "pool") else job.wish_by
+                last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
+                by = "pool" if last is not None and last.by in ("lost", "drain", "pool") else job.wish_by
                 resizes.append(Resized(job.id, held + extra, by))
             if len(held) + len(extra) < job.wish and not is_shared:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
@@ -289,7 +331,12 @@ def _short(job: Job, has: int, *, is_crowded: bool) -> str:
 
 
 def _waits(
-    queue: Sequence[Job], seats: Mapping[str, tuple[Seat, ...]], pool: Pool, frees: Frees, now_s: float
+    queue: Sequence[Job],
+    seats: Mapping[str, tuple[Seat, ...]],
+    pool: Pool,
+    frees: Frees,
+    now_s: float,
+    usual: Layout,
 ) -> tuple[Wait, ...]:
     waiting = [job for job in queue if job.id not in seats]
     holders = _holders(pool)
@@ -299,10 +346,11 @@ def _waits(
         if job.not_before_s > now_s:
             reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
         else:
-            asked = (shape_of(job), job.spec.learners_min, unit_of(job))
+            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job))
             if asked not in said:
                 said[asked] = f"Needs {_needs(*asked, frees)}.{holders}"
-            reason = said[asked]
+            waited_s = now_s - max(job.submitted_s, job.queued_s)
+            reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 

@@ -16,12 +16,12 @@ from dlaas_server.core.elastic import Gang, Sizes
 from dlaas_server.core.frees import Frees, free_of
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.place import place
-from dlaas_server.core.shapes import Shape, shape_of
+from dlaas_server.core.shapes import Layout, Shape, shape_of
 from dlaas_server.core.speedup import fit
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic
 
-__all__ = ["ahead", "make_way", "needed", "shared_out", "without"]
+__all__ = ["ahead", "cost_s", "make_way", "needed", "shared_out", "without"]
 
 REFUSED_MOST: Final = 64
 """After so many kinds of gangs for which there is no room, the rest of the queue is not looked at."""
@@ -97,7 +97,11 @@ def needed(
 
 
 def shared_out(
-    pool: Pool, taken: Iterable[tuple[Shape, Sequence[Seat]]], free: Frees, may_change: Callable[[Job], bool]
+    pool: Pool,
+    taken: Iterable[tuple[Shape, Sequence[Seat]]],
+    free: Frees,
+    may_change: Callable[[Job], bool],
+    usual: Layout = Layout.PACK,
 ) -> dict[str, tuple[Seat, ...]]:
     """New seats of `auto` jobs: idle devices go where they gain the most, and from job to job where that clearly pays.
 
@@ -107,7 +111,7 @@ def shared_out(
     that another one gives up does so when they are `free`.
     """
     gangs = [
-        _taking(job, pool.known.get(job.id, NOTHING_KNOWN))
+        _taking(job, pool.known.get(job.id, NOTHING_KNOWN), usual)
         for job in pool.jobs.values()
         if job.elastic is Elastic.AUTO and may_change(job)
     ]
@@ -149,11 +153,11 @@ def _giving(job: Job, known: Known) -> Gang:
     return _gang(job, known, len(job.gang), priority=2 * job.priority + (job.elastic is not Elastic.AUTO))
 
 
-def _taking(job: Job, known: Known) -> Gang:
-    return _gang(job, known, max(job.wish, len(job.gang)), priority=job.priority)
+def _taking(job: Job, known: Known, usual: Layout) -> Gang:
+    return _gang(job, known, max(job.wish, len(job.gang)), usual, priority=job.priority)
 
 
-def _gang(job: Job, known: Known, most: int, *, priority: int) -> Gang:
+def _gang(job: Job, known: Known, most: int, usual: Layout = Layout.PACK, *, priority: int) -> Gang:
     held = tuple(m.seat for m in job.gang)
     least = min(job.spec.learners_min, len(held))
     # As long as nothing was measured, each learner is taken to add as much as the first.
@@ -165,16 +169,16 @@ def _gang(job: Job, known: Known, most: int, *, priority: int) -> Gang:
     return Gang(
         id=job.id,
         number=job.number,
-        shape=shape_of(job),
+        shape=shape_of(job, usual),
         rates=rates,
         least=least,
         seats=held,
         priority=priority,
         left_s=left_s,
-        cost_s=_cost_s(job, known),
+        cost_s=cost_s(job, known),
     )
 
 
-def _cost_s(job: Job, known: Known) -> float:
+def cost_s(job: Job, known: Known) -> float:
     """What a change costs it: as measured while it trains; else what a restart costs."""
     return job.search.idle_s if job.is_live else known.restart_s

@@ -16,7 +16,7 @@ from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Age, Fair, Learnt, Order, Slices, made
-from dlaas_server.core.place import Frees, Shape
+from dlaas_server.core.place import Frees, Layout, Shape
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
 from dlaas_server.core.seating import fits, most, relaxes_s, seated
@@ -44,6 +44,8 @@ class Policy:
     """How a pool is shared. The same record steers the engine, the simulator and the forecast."""
 
     order: str = "shortest"
+    placement: Layout = Layout.PACK
+    """How gangs are laid over nodes, of jobs that do not say it themselves."""
     shares: Mapping[str, Share] = field(default_factory=dict)
     """Queue -> its share, in order `fair`; a queue that is missing has weight 1."""
     age_s: float = 3600.0

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Frees, place
-from dlaas_server.core.shapes import Layout
-from dlaas_server.core.topology import levels, relaxes_after_s
+from dlaas_server.core.shapes import Layout, Shape
+from dlaas_server.core.topology import Level, allowed, levels, relaxes_after_s
+from dlaas_server.core.words import duration
 
-__all__ = ["fits", "most", "relaxes_s", "seated"]
+__all__ = ["WHERE", "closer", "fits", "most", "relaxes_s", "seated"]
+
+WHERE: Final = {
+    Level.LINK: "within one group of linked devices",
+    Level.NODE: "on one node",
+    Level.RACK: "in one rack",
+    Level.AREA: "in one area",
+}
+"""How close together, in words."""
 
 
 def most(frees: Frees, ask: Ask) -> int:
@@ -33,3 +43,19 @@ def relaxes_s(frees: Frees, ask: Ask) -> Iterator[float]:
     if ask.shape.placement == Layout.TOPOLOGY and ask.weight > 1:
         for steps in range(1, len(levels(frees))):
             yield ask.queued_s + relaxes_after_s(steps)
+
+
+def closer(frees: Frees, shape: Shape, learners: int, waited_s: float) -> str:
+    """ " Waits for seats on one node; takes them further apart after 2 min."; "" for who waits for something else."""
+    if shape.placement != Layout.TOPOLOGY or frees.room(shape, learners) < learners:
+        return ""
+    seats = place(frees, shape, learners, waited_s)
+    if seats is not None:
+        frees.give(shape, seats)
+        return ""
+    level = allowed(frees, shape, learners, waited_s)
+    steps = range(1, len(levels(frees)))
+    next_s = next((at_s for one in steps if (at_s := relaxes_after_s(one)) > waited_s), None)
+    if level not in WHERE or next_s is None:
+        return ""
+    return f" Waits for seats {WHERE[level]}; takes them further apart after {duration(next_s)}."

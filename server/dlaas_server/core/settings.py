@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlaas_server.core.model import Node
+from dlaas_server.core.model import Job, Node
 from dlaas_server.core.scheduler import Policy, Share
-from jupyter_dlaas.protocol import NotFound, PoolOrder, Refused
+from dlaas_server.core.words import count
+from jupyter_dlaas.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused
 
 __all__ = [
     "QUEUES_MOST",
     "Cordon",
     "Settings",
     "check_queue",
+    "check_removable",
     "node_named",
     "nodes_in_force",
     "policy_in_force",
@@ -44,15 +46,19 @@ class Settings:
 
     order: PoolOrder | None = None
     preemption: bool | None = None
+    placement: PoolPlacement | None = None
     queues: Mapping[str, Share] = field(default_factory=dict)
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
 
-    def with_order(self, order: PoolOrder | None, preemption: bool | None) -> Settings:
-        """Another order, or (not) preempting."""
+    def with_policy(
+        self, order: PoolOrder | None, preemption: bool | None, placement: PoolPlacement | None
+    ) -> Settings:
+        """Another order or placement, or (not) preempting."""
         return replace(
             self,
             order=self.order if order is None else order,
             preemption=self.preemption if preemption is None else preemption,
+            placement=self.placement if placement is None else placement,
         )
 
     def with_queue(self, name: str, share: Share) -> Settings:
@@ -60,6 +66,10 @@ class Settings:
         if name not in self.queues and len(self.queues) >= QUEUES_MOST:
             raise Refused(f"queue: there are {QUEUES_MOST} queues already; set the share of one of them")
         return replace(self, queues={**self.queues, name: share})
+
+    def without_queue(self, name: str) -> Settings:
+        """The queue as if it had never been set."""
+        return replace(self, queues={queue: share for queue, share in self.queues.items() if queue != name})
 
     def with_cordon(self, node: str, cordon: Cordon) -> Settings:
         """The node takes nothing new; a drain stays one until it is taken back."""
@@ -81,6 +91,7 @@ def policy_in_force(configured: Policy, settings: Settings) -> Policy:
         configured,
         order=configured.order if settings.order is None else str(settings.order),
         preempts=configured.preempts if settings.preemption is None else settings.preemption,
+        placement=configured.placement if settings.placement is None else settings.placement,
         shares={**configured.shares, **settings.queues},
     )
 
@@ -104,12 +115,30 @@ def queues_of(policy: Policy) -> dict[str, Share]:
 
 def check_queue(name: str, policy: Policy) -> None:
     """Raise Refused, with the sentence for the user, where there is no such queue."""
-    queues = queues_of(policy)
-    if name not in queues:
-        known = ", ".join(list(queues)[:8]) + (", …" if len(queues) > 8 else "")
-        raise Refused(
-            f"there is no queue '{name}'; the pool has {known}. Choose one of them, or have it made: "
-            f"jupyter dlaas queue set {name}"
+    if name not in queues_of(policy):
+        raise Refused(f"{_no_queue(name, policy)}. Choose one of them, or have it made: jupyter dlaas queue set {name}")
+
+
+def _no_queue(name: str, policy: Policy) -> str:
+    queues = list(queues_of(policy))
+    return f"there is no queue '{name[:80]}'; the pool has {', '.join(queues[:8])}{', …' if len(queues) > 8 else ''}"
+
+
+def check_removable(name: str, configured: Policy, settings: Settings, jobs: Iterable[Job]) -> None:
+    """Raise NotFound or NotAllowed, with the sentence for the user, where the queue cannot be taken back."""
+    if name == DEFAULT_QUEUE:
+        raise NotAllowed(f"the queue {DEFAULT_QUEUE} is always there; it cannot be removed")
+    if name in configured.shares:
+        raise NotAllowed(f"the queue {name} is made by the pool's config.toml; take it out there")
+    if name not in settings.queues:
+        raise NotFound(_no_queue(name, policy_in_force(configured, settings)))
+    there = sorted((job for job in jobs if job.spec.queue == name and not job.state.is_final), key=lambda j: j.number)
+    if there:
+        shown = ", ".join(job.id for job in there[:3]) + (", …" if len(there) > 3 else "")
+        has = "has" if len(there) == 1 else "have"
+        raise NotAllowed(
+            f"the queue {name} is in use: {count(len(there), 'job')} of it {has} not ended ({shown}). "
+            "Wait for them, or cancel them"
         )
 
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 from dlaas_server.core.model import Job
 from jupyter_dlaas.protocol import Placement
+from jupyter_dlaas.protocol import PoolPlacement as Layout
 
 __all__ = ["WHOLE", "Layout", "Shape", "is_kind", "shape_of"]
 
 WHOLE: Final = 1000
 """Thousandths of a device that is not shared."""
-
-
-class Layout(StrEnum):
-    """How learners are laid over nodes; the pool's own beside those that a job can ask for."""
-
-    PACK = "pack"
-    SPREAD = "spread"
-    TETRIS = "tetris"
-    FGD = "fgd"
-    TOPOLOGY = "topology"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +45,21 @@ class Shape:
         )
 
 
-def shape_of(job: Job) -> Shape:
-    """The shape of one learner of this job."""
+def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:
+    """The shape of one learner of this job. `usual`: how the pool lays out who does not say it."""
     spec = job.spec
     return _shape(
-        spec.gpus_per_learner, spec.cpus_per_learner, spec.memory_bytes_per_learner, spec.gpu_kind, spec.placement
+        spec.gpus_per_learner,
+        spec.cpus_per_learner,
+        spec.memory_bytes_per_learner,
+        spec.gpu_kind,
+        usual if spec.placement is None else spec.placement,
     )
 
 
 @lru_cache(maxsize=1024)
-def _shape(gpus: int, cpus: float, memory_bytes: int, gpu_kind: str | None, placement: Placement) -> Shape:
-    return Shape(gpus, cpus, memory_bytes, gpu_kind, Layout(placement.value))
+def _shape(gpus: int, cpus: float, memory_bytes: int, gpu_kind: str | None, layout: Layout | Placement) -> Shape:
+    return Shape(gpus, cpus, memory_bytes, gpu_kind, Layout(layout.value))
 
 
 def is_kind(kind: str, asked: str) -> bool:

@@ -288,6 +288,7 @@ def pool_view(
         isolation=isolation,
         order=policy.order,
         preemption=policy.preempts,
+        placement=str(policy.placement),
         queues=_queues(policy, jobs),
         track_record=track_record,
     )

@@ -1,4 +1,4 @@
-"""What may be asked of the pool as a whole: its nodes, its queues, its order. One method per operation.
+"""What may be asked of the pool as a whole: its nodes, queues, order, placement. One method per operation.
 
 Whatever is set is durable before it is answered, and goes before the configuration from then on.
 """
@@ -14,7 +14,15 @@ from typing import Final
 from dlaas_server.core.drain import Leave, Way, drain
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.scheduler import Share
-from dlaas_server.core.settings import Cordon, Settings, node_named, nodes_in_force, policy_in_force, queues_of
+from dlaas_server.core.settings import (
+    Cordon,
+    Settings,
+    check_removable,
+    node_named,
+    nodes_in_force,
+    policy_in_force,
+    queues_of,
+)
 from dlaas_server.core.words import count
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
@@ -45,8 +53,8 @@ class Administration:
     lifecycle: Lifecycle
 
     def _check(self, user: str, what: str) -> None:
-        owner, admins = self.lifecycle.user, self.lifecycle.admins
-        if user != owner and user not in admins:
+        owner = self.lifecycle.user
+        if not self.lifecycle.is_admin(user):
             raise Forbidden(
                 f"{user} may not {what}: only {owner} may, who runs this pool, and those whom its config.toml names "
                 f'([pool] admins = ["{user}"])'
@@ -107,7 +115,7 @@ class Administration:
     def _drain_view(self, node: str, settings: Settings, *, is_asked: bool) -> DrainView:
         picture = self.lifecycle.picture()
         nodes = nodes_in_force(self.lifecycle.pool.nodes(), settings)
-        leaves = drain(Picture(nodes=nodes, jobs=picture.jobs, known=picture.known))
+        leaves = drain(Picture(nodes=nodes, jobs=picture.jobs, known=picture.known), self.lifecycle.policy.placement)
         jobs = tuple(
             LeaveView(job=one.job, way=str(one.way), before=one.before, after=one.after, text=one.text)
             for one in leaves
@@ -149,15 +157,27 @@ class Administration:
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
 
+    async def remove_queue(self, user: str, name: str) -> PoolView:
+        """The queue is no more. Raises NotFound; NotAllowed for one that is in use, or that the configuration makes."""
+        self._check(user, "remove queues")
+
+        def change(draft: Draft) -> None:
+            jobs = {**draft.base, **draft.changed}
+            check_removable(name, self.lifecycle.configured, draft.settings, jobs.values())
+            draft.set(draft.settings.without_queue(name), f"{user} removed the queue {name}.")
+
+        await self.lifecycle.post(change)
+        return self.lifecycle.pool_view()
+
     async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
-        """Another order, or (not) preempting, from now on."""
+        """Another order or placement, or (not) preempting, from now on."""
         self._check(user, "change the order of the pool")
 
         def change(draft: Draft) -> None:
-            settings = draft.settings.with_order(asked.order, asked.preemption)
+            settings = draft.settings.with_policy(asked.order, asked.preemption, asked.placement)
             policy = policy_in_force(self.lifecycle.configured, settings)
             preempts = "with preemption" if policy.preempts else "without preemption"
-            draft.set(settings, f"{user} set the order: {policy.order}, {preempts}.")
+            draft.set(settings, f"{user} set the order: {policy.order}, {preempts}; placement {policy.placement}.")
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()

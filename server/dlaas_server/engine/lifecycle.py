@@ -25,6 +25,7 @@ from dlaas_server.core.reconcile import Act, Known, reconcile
 from dlaas_server.core.record import Forecast, track_record
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
+from dlaas_server.core.shapes import Layout
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
@@ -323,7 +324,7 @@ class Lifecycle:
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
-        picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known))
+        picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known), policy.placement)
         decided = plan(picture, draft.now_s, policy, self.lengths.order(policy.order))
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
@@ -338,9 +339,9 @@ class Lifecycle:
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         return _Planned(self._told(draft, picture, decided.waits) | staying, min(wakes, default=None))
 
-    def _emptied(self, draft: Draft, picture: Picture) -> tuple[Picture, dict[str, Wait]]:
+    def _emptied(self, draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
         """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
-        leaves = drain(picture)
+        leaves = drain(picture, usual)
         jobs, staying = dict(picture.jobs), {}
         why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}
         for leave in leaves:

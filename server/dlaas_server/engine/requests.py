@@ -18,7 +18,7 @@ from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import check_feasible, plan
 from dlaas_server.core.record import track_record
-from dlaas_server.core.settings import check_queue
+from dlaas_server.core.settings import check_queue, policy_in_force
 from dlaas_server.core.states import Event
 from dlaas_server.core.why import why_it_waits
 from dlaas_server.core.words import clause
@@ -116,6 +116,7 @@ class Requests:
                     raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); make a new key")
                 draft.job(seen[0])
                 return seen[0], False
+            check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
             job = self._new_job(user, submit, draft.now_s)
             check_feasible(job, self.lifecycle.pool.nodes())
             self.lifecycle.next_number += 1

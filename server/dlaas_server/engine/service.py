@@ -211,6 +211,10 @@ async def _set_queue(h: Handler, user: str, queue: str) -> None:
     h.answer(encode(await h.administration.set_queue(user, queue, h.body(QueueChange))))
 
 
+async def _remove_queue(h: Handler, user: str, queue: str) -> None:
+    h.answer(encode(await h.administration.remove_queue(user, queue)))
+
+
 async def _cordon(h: Handler, user: str, node: str) -> None:
     h.answer(encode(await h.administration.cordon(user, node)))
 
@@ -330,6 +334,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "get_pool": _get_pool,
     "change_pool": _change_pool,
     "set_queue": _set_queue,
+    "remove_queue": _remove_queue,
     "cordon_node": _cordon,
     "uncordon_node": _uncordon,
     "preview_drain": _preview_drain,

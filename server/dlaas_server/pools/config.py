@@ -7,6 +7,7 @@ cpu_slots = 8                 # instead of one per core
 memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
 order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair, fair-finish
 preemption = true             # false: nobody who runs makes room for others
+placement = "pack"            # or spread, tetris, fgd, topology: how learners are laid over nodes
 admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
 
 [[queues]]                    # for order "fair"; beside `default`, which is always there
@@ -24,6 +25,7 @@ cpus = 4
 memory_gib = 16
 slots = 4                     # so many devices of one kind, or each by itself under [[nodes.devices]]
 kind = "CPU"
+rack = "r1"                   # where it stands, for placement "topology"; area = "hall 2" above it
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from pathlib import Path
 
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.scheduler import Policy, Share
-from jupyter_dlaas.protocol import NAME_PATTERN
+from jupyter_dlaas.protocol import NAME_PATTERN, PoolPlacement
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, rule
 
 __all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
@@ -69,6 +71,7 @@ class PoolSection:
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
     order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
     preemption: bool = True
+    placement: PoolPlacement = PoolPlacement.PACK
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
     """Who may drain nodes and set shares, beside the pool's own user."""
 
@@ -98,6 +101,8 @@ class DeviceEntry:
     kind: str = "CPU"
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=10_000))
     out_of_service: str | None = None
+    link: str = field(default="", metadata=rule(longest=80))
+    """Devices of a node with the same one are linked directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,8 @@ class NodeEntry:
     kind: str = "CPU"
     devices: tuple[DeviceEntry, ...] = ()
     cordoned: str | None = None
+    area: str = field(default="", metadata=rule(longest=80))
+    rack: str = field(default="", metadata=rule(longest=80))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +133,9 @@ class PoolConfig:
     def policy(self) -> Policy:
         """How the pool is shared."""
         shares = {queue.name: Share(guaranteed=queue.guaranteed, weight=queue.weight) for queue in self.queues}
-        return Policy(order=self.pool.order, preempts=self.pool.preemption, shares=shares)
+        return Policy(
+            order=self.pool.order, preempts=self.pool.preemption, placement=self.pool.placement, shares=shares
+        )
 
 
 def load_config(directory: Path) -> PoolConfig:

@@ -126,6 +126,8 @@ class StaticNodes:
                 name=node.name,
                 cpus=node.cpus or float(cores()),
                 memory_bytes=int(node.memory_gib * 2**30) or _memory_bytes(),
+                area=node.area,
+                rack=node.rack,
                 cordoned=node.cordoned,
                 devices=tuple(
                     Device(
@@ -134,6 +136,7 @@ class StaticNodes:
                         kind=device.kind,
                         memory_bytes=int(device.memory_gib * 2**30),
                         out_of_service=device.out_of_service,
+                        link=device.link,
                     )
                     for i, device in enumerate(node.devices)
                 )
