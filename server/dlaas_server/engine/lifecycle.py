@@ -213,6 +213,10 @@ class Lifecycle:
             has_metrics=job.id in self._measured,
         )
 
+    def is_admin(self, user: str) -> bool:
+        """They may drain nodes, and set queues and order."""
+        return user == self.user or user in self.admins
+
     def pool_view(self) -> PoolView:
         """The pool as people see it."""
         waiting = sorted((w for w in self.waits.values() if w.place), key=lambda w: w.place)
