@@ -117,8 +117,7 @@ class Live:
         if change is not None:
             self._next = then if set(change.members) == {m for m in target if peers[m].is_alive} else now
         for member in regroup.strays(self._state, peers, target):
-            if not self._learners[member].is_asked:  # else it is on its way out
-                self._end(self._learners[member])
+            self._end(self._learners[member])
         self._tell()
         return now
 
@@ -186,4 +185,5 @@ def _peer(one: Learner) -> Peer:
         is_limited=one.is_held,
         is_stranded=one.stranded == one.round >= 0,  # who is in no group yet has lost none
         promise=one.agreed,
+        is_asked=one.is_asked,
     )

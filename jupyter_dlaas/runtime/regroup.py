@@ -32,6 +32,8 @@ class Peer:
     """Its group does not answer any more."""
     promise: tuple[int, int] | None = None
     """(round, first boundary that it has not passed)."""
+    is_asked: bool = False
+    """It was asked to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,14 @@ def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> R
 
 
 def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tuple[int, ...]:
-    """Learners that nobody wants and that nobody will tell to leave any more."""
+    """Learners that nobody wants and that will not leave by themselves.
+
+    Nobody told them to; or their group was lost before they came to the boundary at which they were to leave.
+    """
     if state.change is not None:
         return ()
-    return tuple(m for m, peer in peers.items() if peer.is_alive and m not in state.members and m not in target)
+    unwanted = (m for m, peer in peers.items() if peer.is_alive and m not in state.members and m not in target)
+    return tuple(m for m in unwanted if not peers[m].is_asked or peers[m].is_stranded)
 
 
 def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> Regroup:
