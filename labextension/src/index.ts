@@ -2,6 +2,7 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { api } from './plugins/api';
 import { commands } from './plugins/commands';
+import { nodes } from './plugins/nodes';
 import { notifications } from './plugins/notifications';
 import { panel } from './plugins/panel';
 import { renderer } from './plugins/renderer';
@@ -19,6 +20,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   renderer,
   panel,
   commands,
+  nodes,
   status,
   notifications,
   running,

@@ -192,6 +192,25 @@ export interface IPoolView {
   track_record: string;
 }
 
+/** What a drain does, or would do, with one job: shrink, move, preempt, or stay for now. */
+export interface ILeaveView {
+  job: string;
+  way: 'shrink' | 'move' | 'preempt' | 'stay';
+  before: number;
+  after: number;
+  text: string;
+}
+
+/** A node that is (or would be) drained, and what becomes of the jobs there. */
+export interface IDrainView {
+  node: string;
+  is_asked: boolean;
+  /** Names this very plan: a drain that is asked with another one's is refused. */
+  plan: string;
+  gist: string;
+  jobs: ILeaveView[];
+}
+
 /** What a reader of a job has seen; valid after a restart of everything. */
 export interface ICursor {
   row: number;
@@ -229,6 +248,8 @@ export interface IHelloMessage {
   pool: string;
   engine: string;
   user: string;
+  /** The reader may cordon and drain nodes. Left out by servers that cannot tell. */
+  is_admin?: boolean;
   now_s: number;
 }
 

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { state_of_copy } from '../src/model/job';
 import type { IJobState } from '../src/model/job';
+import { NO_WISH } from '../src/model/wish';
 import type { Point } from '../src/protocol';
 import { chart } from '../src/views/curves';
 import type { IJobView } from '../src/protocol';
@@ -16,6 +17,7 @@ const NOW_S = 1_773_497_801;
 function handlers() {
   return {
     scale: vi.fn<ICardHandlers['scale']>(),
+    set_elastic: vi.fn<ICardHandlers['set_elastic']>(),
     act: vi.fn<ICardHandlers['act']>(),
     retry_connection: vi.fn(),
     allow: vi.fn(),
@@ -231,16 +233,108 @@ describe('the stepper', () => {
   });
 
   it('says what was refused and why', () => {
-    const wish = {
-      learners: null,
-      unconfirmed: false,
-      refusal: 'Queue vision may borrow 1 GPU.'
-    };
+    const wish = { ...NO_WISH, refusal: 'Queue vision may borrow 1 GPU.', refused: 'size' as const };
     const card = show(state_of(golden.job('processing'), { wish }));
 
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
       'Stayed at 4. Queue vision may borrow 1 GPU.'
     );
+  });
+});
+
+describe('the Auto switch', () => {
+  const auto = (): HTMLElement => screen.getByRole('switch', { name: 'Auto' });
+
+  it('lets the size follow the speed, and gives the choice back', () => {
+    const view = golden.job('processing');
+    show(state_of(view));
+    expect(auto().getAttribute('aria-checked')).toBe('false');
+    fireEvent.click(auto());
+    expect(called.set_elastic).toHaveBeenLastCalledWith('auto');
+    cleanup();
+
+    const card = show(state_of({ ...view, elastic: 'auto' }));
+    expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
+      'Auto holds 4. 2 → 4: 1.3× faster.'
+    );
+    fireEvent.click(auto());
+    expect(called.set_elastic).toHaveBeenLastCalledWith('manual');
+  });
+
+  it('shows the press at once, and is off as soon as a size is wished for', () => {
+    const view = golden.job('processing');
+    show(state_of(view, { wish: { ...NO_WISH, elastic: 'auto' } }));
+    expect(auto().getAttribute('aria-checked')).toBe('true');
+    cleanup();
+
+    show(state_of({ ...view, elastic: 'auto' }, { wish: { ...NO_WISH, learners: 3 } }));
+    expect(auto().getAttribute('aria-checked')).toBe('false');
+  });
+
+  it('says why it was refused', () => {
+    const refusal =
+      'resnet-48 stays manual: auto goes by the steps of run.batches, and the program has none.';
+    const card = show(state_of(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'auto' } }));
+
+    expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(`Auto stays off. ${refusal}`);
+  });
+
+  it('is left out where there is nothing to choose, and cannot be pressed while the job halts', () => {
+    const view = golden.job('processing');
+    show(state_of({ ...view, size: { ...view.size, min: 4, max: 4 } }));
+    expect(screen.queryByRole('switch', { name: 'Auto' })).toBeNull();
+    cleanup();
+
+    show(state_of(golden.job('halting')));
+    fireEvent.click(auto());
+    expect(called.set_elastic).not.toHaveBeenCalled();
+    expect(auto().title).toBe('the job is halting');
+  });
+});
+
+describe('changes of size', () => {
+  const at = (...times: number[]): IJobState => {
+    const view = golden.job('processing');
+    const points = Array.from({ length: 101 }, (_, i): Point => [i, 1000 + i, 1]);
+    const resizes = times.map((s, i) => ({
+      at_s: 1000 + s,
+      step: s,
+      before: 1 + (i % 2),
+      after: 2 - (i % 2),
+      by: 'you',
+      idle_s: 0.02 + i / 1000
+    }));
+    return state_of(
+      { ...view, started_s: 1000, resizes, progress: null },
+      {
+        progress: null,
+        curves: new Map([['loss', points]])
+      }
+    );
+  };
+
+  it('are lines, each; those that would touch share a flag, and none is left out', () => {
+    const drawn = chart(at(10, 12, 15, 40, 60))!;
+
+    expect(drawn.marks.map(mark => Math.round(mark.x * 100))).toEqual([10, 12, 15, 40, 60]);
+    expect(drawn.flags.map(flag => flag.text)).toEqual(['3 changes', '2 → 1', '1 → 2']);
+    expect(drawn.flags.flatMap(flag => flag.marks)).toEqual(drawn.marks);
+  });
+
+  it('tell when pressed each pause in a list, and fold with Escape', () => {
+    show(at(10, 12, 40));
+    const button = screen.getByRole('button', { name: '2 changes: 1 → 2, 2 → 1' });
+    fireEvent.click(button);
+    const told = within(screen.getByRole('list', { name: 'What changed' })).getAllByRole('listitem');
+
+    expect(button.getAttribute('aria-expanded')).toBe('true');
+    expect(told.map(item => item.textContent?.replace(/at [\d:]+/, 'then'))).toEqual([
+      '1 → 2, you, then, step 10, 20 ms of pause',
+      '2 → 1, you, then, step 12, 21 ms of pause'
+    ]);
+    fireEvent.keyDown(button, { key: 'Escape' });
+    expect(button.getAttribute('aria-expanded')).toBe('false');
+    expect(screen.queryByRole('list', { name: 'What changed' })).toBeNull();
   });
 });
 

@@ -40,6 +40,7 @@ function show(notes: INote[], allowed = true) {
   const job = { ...golden.job('processing'), notes };
   const handlers = {
     scale: vi.fn(),
+    set_elastic: vi.fn(),
     act: vi.fn(),
     retry_connection: vi.fn(),
     allow: vi.fn(),

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import type { IBundle, IJobView, IPoolView, ServerMessage } from '../src/protocol';
+import type { IBundle, IDrainView, IJobView, IPoolView, ServerMessage } from '../src/protocol';
 
 const FOLDER = join(__dirname, '..', '..', 'tests', 'wire');
 
@@ -11,6 +11,7 @@ function read(name: string): unknown {
 
 export const job = (state: string): IJobView => read(`job_${state}`) as IJobView;
 export const pool = (): IPoolView => read('pool') as IPoolView;
+export const drain = (): IDrainView => read('drain') as IDrainView;
 export const bundle = (): IBundle => read('bundle') as IBundle;
 export const message = (name: string): ServerMessage => read(`message_${name}`) as ServerMessage;
 export const raw = read;

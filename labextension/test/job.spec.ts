@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, vi } from 'vitest';
 
 import type { IConnection } from '../src/api/stream';
 import { type IJobDoor, JobModel } from '../src/model/job';
+import { type IChange, NO_WISH } from '../src/model/wish';
 import type { IJobView, JobMessage } from '../src/protocol';
 import * as golden from './golden';
 
@@ -14,21 +15,22 @@ const CONNECTION: IConnection = {
 
 class Door implements IJobDoor {
   readonly connection = CONNECTION;
-  readonly scaled: number[] = [];
+  readonly asked: IChange[] = [];
   readonly resubscribed: string[] = [];
   refusal: Error | null = null;
+  answer_s = 0;
 
-  async scale(_id: string, learners: number): Promise<IJobView> {
-    this.scaled.push(learners);
+  async change_size(_id: string, change: IChange): Promise<IJobView> {
+    this.asked.push(change);
+    const row = 100 + this.asked.length;
+    await new Promise(done => setTimeout(done, 1000 * this.answer_s));
     if (this.refusal) {
       throw this.refusal;
     }
     const view = golden.job('processing');
-    return {
-      ...view,
-      row: 100 + learners,
-      size: { ...view.size, wish: learners }
-    };
+    return 'learners' in change
+      ? { ...view, row, size: { ...view.size, wish: change.learners } }
+      : { ...view, row, ...change };
   }
 
   async act(): Promise<IJobView> {
@@ -120,7 +122,7 @@ describe('a job', () => {
 
     await vi.advanceTimersByTimeAsync(350);
 
-    expect(door.scaled).toEqual([6]);
+    expect(door.asked).toEqual([{ learners: 6 }]);
     expect(model.state.wish.learners).toBeNull();
     expect(model.view.size.wish).toBe(6);
   });
@@ -131,14 +133,68 @@ describe('a job', () => {
     model.scale(8);
     await vi.advanceTimersByTimeAsync(350);
 
-    expect(model.state.wish).toEqual({
-      learners: null,
-      unconfirmed: false,
-      refusal: door.refusal.message
-    });
+    expect(model.state.wish).toEqual({ ...NO_WISH, refusal: door.refusal.message, refused: 'size' });
 
     model.scale(5);
     expect(model.state.wish.refusal).toBe('');
+  });
+
+  it('sends one request at a time, so that none overtakes another, and the last press wins', async () => {
+    tell('job');
+    door.answer_s = 2;
+    model.scale(5);
+    await vi.advanceTimersByTimeAsync(350);
+    model.scale(6);
+    await vi.advanceTimersByTimeAsync(350);
+    model.scale(7);
+    await vi.advanceTimersByTimeAsync(350);
+    expect(door.asked).toEqual([{ learners: 5 }]);
+    expect(model.state.wish.learners).toBe(7);
+
+    await vi.advanceTimersByTimeAsync(4000);
+    expect(door.asked).toEqual([{ learners: 5 }, { learners: 7 }]);
+    expect(model.state.wish).toEqual(NO_WISH);
+    expect(model.view.size.wish).toBe(7);
+  });
+
+  it('sends the press that came while the one before was under way, and only shows its own refusal', async () => {
+    tell('job');
+    door.answer_s = 2;
+    door.refusal = new Error('no');
+    model.scale(5);
+    await vi.advanceTimersByTimeAsync(2200);
+    model.scale(6);
+    door.refusal = null;
+    await vi.advanceTimersByTimeAsync(200);
+    expect(model.state.wish).toEqual({ ...NO_WISH, learners: 6 });
+
+    await vi.advanceTimersByTimeAsync(3000);
+    expect(door.asked).toEqual([{ learners: 5 }, { learners: 6 }]);
+    expect(model.state.wish).toEqual(NO_WISH);
+  });
+
+  it('says that a wish is not confirmed while it waits for the answer to the one before', async () => {
+    tell('job');
+    door.answer_s = 5;
+    model.scale(5);
+    await vi.advanceTimersByTimeAsync(500);
+    model.scale(6);
+    expect(model.state.wish.unconfirmed).toBe(false);
+
+    await vi.advanceTimersByTimeAsync(1400);
+    expect(model.state.wish).toEqual({ ...NO_WISH, learners: 6, unconfirmed: true });
+  });
+
+  it.each<[string, (model: JobModel) => void, IChange]>([
+    ['Auto, then a size', m => (m.set_elastic('auto'), m.scale(3)), { learners: 3 }],
+    ['a size, then Auto', m => (m.scale(3), m.set_elastic('auto')), { elastic: 'auto' }]
+  ])('takes the last of %s', async (_, press, asked) => {
+    tell('job');
+    press(model);
+    await vi.advanceTimersByTimeAsync(350);
+
+    expect(door.asked).toEqual([asked]);
+    expect(model.state.wish).toEqual(NO_WISH);
   });
 
   it('keeps wishes within the bounds of the job', () => {

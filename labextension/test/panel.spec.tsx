@@ -3,7 +3,8 @@ import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import { state_of_copy } from '../src/model/job';
-import type { IJobView } from '../src/protocol';
+import type { IDrainView, IJobView } from '../src/protocol';
+import { DrainPreview } from '../src/views/drain';
 import { type IPanelHandlers, type IPanelRow, Panel } from '../src/views/panel';
 import { status_text } from '../src/views/statusitem';
 import { cells_that_go, name_of } from '../src/views/trainform';
@@ -27,6 +28,7 @@ function handlers() {
     scale: vi.fn<IPanelHandlers['scale']>(),
     act: vi.fn<IPanelHandlers['act']>(),
     open_menu: vi.fn(),
+    open_node_menu: vi.fn<IPanelHandlers['open_node_menu']>(),
     show_job: vi.fn(),
     retry_connection: vi.fn(),
     insert_example: vi.fn(),
@@ -34,12 +36,14 @@ function handlers() {
   };
 }
 
-function show(views: IJobView[], more: { absent?: boolean } = {}) {
+function show(views: IJobView[], more: { absent?: boolean; is_admin?: boolean } = {}) {
   const called = handlers();
   render(
     <Panel
       pool={more.absent ? null : golden.pool()}
       rows={views.map(row)}
+      user="ana"
+      is_admin={more.is_admin ?? false}
       absent={more.absent ?? false}
       stale={false}
       handlers={called}
@@ -79,6 +83,17 @@ describe('the panel', () => {
     expect(screen.getByText('gpu-a is being drained by ana.')).toBeTruthy();
     expect(screen.getByText('default 2 · research 6 of 6')).toBeTruthy();
     expect(screen.getByText(/^Of the last 50 start estimates 41 held/)).toBeTruthy();
+  });
+
+  it('has a menu at each node for those who run the pool, and for nobody else', () => {
+    const called = show([running], { is_admin: true });
+    const node = screen.getByRole('group', { name: 'Node gpu-c' });
+    fireEvent.click(within(node).getByRole('button', { name: 'Actions for node gpu-c' }));
+
+    expect(called.open_node_menu).toHaveBeenCalledExactlyOnceWith('gpu-c', expect.anything());
+    cleanup();
+    show([running]);
+    expect(screen.queryByRole('button', { name: /^Actions for node/ })).toBeNull();
   });
 
   it('lists jobs by notebook and scales, retries and opens them', () => {
@@ -129,6 +144,33 @@ describe('the panel', () => {
     const absent = show([], { absent: true });
     fireEvent.click(screen.getByRole('button', { name: 'Check again' }));
     expect(absent.retry_connection).toHaveBeenCalledTimes(1);
+  });
+});
+
+describe('the preview of a drain', () => {
+  const view = golden.drain();
+  const preview = (of: IDrainView, is_new = false): void => {
+    const owner = (job: string): string | null => (job === 'vae-43' ? 'you' : null);
+    render(<DrainPreview view={of} owner={owner} is_new={is_new} />);
+  };
+
+  it('says of each job what happens to it', () => {
+    preview(view);
+    const rows = within(screen.getByRole('table', { name: 'Jobs on gpu-c' })).getAllByRole('row');
+
+    expect(screen.getByText(view.gist)).toBeTruthy();
+    expect(rows.slice(1).map(one => [...one.children].map(cell => cell.textContent?.trim()))).toEqual([
+      ['vae-43', 'you', 'Shrinks from 2 to 1 learner and goes on.'],
+      ['nano-46', '–', 'Has no checkpoint yet: it stays until it has one, or ends.']
+    ]);
+    expect(screen.queryByRole('alert')).toBeNull();
+  });
+
+  it('has no table where nobody trains, and tells when the plan that was shown no longer holds', () => {
+    preview({ ...view, jobs: [], gist: 'Nobody trains on gpu-c; nothing new would start there.' }, true);
+
+    expect(screen.queryByRole('table')).toBeNull();
+    expect(screen.getByRole('alert').textContent).toContain('Nothing was done: the pool changed meanwhile.');
   });
 });
 

@@ -240,7 +240,7 @@ describe('the client', () => {
       body: { error: { code: 'refused', message: 'the pool has 8 GPUs' } }
     });
 
-    await expect(new Client(server).scale('a-1', 9)).rejects.toMatchObject({
+    await expect(new Client(server).change_size('a-1', { learners: 9 })).rejects.toMatchObject({
       code: 'refused',
       message: 'the pool has 8 GPUs',
       status: 422

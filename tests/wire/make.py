@@ -15,10 +15,12 @@ from jupyter_dlaas.protocol import (
     Bundle,
     Cause,
     DeviceView,
+    DrainView,
     Elastic,
     Failure,
     JobView,
     LearnerView,
+    LeaveView,
     NodeView,
     Note,
     Origin,
@@ -322,6 +324,29 @@ POOL: Final = PoolView(
     isolation="processes",
 )
 
+DRAIN: Final = DrainView(
+    node="gpu-c",
+    is_asked=False,
+    plan="3f1c9a7be2d40586",
+    gist="gpu-c: 1 job shrinks, 1 job stays until it has a checkpoint, or ends.",
+    jobs=(
+        LeaveView(
+            job="vae-43",
+            way="shrink",
+            before=2,
+            after=1,
+            text="vae-43 shrinks from 2 to 1 learner and goes on",
+        ),
+        LeaveView(
+            job="nano-46",
+            way="stay",
+            before=1,
+            after=0,
+            text="nano-46 has no checkpoint yet: it stays until it has one, or ends",
+        ),
+    ),
+)
+
 CURVES: Final[Mapping[str, Json]] = {
     "loss": [[391, T0 + 500, 1.31], [782, T0 + 620, 0.92], [2737, T0 + 990, 0.437]],
     "accuracy": [[391, T0 + 500, 0.558], [782, T0 + 620, 0.701], [2737, T0 + 990, 0.861]],
@@ -354,6 +379,7 @@ MESSAGES: Final[Mapping[str, Mapping[str, object]]] = {
         "pool": "lab",
         "engine": "0b8f4a62",
         "user": "ana",
+        "is_admin": True,
         "now_s": T0 + 1000,
     },
     "job": {"type": "job", "job": PROCESSING},
@@ -396,6 +422,7 @@ def files() -> dict[str, object]:
     """Name of each golden file, and what it holds."""
     found: dict[str, object] = {f"job_{name}.json": encode(view) for name, view in JOBS.items()}
     found["pool.json"] = encode(POOL)
+    found["drain.json"] = encode(DRAIN)
     found["bundle.json"] = encode(BUNDLE)
     found |= {f"message_{name}.json": encode(message) for name, message in MESSAGES.items()}
     return found

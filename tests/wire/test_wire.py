@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.protocol import Bundle, Cursor, JobView, PoolView, Progress
+from jupyter_dlaas.protocol import Bundle, Cursor, DrainView, JobView, PoolView, Progress
 from jupyter_dlaas.wire import decode, encode
 
 HERE = Path(__file__).parent
@@ -32,6 +32,7 @@ def made() -> dict[str, object]:
 RECORDS: Mapping[str, type] = {
     **{path.name: JobView for path in sorted(HERE.glob("job_*.json"))},
     "pool.json": PoolView,
+    "drain.json": DrainView,
     "bundle.json": Bundle,
 }
 INSIDE: Mapping[str, tuple[str, type]] = {

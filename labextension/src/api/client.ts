@@ -1,4 +1,4 @@
-import type { ICursor, IJobView, IPoolView, ServerMessage } from '../protocol';
+import type { ICursor, IDrainView, IJobView, IPoolView, ServerMessage } from '../protocol';
 
 /** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
 export interface IServer {
@@ -90,6 +90,24 @@ export class Client {
     return this.json('GET', 'pool');
   }
 
+  cordon(node: string): Promise<IPoolView> {
+    return this.json('POST', `nodes/${encodeURIComponent(node)}/cordon`, {});
+  }
+
+  uncordon(node: string): Promise<IPoolView> {
+    return this.json('POST', `nodes/${encodeURIComponent(node)}/uncordon`, {});
+  }
+
+  /** What a drain of the node would do. Nothing changes. */
+  preview_drain(node: string): Promise<IDrainView> {
+    return this.json('GET', `nodes/${encodeURIComponent(node)}/drain`);
+  }
+
+  /** Empty the node, if that would still do what its preview says; else refused with `not_allowed`. */
+  drain(node: string, plan: string): Promise<IDrainView> {
+    return this.json('POST', `nodes/${encodeURIComponent(node)}/drain`, { plan });
+  }
+
   async jobs(limit = 200): Promise<IJobView[]> {
     return (await this.json<{ jobs: IJobView[] }>('GET', `jobs?limit=${limit}`)).jobs;
   }
@@ -98,8 +116,9 @@ export class Client {
     return this.json('GET', `jobs/${encodeURIComponent(id)}`);
   }
 
-  scale(id: string, learners: number): Promise<IJobView> {
-    return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, { learners });
+  /** How many learners, or who chooses how many. Absolute, so that it is safe to repeat. */
+  change_size(id: string, change: { learners: number } | { elastic: 'manual' | 'auto' }): Promise<IJobView> {
+    return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, change);
   }
 
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): Promise<IJobView> {

@@ -5,7 +5,7 @@ import type { IBundle, ICursor, IJobView, IProgress, JobMessage, Point } from '.
 import type { IConnection } from '../api/stream';
 import { type ILogRow, Log, levelOf } from './log';
 import { Metrics } from './metrics';
-import { type IWishState, Wish } from './wish';
+import { type IChange, type IWishState, NO_WISH, Wish } from './wish';
 
 export interface ILogState {
   rows: readonly ILogRow[];
@@ -39,7 +39,7 @@ export type Verb = 'halt' | 'resume' | 'cancel' | 'retry';
 /** What a job needs of its surroundings. */
 export interface IJobDoor {
   readonly connection: IConnection;
-  scale(id: string, learners: number): Promise<IJobView>;
+  change_size(id: string, change: IChange): Promise<IJobView>;
   act(id: string, verb: Verb): Promise<IJobView>;
   /** Ask for the stream anew from the cursor: a frame is missing. */
   resubscribe(id: string): void;
@@ -57,7 +57,7 @@ export class JobModel {
   ) {
     this.current = view;
     this.wish = new Wish(
-      async learners => this.take_view(await this.door.scale(this.id, learners)),
+      async change => this.take_view(await this.door.change_size(this.id, change)),
       () => this.emit()
     );
   }
@@ -153,7 +153,12 @@ export class JobModel {
 
   scale(learners: number): void {
     const { min, max } = this.current.size;
-    this.wish.set(Math.min(max, Math.max(min, learners)));
+    this.wish.set({ learners: Math.min(max, Math.max(min, learners)) });
+  }
+
+  /** Who chooses the size from now on: the reader, or how fast the job is at each size. */
+  set_elastic(elastic: 'manual' | 'auto'): void {
+    this.wish.set({ elastic });
   }
 
   async act(verb: Verb): Promise<IJobView | null> {
@@ -267,7 +272,7 @@ export function state_of_copy(bundle: IBundle, connection: IConnection): IJobSta
     curves: copied_curves(bundle),
     sources: new Map(),
     log: copied_log(bundle),
-    wish: { learners: null, unconfirmed: false, refusal: '' },
+    wish: NO_WISH,
     connection,
     live: false,
     gone: false,

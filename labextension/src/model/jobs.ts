@@ -4,8 +4,9 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import type { Client } from '../api/client';
 import type { IConnection, Stream } from '../api/stream';
 import { isFinal } from '../protocol';
-import type { IBundle, IJobView, IPoolView, ServerMessage, Want } from '../protocol';
+import type { IBundle, IHelloMessage, IJobView, IPoolView, ServerMessage, Want } from '../protocol';
 import { type IJobDoor, JobModel, type Verb } from './job';
+import type { IChange } from './wish';
 
 interface IFollowed {
   cards: number;
@@ -53,8 +54,14 @@ export class Jobs implements IJobDoor {
     return this.hello_pool;
   }
 
+  /** Who reads this page. */
   get user(): string {
-    return this.hello_user;
+    return this.hello_user || (this.current_pool?.user ?? '');
+  }
+
+  /** The reader may cordon and drain nodes. */
+  get is_admin(): boolean {
+    return this.hello_admin;
   }
 
   /** Jobs that the pool told about, newest first. */
@@ -105,8 +112,8 @@ export class Jobs implements IJobDoor {
     });
   }
 
-  scale(id: string, learners: number): Promise<IJobView> {
-    return this.client.scale(id, learners);
+  change_size(id: string, change: IChange): Promise<IJobView> {
+    return this.client.change_size(id, change);
   }
 
   async act(id: string, verb: Verb): Promise<IJobView> {
@@ -115,6 +122,16 @@ export class Jobs implements IJobDoor {
       this.add(view);
     }
     return view;
+  }
+
+  /** Keep new learners from a node; what runs there stays. */
+  async cordon(node: string): Promise<void> {
+    this.take_pool(await this.client.cordon(node));
+  }
+
+  /** Let learners come to a node again; ends a drain. */
+  async uncordon(node: string): Promise<void> {
+    this.take_pool(await this.client.uncordon(node));
   }
 
   /** List a job that the server has just told of. */
@@ -216,11 +233,10 @@ export class Jobs implements IJobDoor {
   private receive(_: Stream, message: ServerMessage): void {
     switch (message.type) {
       case 'hello':
-        this.take_hello(message.engine, message.pool, message.user);
+        this.take_hello(message);
         return;
       case 'pool':
-        this.current_pool = message.pool;
-        this.change.emit();
+        this.take_pool(message.pool);
         return;
       case 'jobs':
         this.listed = new Set(message.jobs.map(job => job.id));
@@ -253,15 +269,21 @@ export class Jobs implements IJobDoor {
     }
   }
 
-  private take_hello(engine: string, pool: string, user: string): void {
-    if (this.engine && this.engine !== engine) {
+  private take_pool(pool: IPoolView): void {
+    this.current_pool = pool;
+    this.change.emit();
+  }
+
+  private take_hello(hello: IHelloMessage): void {
+    if (this.engine && this.engine !== hello.engine) {
       for (const model of this.models.values()) {
         model.new_engine();
       }
     }
-    this.engine = engine;
-    this.hello_pool = pool;
-    this.hello_user = user;
+    this.engine = hello.engine;
+    this.hello_pool = hello.pool;
+    this.hello_user = hello.user;
+    this.hello_admin = hello.is_admin ?? false;
     this.change.emit();
   }
 
@@ -286,6 +308,7 @@ export class Jobs implements IJobDoor {
   private engine = '';
   private hello_pool = '';
   private hello_user = '';
+  private hello_admin = false;
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
   private readonly settle = new Signal<this, JobModel>(this);

@@ -1,75 +1,103 @@
+/** What may be asked of a job's size: so many learners, or who chooses it. */
+export type IChange = { learners: number } | { elastic: 'manual' | 'auto' };
+
 /** How a wish stands, for the scale row. */
 export interface IWishState {
   /** What the user wants, until the server has taken it over; null: as the job view says. */
   learners: number | null;
+  /** The same of the Auto switch. */
+  elastic: 'manual' | 'auto' | null;
   /** Sent for more than a second, and not yet acknowledged. */
   unconfirmed: boolean;
   /** Why the last wish was refused; until the next press. */
   refusal: string;
+  /** What it was that was refused. */
+  refused: 'size' | 'auto' | null;
 }
+
+export const NO_WISH: IWishState = {
+  learners: null,
+  elastic: null,
+  unconfirmed: false,
+  refusal: '',
+  refused: null
+};
 
 const GATHER_MS = 300;
 const CONFIRM_MS = 1000;
 
 /**
  * The user's wish for a size: shown at once, sent when presses pause, reconciled with the answer. Last press wins.
+ *
+ * One request is under way at a time: of two, the later could overtake the earlier.
  */
 export class Wish {
   constructor(
-    private readonly send: (learners: number) => Promise<void>,
+    private readonly send: (change: IChange) => Promise<void>,
     private readonly changed: () => void
   ) {}
 
   get state(): IWishState {
-    return {
-      learners: this.learners,
-      unconfirmed: this.unconfirmed,
-      refusal: this.refusal
-    };
+    return this.current;
   }
 
-  set(learners: number): void {
-    this.learners = learners;
-    this.unconfirmed = false;
-    this.refusal = '';
+  set(change: IChange): void {
+    this.wanted = change;
+    this.current = { ...NO_WISH, ...change };
     window.clearTimeout(this.gather);
     window.clearTimeout(this.confirm);
-    this.gather = window.setTimeout(() => void this.flush(learners), GATHER_MS);
+    this.gather = window.setTimeout(() => void this.flush(change), GATHER_MS);
     this.changed();
   }
 
   dispose(): void {
     window.clearTimeout(this.gather);
     window.clearTimeout(this.confirm);
-    this.turn += 1;
+    this.wanted = null;
+    this.due = null;
   }
 
-  private async flush(learners: number): Promise<void> {
-    const turn = ++this.turn;
+  private async flush(change: IChange): Promise<void> {
+    this.due = change;
     this.confirm = window.setTimeout(() => {
-      this.unconfirmed = true;
+      this.current = { ...this.current, unconfirmed: true };
       this.changed();
     }, CONFIRM_MS);
-    let refusal = '';
-    try {
-      await this.send(learners);
-    } catch (error) {
-      refusal = error instanceof Error ? error.message : String(error);
+    if (this.under_way) {
+      return; // it is sent as soon as the one before was answered
     }
-    if (turn !== this.turn || this.learners !== learners) {
+    this.under_way = true;
+    while (this.due) {
+      const sent: IChange = this.due;
+      this.due = null;
+      let refusal = '';
+      try {
+        await this.send(sent);
+      } catch (error) {
+        refusal = error instanceof Error ? error.message : String(error);
+      }
+      this.answered(sent, refusal);
+    }
+    this.under_way = false;
+  }
+
+  private answered(sent: IChange, refusal: string): void {
+    if (sent !== this.wanted) {
       return; // a later press is on its way
     }
     window.clearTimeout(this.confirm);
-    this.learners = null;
-    this.unconfirmed = false;
-    this.refusal = refusal;
+    this.wanted = null;
+    const refused = refusal ? ('learners' in sent ? 'size' : 'auto') : null;
+    this.current = { ...NO_WISH, refusal, refused };
     this.changed();
   }
 
-  private learners: number | null = null;
-  private unconfirmed = false;
-  private refusal = '';
-  private turn = 0;
+  private current = NO_WISH;
+  /** The last press, until it was answered. */
+  private wanted: IChange | null = null;
+  /** What is to be sent next. */
+  private due: IChange | null = null;
+  private under_way = false;
   private gather: number | undefined;
   private confirm: number | undefined;
 }

@@ -12,6 +12,7 @@ export function card_handlers(
 ): ICardHandlers {
   return {
     scale: learners => void permitted().then(model => model?.scale(learners)),
+    set_elastic: elastic => void permitted().then(model => model?.set_elastic(elastic)),
     act: verb =>
       void permitted().then(async model => {
         const view = await model?.act(verb);

@@ -15,5 +15,8 @@ export const CommandIDs = {
   showSource: 'dlaas:show-source',
   story: 'dlaas:story',
   openNotebook: 'dlaas:open-notebook',
-  remove: 'dlaas:delete-record'
+  remove: 'dlaas:delete-record',
+  cordon: 'dlaas:cordon-node',
+  uncordon: 'dlaas:uncordon-node',
+  drain: 'dlaas:drain-node'
 } as const;

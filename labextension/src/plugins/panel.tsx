@@ -17,6 +17,7 @@ import { LiveCard } from '../views/livecard';
 import { EXAMPLE, type IPanelHandlers, Panel } from '../views/panel';
 import { card_handlers } from './cardhandlers';
 import { trainingIcon } from './icon';
+import { open_menu } from './menu';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';
 
@@ -39,6 +40,8 @@ function LivePanel(props: {
       <Panel
         pool={jobs.pool}
         rows={rows}
+        user={jobs.user}
+        is_admin={jobs.is_admin}
         absent={connection.kind === 'absent'}
         stale={connection.stale && connection.kind !== 'idle'}
         handlers={handlers}
@@ -230,6 +233,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
           });
       },
       open_menu: (id, anchor) => services.open_menu(id, anchor),
+      open_node_menu: (node, anchor) =>
+        open_menu(commands, [CommandIDs.drain, CommandIDs.cordon, CommandIDs.uncordon], { node }, anchor),
       show_job,
       retry_connection: () => jobs.retry(),
       insert_example: tracker ? () => void insert_example(app, tracker) : undefined,

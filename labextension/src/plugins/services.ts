@@ -3,10 +3,10 @@ import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputil
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
-import { Menu } from '@lumino/widgets';
 
 import { type IJobView, isFinal } from '../protocol';
 import { IJobs } from '../tokens';
+import { open_menu } from './menu';
 import { CommandIDs } from './names';
 import { text_widget } from './text';
 
@@ -26,6 +26,17 @@ export const ICardServices = new Token<ICardServices>(
   'jupyter-dlaas:ICardServices',
   'What a job card needs of the application around it.'
 );
+
+const JOB_MENU = [
+  CommandIDs.openJob,
+  CommandIDs.openNotebook,
+  CommandIDs.why,
+  CommandIDs.showSource,
+  CommandIDs.story,
+  CommandIDs.copyName,
+  CommandIDs.copyReport,
+  CommandIDs.remove
+];
 
 async function go_to_cell(app: JupyterFrontEnd, tracker: INotebookTracker, view: IJobView): Promise<void> {
   const { notebook, cell_id } = view.origin;
@@ -177,26 +188,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
         Clipboard.copyToSystem(text);
         Notification.success(trans.__('%1 is in the clipboard.', what), { autoClose: 4000 });
       },
-      open_menu: (id, anchor) => {
-        const menu = new Menu({ commands: app.commands });
-        for (const command of [
-          CommandIDs.openJob,
-          CommandIDs.openNotebook,
-          CommandIDs.why,
-          CommandIDs.showSource,
-          CommandIDs.story,
-          CommandIDs.copyName,
-          CommandIDs.copyReport,
-          CommandIDs.remove
-        ]) {
-          if (app.commands.hasCommand(command)) {
-            menu.addItem({ command, args: { id } });
-          }
-        }
-        menu.aboutToClose.connect(() => window.setTimeout(() => menu.dispose(), 0));
-        const { left, bottom } = anchor.getBoundingClientRect();
-        menu.open(left, bottom);
-      },
+      open_menu: (id, anchor) => open_menu(app.commands, JOB_MENU, { id }, anchor),
       ask: async id => {
         const answer = await showDialog({
           title: trans.__('This notebook is not trusted'),

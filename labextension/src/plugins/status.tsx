@@ -17,7 +17,7 @@ function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () =
   useChanges(jobs.changed, true);
   const open = jobs.unfinished.length > 0;
   const now_s = useNow(open && jobs.connection.stale);
-  const user = jobs.user || jobs.pool?.user;
+  const { user } = jobs;
   const views = jobs.list
     .map(m => ({ ...m.view, progress: m.state.progress }))
     .filter(v => !user || v.owner === user);

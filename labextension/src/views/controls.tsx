@@ -144,13 +144,13 @@ export function Actions(props: {
           />
         )
       )}
-      <MoreButton name={view.id} onOpen={props.handlers.open_menu} />
+      <MoreButton label={`More actions for ${view.id}`} onOpen={props.handlers.open_menu} />
     </div>
   );
 }
 
 export function MoreButton(props: {
-  name: string;
+  label: string;
   onOpen: (anchor: HTMLElement) => void;
 }): React.JSX.Element {
   return (
@@ -158,11 +158,35 @@ export function MoreButton(props: {
       type="button"
       className="jp-dlaas-button"
       data-bare=""
-      aria-label={`More actions for ${props.name}`}
+      aria-label={props.label}
       aria-haspopup="menu"
       onClick={event => props.onOpen(event.currentTarget)}
     >
       <Icon name="more" />
+    </button>
+  );
+}
+
+export function Switch(props: {
+  label: string;
+  title: string;
+  on: boolean;
+  why_not?: string | null;
+  onChange: (on: boolean) => void;
+}): React.JSX.Element {
+  const off = props.why_not ?? null;
+  return (
+    <button
+      type="button"
+      className="jp-dlaas-switch"
+      role="switch"
+      aria-checked={props.on}
+      aria-disabled={off !== null || undefined}
+      title={off ?? props.title}
+      onClick={() => off === null && props.onChange(!props.on)}
+    >
+      <i aria-hidden="true" />
+      {props.label}
     </button>
   );
 }

@@ -30,25 +30,37 @@ export interface ITrack {
   show: (value: number) => string;
 }
 
+/** One change of size: a line through all rows. */
 export interface IMark {
-  key: string;
   x: number;
   text: string;
   cause: string;
-  title: string;
-  /** Too near to the one before to have room for words. */
-  crowded: boolean;
+  /** All of it in words: from, to, by whom, when, at which step, how long the pause was. */
+  said: string;
+}
+
+/** What stands above the lines: one mark, or several that are too near to each other to have words of their own. */
+export interface IFlag {
+  /** Which of all changes its first one is: stays, while flags come closer to each other. */
+  first: number;
+  x: number;
+  text: string;
+  cause: string;
+  name: string;
+  marks: readonly IMark[];
+  /** So near to the one before that there is no room for the cause. */
   tight: boolean;
 }
 
 export interface IChart {
   tracks: ITrack[];
   marks: IMark[];
+  flags: IFlag[];
   ticks: { x: number; text: string }[];
   end: number;
 }
 
-const CROWDED = 0.05;
+const CROWDED = 0.08;
 const TIGHT = 0.14;
 const TRACKS_MOST = 8;
 
@@ -215,26 +227,33 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
 }
 
 function marks(view: IJobView, zero: number, end: number): IMark[] {
-  let last = -1;
-  return view.resizes.map((resize, i) => {
+  return view.resizes.map(resize => {
     const x = Math.min(1, Math.max(0, (resize.at_s - zero) / end));
-    const near = last >= 0 ? x - last : 1;
-    const crowded = near < CROWDED;
-    if (!crowded) {
-      last = x;
-    }
     const text = `${shown_size(view, resize.before)} → ${shown_size(view, resize.after)}`;
     const pause = resize.idle_s === null ? '' : `, ${format.duration(resize.idle_s)} of pause`;
-    const title = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
-    return {
-      key: String(i),
-      x,
-      text,
-      cause: resize.by,
-      title,
-      crowded,
-      tight: near < TIGHT
-    };
+    const said = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
+    return { x, text, cause: resize.by, said };
+  });
+}
+
+/** Marks that would touch share one flag. */
+function flags(all: readonly IMark[]): IFlag[] {
+  const starts: number[] = [];
+  all.forEach((mark, i) => {
+    if (i === 0 || mark.x - all[starts[starts.length - 1]].x >= CROWDED) {
+      starts.push(i);
+    }
+  });
+  return starts.map((first, i) => {
+    const group = all.slice(first, starts[i + 1]);
+    const { x, text, cause } = all[first];
+    const tight = i > 0 && x - all[starts[i - 1]].x < TIGHT;
+    if (group.length === 1) {
+      return { first, x, text, cause, name: `${text}, ${cause}`, marks: group, tight };
+    }
+    const changes = `${group.length} changes`;
+    const name = `${changes}: ${group.map(mark => mark.text).join(', ')}`;
+    return { first, x, text: changes, cause: '', name, marks: group, tight };
   });
 }
 
@@ -272,9 +291,11 @@ export function chart(state: IJobState): IChart | null {
     tracks.push(rate);
   }
   tracks.push(size_track(view, zero, end));
+  const lines = marks(view, zero, end);
   return {
     tracks,
-    marks: marks(view, zero, end),
+    marks: lines,
+    flags: flags(lines),
     ticks: ticks(end, isFinal(view.state) ? 'end' : view.state === 'PROCESSING' ? 'now' : 'last'),
     end
   };

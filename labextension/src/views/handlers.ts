@@ -9,6 +9,7 @@ export interface IPicture {
 /** What a card can ask for; the views call these and nothing else. */
 export interface ICardHandlers {
   scale(learners: number): void;
+  set_elastic(elastic: 'manual' | 'auto'): void;
   act(verb: Verb): void;
   retry_connection(): void;
   /** Let this card talk to the server although the notebook is not trusted. */

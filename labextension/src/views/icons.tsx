@@ -108,6 +108,11 @@ export function job_colour(number: number): {
   };
 }
 
+/** The number in a job's handle: 48 of resnet-48. */
+export function number_of(id: string): number {
+  return Number(id.slice(id.lastIndexOf('-') + 1)) || 0;
+}
+
 export function Swatch({ number }: { number: number }): React.JSX.Element {
   return <span className="jp-dlaas-swatch" {...job_colour(number)} aria-hidden="true" />;
 }

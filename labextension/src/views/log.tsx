@@ -3,6 +3,7 @@ import * as React from 'react';
 import { pieces, withoutEscapes } from '../model/ansi';
 import type { IJobState } from '../model/job';
 import type { ILogRow } from '../model/log';
+import { Switch } from './controls';
 import * as format from './format';
 import { Fold } from './sections';
 
@@ -112,27 +113,6 @@ export function Segments(props: {
         </button>
       ))}
     </span>
-  );
-}
-
-export function Switch(props: {
-  label: string;
-  title: string;
-  on: boolean;
-  onChange: (on: boolean) => void;
-}): React.JSX.Element {
-  return (
-    <button
-      type="button"
-      className="jp-dlaas-switch"
-      role="switch"
-      aria-checked={props.on}
-      title={props.title}
-      onClick={() => props.onChange(!props.on)}
-    >
-      <i aria-hidden="true" />
-      {props.label}
-    </button>
   );
 }
 

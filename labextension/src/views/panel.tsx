@@ -5,7 +5,7 @@ import { isFinal } from '../protocol';
 import type { IDeviceView, IJobView, INodeView, IPoolView } from '../protocol';
 import { Button, MoreButton, NOT_CONNECTED, Stepper } from './controls';
 import * as format from './format';
-import { Icon, Swatch, job_colour, state_icon } from './icons';
+import { Icon, Swatch, job_colour, number_of, state_icon } from './icons';
 import { Segments } from './log';
 
 export interface IPanelRow {
@@ -17,6 +17,7 @@ export interface IPanelHandlers {
   scale(id: string, learners: number): void;
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): void;
   open_menu(id: string, anchor: HTMLElement): void;
+  open_node_menu(node: string, anchor: HTMLElement): void;
   show_job(id: string): void;
   retry_connection(): void;
   /** Left out where there is no notebook. */
@@ -28,6 +29,10 @@ export interface IPanelHandlers {
 export interface IPanelProps {
   pool: IPoolView | null;
   rows: readonly IPanelRow[];
+  /** Who reads. */
+  user: string;
+  /** The reader may cordon and drain nodes. */
+  is_admin: boolean;
   /** No part of ours answers at this server. */
   absent: boolean;
   stale: boolean;
@@ -84,10 +89,6 @@ function Ring({ pool }: { pool: IPoolView }): React.JSX.Element {
   );
 }
 
-function number_of(id: string): number {
-  return Number(id.slice(id.lastIndexOf('-') + 1)) || 0;
-}
-
 function Tile(props: {
   device: IDeviceView;
   label: string;
@@ -134,8 +135,8 @@ function busy(node: INodeView): string {
   return known.length ? format.percent(known.reduce((a, b) => a + b, 0) / known.length) : '';
 }
 
-function Pool(props: { pool: IPoolView; onShow: (id: string) => void }): React.JSX.Element {
-  const { pool } = props;
+function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandlers }): React.JSX.Element {
+  const { pool, is_admin, handlers } = props;
   const alone = pool.nodes.length === 1;
   const kinds = [...new Set(pool.nodes.flatMap(n => n.devices.map(d => d.kind)))].filter(Boolean);
   const tiles = (node: INodeView): React.JSX.Element => (
@@ -145,11 +146,18 @@ function Pool(props: { pool: IPoolView; onShow: (id: string) => void }): React.J
           key={device.id}
           device={device}
           label={alone ? `${pool.unit} ${device.index}` : `${node.name} · ${device.index}`}
-          onShow={props.onShow}
+          onShow={handlers.show_job}
         />
       ))}
     </div>
   );
+  const menu = (node: INodeView): React.JSX.Element | false =>
+    is_admin && (
+      <MoreButton
+        label={`Actions for node ${node.name}`}
+        onOpen={anchor => handlers.open_node_menu(node.name, anchor)}
+      />
+    );
   return (
     <Part title="Pool" gist={pool.name}>
       <div className="jp-dlaas-pool">
@@ -168,25 +176,38 @@ function Pool(props: { pool: IPoolView; onShow: (id: string) => void }): React.J
             </>
           )}
         </div>
+        {alone && menu(pool.nodes[0])}
       </div>
       {alone ? (
         tiles(pool.nodes[0])
       ) : (
         <div className="jp-dlaas-nodes">
           {pool.nodes.map(node => (
-            <div key={node.name} className="jp-dlaas-node" role="group" aria-label={`Node ${node.name}`}>
-              <span>{node.name}</span>
+            <div
+              key={node.name}
+              className="jp-dlaas-node"
+              role="group"
+              aria-label={`Node ${node.name}`}
+              data-menu={is_admin ? '' : undefined}
+            >
+              <span title={node.name}>{node.name}</span>
               {tiles(node)}
               <span>{busy(node)}</span>
+              {menu(node)}
             </div>
           ))}
         </div>
       )}
-      {pool.nodes
-        .filter(node => node.cordoned)
-        .map(node => (
-          <p key={node.name} className="jp-dlaas-small jp-dlaas-dim">{`${node.name} is ${node.cordoned}.`}</p>
-        ))}
+      <div role="status">
+        {pool.nodes
+          .filter(node => node.cordoned)
+          .map(node => (
+            <p
+              key={node.name}
+              className="jp-dlaas-small jp-dlaas-dim"
+            >{`${node.name} is ${node.cordoned}.`}</p>
+          ))}
+      </div>
       {pool.queues?.length > 1 && (
         <p className="jp-dlaas-small jp-dlaas-dim">
           {pool.queues
@@ -281,7 +302,10 @@ function JobRow(props: {
           />
         )}
       </div>
-      <MoreButton name={view.id} onOpen={anchor => handlers.open_menu(view.id, anchor)} />
+      <MoreButton
+        label={`More actions for ${view.id}`}
+        onOpen={anchor => handlers.open_menu(view.id, anchor)}
+      />
     </li>
   );
 }
@@ -303,9 +327,7 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
   const [filter, set_filter] = React.useState('');
   const [show, set_show] = React.useState<Show>('all');
   const wanted = filter.trim().toLowerCase();
-  const own = props.rows.filter(
-    r => !props.pool || r.state.view.owner === props.pool.user || props.pool.user === ''
-  );
+  const own = props.rows.filter(r => props.user === '' || r.state.view.owner === props.user);
   const groups = new Map<string, IPanelRow[]>();
   for (const row of own) {
     const { view } = row.state;
@@ -377,7 +399,7 @@ function Queue(props: IPanelProps): React.JSX.Element | null {
       <ol className="jp-dlaas-rows" aria-label="Queue">
         {pool.queue.map((id, i) => {
           const view = known.get(id);
-          const own = view !== undefined && view.owner === pool.user;
+          const own = view !== undefined && view.owner === props.user;
           return (
             <li key={id} className="jp-dlaas-queuerow" aria-current={own ? 'true' : undefined}>
               <span>{i + 1}</span>
@@ -483,7 +505,7 @@ export function Panel(props: IPanelProps & { now_s: number }): React.JSX.Element
               <Button label="Try now" onClick={handlers.retry_connection} />
             </div>
           )}
-          {pool && <Pool pool={pool} onShow={handlers.show_job} />}
+          {pool && <Pool pool={pool} is_admin={props.is_admin && !props.stale} handlers={handlers} />}
           {props.rows.length > 0 ? <MyJobs {...props} /> : pool && <First handlers={handlers} />}
           <Queue {...props} />
         </>

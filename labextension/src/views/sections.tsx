@@ -3,7 +3,7 @@ import * as React from 'react';
 import type { IJobState } from '../model/job';
 import { isFinal } from '../protocol';
 import type { IJobView, INote } from '../protocol';
-import { Button, Stepper, shown_size, size_unit } from './controls';
+import { Button, NOT_CONNECTED, Stepper, Switch, shown_size, size_unit } from './controls';
 import * as format from './format';
 import type { ICardHandlers } from './handlers';
 import { Icon } from './icons';
@@ -163,6 +163,14 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
   );
 }
 
+/** Who chooses the size, as the reader has it: a press on − or + takes it over. */
+function is_auto({ view, wish }: IJobState): boolean {
+  return wish.learners === null && (wish.elastic ?? view.elastic) === 'auto';
+}
+
+const AUTO =
+  'Auto tries sizes while the job trains, keeps the one from which one more brings too little, and gives back when somebody waits';
+
 function scale_text(state: IJobState, stale: boolean): { bold: string; text: string; warn: boolean } {
   const { view, wish } = state;
   const { size } = view;
@@ -177,11 +185,13 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
     };
   }
   if (wish.refusal) {
-    return {
-      bold: `Stayed at ${show(size.wish)}.`,
-      text: wish.refusal,
-      warn: true
-    };
+    const of_auto = wish.refused === 'auto';
+    const bold = of_auto
+      ? `Auto stays ${view.elastic === 'auto' ? 'on' : 'off'}.`
+      : `Stayed at ${show(size.wish)}.`;
+    // the server counts learners, so it begins with the same words or with another number
+    const text = wish.refusal.replace(/^Stayed at \d+\. /, '');
+    return { bold, text, warn: true };
   }
   if (wish.unconfirmed) {
     return { bold: '', text: 'Sent, not yet confirmed.', warn: false };
@@ -197,6 +207,10 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
   const scale = view.actions.find(a => a.id === 'scale');
   if (scale && !scale.enabled && scale.why_not) {
     return { bold: '', text: scale.why_not, warn: false };
+  }
+  if (is_auto(state)) {
+    const brought = view.speedup ? `${view.speedup}.` : '';
+    return { bold: size.held > 0 ? `Auto holds ${show(size.held)}.` : '', text: brought, warn: false };
   }
   if (wanted >= size.max && size.max > size.min) {
     return {
@@ -224,7 +238,8 @@ export function ScaleBar(props: {
 }): React.JSX.Element | null {
   const { view, wish } = props.state;
   const { size } = view;
-  if (!view.actions.some(a => a.id === 'scale')) {
+  const scale = view.actions.find(a => a.id === 'scale');
+  if (!scale) {
     return null;
   }
   const wanted = wish.learners ?? size.wish;
@@ -240,6 +255,15 @@ export function ScaleBar(props: {
         <span className="jp-dlaas-nowrap">
           {size.min === size.max ? 'fixed' : `${shown_size(view, size.min)}–${shown_size(view, size.max)}`}
         </span>
+        {size.min < size.max && view.elastic !== 'off' && (
+          <Switch
+            label="Auto"
+            title={AUTO}
+            on={is_auto(props.state)}
+            why_not={props.stale ? NOT_CONNECTED : scale.enabled ? null : scale.why_not}
+            onChange={on => props.handlers.set_elastic(on ? 'auto' : 'manual')}
+          />
+        )}
       </span>
       <span className="jp-dlaas-grow jp-dlaas-small" data-tone={said.warn ? 'warn' : undefined}>
         {said.warn && <Icon name="warn" marked />} {said.bold && <b>{said.bold}</b>} {said.text}

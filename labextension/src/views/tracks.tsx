@@ -2,7 +2,7 @@ import * as React from 'react';
 import uPlot from 'uplot';
 
 import type { IJobState } from '../model/job';
-import { type IChart, type ITrack, chart } from './curves';
+import { type IChart, type IFlag, type ITrack, chart } from './curves';
 
 interface IPlotProps {
   track: ITrack;
@@ -192,6 +192,48 @@ const left = (x: number): React.CSSProperties => ({
   left: `${(100 * x).toFixed(2)}%`
 });
 
+/** Changes of size above their lines; a press tells all of one: when, at which step, how long the pause was. */
+function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element {
+  const id = React.useId();
+  const [open, set_open] = React.useState<number | null>(null);
+  const told = open === null ? undefined : flags.filter(flag => flag.first <= open).at(-1);
+  const close = (event: React.KeyboardEvent): void => {
+    if (event.key === 'Escape' && told) {
+      set_open(null);
+      event.stopPropagation();
+    }
+  };
+  return (
+    <div className="jp-dlaas-track" data-kind="marks" onKeyDown={close}>
+      <span />
+      <div role="group" aria-label="Changes of size">
+        {flags.map(flag => (
+          <button
+            key={flag.first}
+            type="button"
+            style={left(Math.min(0.97, Math.max(0.03, flag.x)))}
+            aria-label={flag.name}
+            aria-expanded={flag === told}
+            aria-controls={id}
+            title={flag.marks.map(mark => mark.said).join('\n')}
+            data-tight={flag.tight ? '' : undefined}
+            onClick={() => set_open(flag === told ? null : flag.first)}
+          >
+            {flag.text}
+            {flag.cause && <small>, {flag.cause}</small>}
+          </button>
+        ))}
+      </div>
+      <span />
+      <ul id={id} className="jp-dlaas-told" hidden={!told} aria-label="What changed">
+        {told?.marks.map((mark, i) => (
+          <li key={i}>{mark.said}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
 /** Loss, accuracy and whatever else is logged, throughput and size: one time axis, resizes as lines through all. */
 export function Tracks({ state }: { state: IJobState }): React.JSX.Element | null {
   const sync = React.useId();
@@ -201,29 +243,7 @@ export function Tracks({ state }: { state: IJobState }): React.JSX.Element | nul
   }
   return (
     <div className="jp-dlaas-tracks" role="group" aria-label="Metrics">
-      {shown.marks.length > 0 && (
-        <div className="jp-dlaas-track" data-kind="marks">
-          <span />
-          <div>
-            {shown.marks
-              .filter(mark => !mark.crowded)
-              .map(mark => (
-                <button
-                  key={mark.key}
-                  type="button"
-                  style={left(Math.min(0.97, Math.max(0.03, mark.x)))}
-                  aria-label={`${mark.text}, ${mark.cause}`}
-                  title={mark.title}
-                  data-tight={mark.tight ? '' : undefined}
-                >
-                  {mark.text}
-                  <small>, {mark.cause}</small>
-                </button>
-              ))}
-          </div>
-          <span />
-        </div>
-      )}
+      {shown.flags.length > 0 && <Flags flags={shown.flags} />}
       {shown.tracks.map(track => (
         <Track key={track.key} track={track} chart={shown} sync={sync} />
       ))}

@@ -191,6 +191,8 @@ class Requests:
 
     async def change(self, user: str, handle: str, change: Change) -> JobView:
         """Wish, priority, who may resize. All or nothing."""
+        if change.elastic is Elastic.AUTO:
+            await self._check_auto_now(self.find(user, handle))
 
         def apply(draft: Draft, job_id: str) -> None:
             job = draft.job(job_id)
@@ -210,6 +212,15 @@ class Requests:
             draft.put((job, tuple(stories)))
 
         return await self._apply(user, handle, apply)
+
+    async def _check_auto_now(self, job: Job) -> None:
+        """Raises NotAllowed, where the size of this job cannot follow its speed."""
+        payload = await self.lifecycle.store.payload(job.id)
+        why = _why_not_auto(job.spec, str(payload["source"]), has_files=bool(payload["files"]))
+        if job.spec.schedule:
+            why = "goes by no schedule, and this job has one; submit it without --schedule"
+        if why is not None:
+            raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
 
     async def act(self, user: str, handle: str, event: Event) -> JobView:
         """Halt, resume or cancel. Asking for what already holds changes nothing."""
@@ -455,17 +466,23 @@ def _first_wish(submit: Submit) -> int:
 
 
 def _check_auto(submit: Submit) -> None:
-    """Where the size is to follow the speed, there must be sizes, and a speed. Raises Invalid."""
-    spec = submit.spec
-    if spec.elastic is not Elastic.AUTO:
-        return
+    """Raises Invalid."""
+    if submit.spec.elastic is Elastic.AUTO:
+        why = _why_not_auto(submit.spec, submit.source, has_files=bool(submit.files))
+        if why is not None:
+            raise Invalid(f"spec.elastic: auto {why}")
+
+
+def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
+    """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
     if spec.learners_min == spec.learners_max:
-        raise Invalid("spec.elastic: auto needs sizes to choose from; give a range, as in --gpus 1:4")
-    if "batches(" not in submit.source and not submit.files:
-        raise Invalid(
-            "spec.elastic: auto goes by the steps of run.batches, and the program has none; "
+        return "needs sizes to choose from; give a range, as in --gpus 1:4"
+    if "batches(" not in source and not has_files:
+        return (
+            "goes by the steps of run.batches, and the program has none; "
             "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
         )
+    return None
 
 
 def _check_schedule(spec: JobSpec) -> None:

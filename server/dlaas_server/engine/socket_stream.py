@@ -75,6 +75,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
                 "pool": lifecycle.pool.name,
                 "engine": str(lifecycle.engine_id),
                 "user": self.user,
+                "is_admin": lifecycle.is_admin(self.user),
                 "now_s": lifecycle.clock(),
             }
         )

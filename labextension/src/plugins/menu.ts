@@ -1,0 +1,23 @@
+import type { ReadonlyJSONObject } from '@lumino/coreutils';
+import { Menu } from '@lumino/widgets';
+
+/** Open a menu of commands below what was pressed. Focus goes back there when it closes. */
+export function open_menu(
+  commands: Menu.IOptions['commands'],
+  ids: readonly string[],
+  args: ReadonlyJSONObject,
+  anchor: HTMLElement
+): void {
+  const menu = new Menu({ commands });
+  for (const command of ids) {
+    if (commands.hasCommand(command)) {
+      menu.addItem({ command, args });
+    }
+  }
+  menu.aboutToClose.connect(() => {
+    anchor.focus({ preventScroll: true });
+    window.setTimeout(() => menu.dispose(), 0);
+  });
+  const { left, bottom } = anchor.getBoundingClientRect();
+  menu.open(left, bottom);
+}

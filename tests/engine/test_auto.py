@@ -1,0 +1,61 @@
+"""Auto is switched on and off while a job is there: only where its size can follow its speed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.openapi import Change
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import SimulatedPool
+from jupyter_dlaas.protocol import Elastic, JobView, NotAllowed, Scheduled
+from tests.engine.driving import engine_on, submit
+
+LOOP = "for batch in run.batches(data, 16):\n    pass\n"
+
+
+def asked(
+    folder: Path, change: Change, *, learners: tuple[int, int] = (1, 2), source: str = LOOP, is_scheduled: bool = False
+) -> JobView:
+    """What a job is after the change."""
+
+    async def whole() -> JobView:
+        clock = VirtualClock(1000.0)
+        nodes = [Node(name="n1", devices=tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(2)))]
+        engine = await engine_on(folder, SimulatedPool(nodes, clock), clock)
+        try:
+            request = replace(submit(learners), source=source)
+            if is_scheduled:
+                schedule = (Scheduled(epoch=3, learners=1),)
+                request = replace(request, spec=replace(request.spec, schedule=schedule))
+            job = await engine.submit(request)
+            return await engine.ask(engine.requests.change("ana", job, change))
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole())
+
+
+def test_auto_is_switched_on_while_the_job_is_there(tmp_path: Path) -> None:
+    view = asked(tmp_path, Change(elastic=Elastic.AUTO))
+
+    assert (view.elastic, view.size.wish) == (Elastic.AUTO, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"learners": (2, 2)}, "job-1 stays manual: auto needs sizes to choose from"),
+        ({"source": "print('hi')\n"}, "job-1 stays manual: auto goes by the steps of run.batches"),
+        ({"is_scheduled": True}, "job-1 stays manual: auto goes by no schedule, and this job has one"),
+    ],
+)
+def test_auto_is_refused_where_the_size_cannot_follow_the_speed(
+    tmp_path: Path, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(NotAllowed, match=says):
+        asked(tmp_path, Change(elastic=Elastic.AUTO), **options)  # type: ignore[arg-type]
