@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from jupyter_dlaas.learner.beating import BEAT_S, Beats
 from jupyter_dlaas.runtime.files import connect
+from jupyter_dlaas.runtime.orphans import last_s, ttl_s
 
 __all__ = ["Control"]
-
-TTL_S: Final = 60.0
-"""A learner without a guardian for so long leaves (`DLAAS_TTL_S` in the job's environment says otherwise)."""
 
 
 class Control:
@@ -35,7 +34,7 @@ class Control:
         self._socket: socket.socket | None = None
         self._state: dict[str, Any] = {"t": "hello", "member": member}
         self.beats = Beats()
-        self._ttl_s = float(os.environ.get("DLAAS_TTL_S", TTL_S))
+        self._ttl_s, self._last_s = ttl_s(), last_s()
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_orphaned: Callable[[], None] | None = None
 
@@ -95,6 +94,8 @@ class Control:
                 is_orphan = True
                 if self.on_orphaned is not None:
                     self.on_orphaned()
+            if away_s >= self._last_s:
+                os.kill(self.pid, signal.SIGKILL)  # it was told to leave, and cannot
             time.sleep(0.02 if away_s < 5.0 else 0.25)
             sock = self._connect()
 

@@ -71,7 +71,11 @@ class Gang:
         self.is_stranded = False
         if group is not None:
             for ddp in self._wrappers:
-                ddp._update_process_group(group)
+                self._put(ddp, group)
+
+    def _put(self, ddp: DistributedDataParallel, group: Any) -> None:
+        # Where it looks for unused parameters it talks to the others by itself, not only through our hook.
+        ddp._update_process_group(_Quiet(group, self) if ddp.find_unused_parameters else group)
 
     def talks(self) -> int:
         """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
@@ -101,7 +105,7 @@ class Gang:
             buckets: Any = _Buckets(ddp.reducer)
             ddp.reducer = buckets
             if self._group is not None:
-                ddp._update_process_group(self._group)
+                self._put(ddp, self._group)
                 self.share([*model.parameters(), *model.buffers()])
         _attach(model, ddp, self)
         self._models.append(model)
@@ -270,6 +274,43 @@ def _group(store: Any, rank: int, size: int) -> Any:
     return group
 
 
+class _Quiet(dist.ProcessGroup):
+    """A gang's group as DDP's reducer sees it: that it is lost is told to the gang, and raises nothing in backward."""
+
+    def __init__(self, group: Any, gang: Gang) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group, self._gang = group, gang
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "gloo"
+
+    def allreduce(self, tensors: Any, *_: Any) -> Any:
+        work = None
+        if not self._gang.is_stranded:
+            try:
+                work = self._group.allreduce(tensors)
+            except RuntimeError:
+                self._gang.lost()
+        self._attempt = _Attempt(work, self._gang)  # kept: older versions of torch hold its C++ half only
+        return self._attempt
+
+
+class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
+    """Something said in a group that may be lost meanwhile."""
+
+    def __init__(self, work: Any, gang: Gang) -> None:
+        super().__init__()
+        self._work, self._gang = work, gang
+
+    def wait(self, *_: Any) -> bool:
+        if self._work is not None:
+            try:
+                self._work.wait()
+            except RuntimeError:
+                self._gang.lost()
+        return True
+
+
 class _Buckets:
     """DDP's reducer, less its second thoughts about the order of buckets.
 
@@ -280,6 +321,7 @@ class _Buckets:
         self._reducer = reducer
 
     def _rebuild_buckets(self) -> bool:
+        self._reducer._check_reducer_finalized()  # as the whole of it does: raises where parameters took no part
         return False
 
     def __getattr__(self, name: str) -> Any:

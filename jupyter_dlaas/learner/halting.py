@@ -14,7 +14,7 @@ from jupyter_dlaas.learner.control import Control
 
 __all__ = ["Boundaries", "Switch", "Verdict"]
 
-_LOOSE_S: Final = 30.0
+_LOOSE_S: Final = 20.0
 """How long a learner without a guardian may take to its next boundary before a signal ends it."""
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ class Metrics:
         self.history: History = {}
         self._path = path
         self._fd: int | None = None
+        self._waiting = b""
+        """What a full disk did not take yet, the rest of a torn line first."""
         self._is_later = False
         self._step = -1 if step is None else step
         if path is not None:
@@ -97,6 +100,7 @@ class Metrics:
     def close(self) -> None:
         """Give the file to the next writer."""
         if self._fd is not None:
+            self._flush()
             fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked data worker holds the same lock as long as it lives
             os.close(self._fd)
             self._fd = None
@@ -109,5 +113,12 @@ class Metrics:
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
 
     def _write(self, record: dict[str, Any]) -> None:
+        self._waiting += json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        """A full disk ends no training: what it does not take is written later."""
         assert self._fd is not None
-        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        with suppress(OSError):
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._fd, self._waiting) :]

@@ -66,12 +66,14 @@ class Regrouping:
         was_main = run.rank == 0
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
-        if switch.generation > context.generation:
+        if data is not None:
+            position = self._adopt(data)
+        if run._is_joining:
+            context.generation = switch.generation  # an earlier one than it was to join, where others were lost
+        elif switch.generation > context.generation:
             self._trained.append([context.generation, [encode(one) for one in run._trained]])
             run._trained = Trained()
             context.generation = switch.generation
-        if data is not None:
-            position = self._adopt(data)
         if was_main and run.rank != 0:
             run._metrics.close()
         if run.rank == 0 and not was_main:
@@ -131,6 +133,8 @@ class Regrouping:
         run.state.update(content["state"])
         run._put_back_values()
         position: Position = content["position"]
+        for step in range(run._step, position.step) if not run._is_joining else ():
+            run._trained.add(run._epoch, step)  # what the others were further by: those who did it may leave
         run._step = position.step
         run._put_back_step(content)
         if run._exact is None:

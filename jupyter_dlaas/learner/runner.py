@@ -27,6 +27,7 @@ from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
 from jupyter_dlaas.protocol import Cause, Failure, JobSpec
 from jupyter_dlaas.runtime.files import write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
+from jupyter_dlaas.runtime.warm import Output, restream
 from jupyter_dlaas.wire import decode, encode
 
 __all__ = ["main"]
@@ -87,6 +88,8 @@ def _context(job_dir: Path, member: int) -> Context:
 def _prepare(context: Context) -> None:
     """Make this process what a script of the user's would find."""
     job_dir, spec = context.job_dir, context.spec
+    if not isinstance(sys.stdout.buffer, Output):  # a fork has these already
+        restream()
     faulthandler.enable()
     memory.keep_freed()
     seeds.seed_all(context.seed, later=True)

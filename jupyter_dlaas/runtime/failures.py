@@ -64,6 +64,13 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Shared memory is too small for these DataLoader workers: use fewer workers, or num_workers=0.",
     ),
     Row(
+        code="data_worker",
+        cause=Cause.EVICTED,
+        raised=("RuntimeError",),
+        says=r"DataLoader worker \(pid.*(is killed by signal: (Killed|Terminated)|exited unexpectedly$)",
+        advice="Somebody or the system killed a process that reads data; if it was for memory, use fewer workers.",
+    ),
+    Row(
         code="disk_full",
         cause=Cause.RESOURCES,
         raised=("OSError",),

@@ -18,7 +18,7 @@ from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.process import Identity, boot_id, marked, open_process
 from jupyter_dlaas.wire import Invalid, decode
 
-__all__ = ["Learner", "Result", "Told", "find_living", "how_it_ended", "read_result", "reap", "told"]
+__all__ = ["Learner", "Result", "Told", "find_living", "how_it_ended", "members_in", "read_result", "reap", "told"]
 
 
 @dataclass(slots=True)
@@ -212,6 +212,16 @@ class Told:
     """Per generation the step up to which was told what it trained."""
     is_completed: bool = False
 
+    def has_begun(self, member: int) -> bool:
+        """Whether it was started for a generation that has trained: who came later only was to join."""
+        fact = self.up.get(member)
+        return fact is not None and (fact.generation or 0) <= self.together
+
+
+def members_in(value: object) -> set[int]:
+    """The numbers in a list of a JSON document; none where it is no list."""
+    return {one for one in value if isinstance(one, int)} if isinstance(value, list) else set()
+
 
 def told(facts: Iterable[Fact]) -> Told:
     """Fold a journal."""
@@ -245,6 +255,7 @@ def told(facts: Iterable[Fact]) -> Told:
                 failed.append((fact.member, fact.failure))
         elif fact.kind is FactKind.GENERATION:
             together, order = its, fact.members or ()
+            failed = [] if fact.live else failed
         elif fact.kind is FactKind.REGROUPED:
             order, failed = fact.members or (), []
         elif fact.kind is FactKind.LOST:

@@ -6,7 +6,6 @@ killed at any moment; the next one reads the journal, adopts the living learners
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -28,9 +27,9 @@ from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
 from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
 from jupyter_dlaas.runtime.following import Following
-from jupyter_dlaas.runtime.gang import Learner, Told, find_living, read_result, reap, told
+from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap
 from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.runtime.holding import hold
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
@@ -49,8 +48,8 @@ __all__ = ["Guardian", "guard", "main"]
 
 LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
-HELLO_S: Final = 2.0
-"""How long learners that were found alive may take to call."""
+HELLO_S: Final = 10.0
+"""How long learners that were found alive may take to call; nobody waits meanwhile but who wants them to change."""
 _RUN: Final = re.compile(r"\brun\s*\(")
 TakeParked = Callable[[launch.Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
@@ -80,6 +79,8 @@ class Guardian:
         self._generation = self._earlier.generation
         is_settled = self._earlier.lost >= self._generation
         self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
+        self._unsure: list[tuple[int, Failure]] = []
+        """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir)
         self._store = Meeting(job_dir, self._base, is_warm=is_warm)
@@ -208,6 +209,8 @@ class Guardian:
 
     def _go_on(self) -> None:
         """Do what there is to do, until there is nothing more to do without waiting."""
+        while self._unsure and not self._is_expecting():
+            self._count(*self._unsure.pop(0))
         for _ in range(8):
             seen = self._picture()
             act = decide(self._wanted, seen)
@@ -243,6 +246,7 @@ class Guardian:
     def _join(self, wanted: Wanted, member: int) -> None:
         """Start somebody who joins the others while they train."""
         rank = next(rank for rank, one in enumerate(wanted.members) if one.member == member)
+        self._write_status(joining=[member])
         self._start_one(wanted.members, rank, None, joins=True)
         self._write_status()
 
@@ -264,13 +268,12 @@ class Guardian:
         """Take over from an earlier guardian: find its learners, see who ended meanwhile, write down who I am."""
         earlier = self._earlier
         status = read_json(self.job_dir / "status.json") or {}
-        started = status.get("starting")
-        deadline = time.monotonic() + (1.0 if started else 0.0)
-        is_first = not self._tell.journal.earlier and not started
-        living = {} if is_first else find_living(str(self.job_dir), earlier.up, earlier.ever)
         # The one before was killed while it started these: each may be about to appear.
-        waiting = {m for m in started if isinstance(m, int)} if isinstance(started, list) else set()
-        while waiting - set(living) - earlier.ever and time.monotonic() < deadline:
+        waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
+        deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
+        is_new = not self._tell.journal.earlier and not waiting
+        living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
+        while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
             time.sleep(0.01)
             living = find_living(str(self.job_dir), earlier.up, earlier.ever)
         me = identity(os.getpid())
@@ -280,10 +283,10 @@ class Guardian:
         if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
             self._store.who = Identity(ends["pid"], ends["start"], boot_id())
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
-        if any(member in earlier.order or _began_by(earlier, member) for member in living):
+        if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # who came later than that only was to join
             if self._may_change and all(failure.cause in RETRIED for _, failure in self._failed):
-                self._failed = []  # the others are there, and go on without them
+                self._unsure, self._failed = self._failed, []  # the others are there, and may go on without them
         for member, (who, fd) in living.items():
             self._take(member, who, fd, earlier)
         for member, fact in earlier.up.items():
@@ -333,7 +336,8 @@ class Guardian:
         if fact is None:
             environment = environment_of(who.pid)
             generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
-            self._generation = max(self._generation, generation)
+            if environment.get("DLAAS_JOINS") != "1":
+                self._generation = max(self._generation, generation)
         elif member in earlier.order:
             generation, rank = earlier.together, earlier.order.index(member)
         else:
@@ -412,10 +416,13 @@ class Guardian:
     def _leave(self) -> None:
         """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
         assert self._wanted is not None
-        now = time.monotonic()
-        if now < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive()):
-            return  # those found alive call again within moments; only they can say what is to be saved, or changed
-        self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, now)
+        if not self._is_expecting():  # only those who call can say what is to be saved, or changed
+            self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
+
+    def _is_expecting(self) -> bool:
+        """Whether learners that were found alive are about to call."""
+        is_early = time.monotonic() < self._hellos_by
+        return is_early and any(one.is_adopted and one.line is None for one in self._alive())
 
     def _end(self) -> None:
         """End the learners: nothing they do counts any more."""
@@ -537,43 +544,37 @@ class Guardian:
         failure = self._tell.down(one)
         result = read_result(self.job_dir, one.member)
         one.is_done = result is not None and result.outcome == "ok"
-        is_ours = failure is not None and one.generation >= self._generation
-        if failure is not None and is_ours and (failure.cause not in RETRIED or not self._live.lost(failure)):
-            self._failed.append((one.member, failure))
+        if failure is None or one.generation < self._generation:
+            return
+        if self._may_change and self._is_expecting() and not self._live.is_on:
+            self._unsure.append((one.member, failure))
+        else:
+            self._count(one.member, failure)
+
+    def _count(self, member: int, failure: Failure) -> None:
+        """Who failed breaks its gang, unless the others go on without it."""
+        if failure.cause not in RETRIED or not self._live.lost(failure):
+            self._failed.append((member, failure))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _write_status(self, starting: list[int] | None = None) -> None:
+    def _write_status(self, **under_way: list[int]) -> None:
+        """`starting`, `joining`: members that may be there at any moment."""
         me = identity(os.getpid())
         assert me is not None
         alive = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
         body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot, "learners": alive}
         if self._store.who is not None:
             body["store"] = {"pid": self._store.who.pid, "start": self._store.who.start}
-        if starting:
-            body["starting"] = starting
+        body |= under_way
         with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
             write_whole(self.job_dir / "status.json", json.dumps(body).encode())
 
 
-def _began_by(earlier: Told, member: int) -> bool:
-    fact = earlier.up.get(member)
-    return fact is not None and (fact.generation or 0) <= earlier.together
-
-
 def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:
     """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
-    fd = os.open(job_dir / "guardian.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + 5.0
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            # The one that holds it either guards the job, or has said its last word and is about to be gone.
-            if told(read_facts(job_dir / "journal.jsonl")[0]).closed_revision is None or time.monotonic() > deadline:
-                return 0
-        time.sleep(0.005)
+    if not hold(job_dir):
+        return 0
     os.umask(0o077)
     become_subreaper()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):

@@ -120,11 +120,13 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
     """
     joining, waiting = frozenset(joining), waits(pulses, now)
     gang = pulses.keys() - joining
+    are_all_stopped = all(one.stopped_s is not None for one in pulses.values())
     hung: dict[int, str] = {}
     for member, one in sorted(pulses.items()):
         limit_s = one.limit_s(least_s) * (_SLOW if member in joining else _ALONE if len(gang) == 1 else 1)
         if one.stopped_s is not None:
-            if now - one.stopped_s >= (_STOPPED_S if len(pulses) > 1 else limit_s):
+            # All of them at once: somebody wants it so.
+            if now - one.stopped_s >= (_ALONE * least_s if are_all_stopped else _STOPPED_S):
                 hung[member] = "its process was stopped (SIGSTOP) and did not go on"
         elif member not in waiting and one.still_s(now) >= limit_s:
             hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
@@ -155,6 +157,13 @@ def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
         for member, one in pulses.items()
         if one.is_held or (not one.is_silent(now) and one.talks > least[one.round])
     }
+
+
+def _is_watched(one: Learner) -> bool:
+    """Who trains. A newcomer has no steps yet, and must not keep the others from changing; nor must who does not call
+    the guardian that found it alive."""
+    is_newcomer = one.round < 0 and one.may_change
+    return one.trains_from is not None or is_newcomer or (one.is_adopted and one.line is None)
 
 
 def _at(one: Pulse) -> str:
@@ -204,17 +213,14 @@ class Hangs:
         if now - self._look_s < LOOK_S:
             return
         late_s, self._look_s = now - self._look_s - LOOK_S, now
-        for one in alive:
-            # A newcomer has no steps yet, and must not keep the others from changing.
-            if one.trains_from is not None or (one.round < 0 and one.may_change):
-                self._pulse(one, now)
-        members = {one.member: one for one in alive}
-        self._pulses = {m: pulse for m, pulse in self._pulses.items() if m in members}
+        for pulse in self._pulses.values() if late_s > _LATE_S else ():
+            # This process, or the whole machine, was not running either.
+            pulse.step_s, pulse.moved_s, pulse.heard_s = (
+                at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
+            )
+        members = {one.member: one for one in alive if _is_watched(one)}
+        self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
         for member, pulse in self._pulses.items():
-            if late_s > _LATE_S:  # this process, or the whole machine, was not running either
-                pulse.step_s, pulse.moved_s, pulse.heard_s = (
-                    at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
-                )
             if pulse.is_silent(now):
                 pulse.look(activity_of(members[member].who), now)
             if pulse.round != members[member].round:

@@ -32,12 +32,15 @@ class LogIndex:
             return 0
 
     def look(self, now_s: float | None = None) -> bool:
-        """Note what was appended since the last look; True when there was something."""
+        """Note what was appended since the last look; True when there was something, and the disk took the note."""
         size = self._size()
         if size <= self._end:
             return False
         now_s = time.time() if now_s is None else now_s
-        os.write(self._fd, f"{self._end} {now_s:.3f}\n".encode())
+        try:
+            os.write(self._fd, f"{self._end} {now_s:.3f}\n".encode())
+        except OSError:
+            return False  # the disk is full: these bytes count to the next note
         self._end = size
         return True
 

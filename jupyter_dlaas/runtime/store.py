@@ -14,9 +14,12 @@ import time
 from datetime import timedelta
 from typing import Final
 
+from jupyter_dlaas.runtime.orphans import last_s, ttl_s
+from jupyter_dlaas.runtime.process import kill_round
+
 __all__ = ["listen", "main"]
 
-_LONELY_S: Final = 60.0
+_LOOK_S: Final = 5.0
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:
@@ -28,7 +31,10 @@ def listen(host: str = "127.0.0.1") -> socket.socket:
 
 
 def main(arguments: list[str]) -> None:
-    """Host the store until killed, or until no guardian has held the job for a minute."""
+    """Host the store until killed, or until no guardian has held the job for so long that nobody of it should be left.
+
+    Who is there all the same (stopped, or in native code that lets no thread of Python run) is killed then.
+    """
     fd, job_dir = int(arguments[0]), arguments[1]
     port = socket.socket(fileno=os.dup(fd)).getsockname()[1]
     distributed = importlib.import_module("torch.distributed")
@@ -41,10 +47,11 @@ def main(arguments: list[str]) -> None:
         master_listen_fd=fd,
         use_libuv=True,
     )
-    lonely_s = 0.0
-    while lonely_s < _LONELY_S:
-        time.sleep(5.0)
-        lonely_s = 0.0 if _is_guarded(job_dir) else lonely_s + 5.0
+    lonely_s, look_s, most_s = 0.0, min(_LOOK_S, ttl_s() / 4), last_s()
+    while lonely_s < most_s:
+        time.sleep(look_s)
+        lonely_s = 0.0 if _is_guarded(job_dir) else lonely_s + look_s
+    kill_round(job_dir)
     del store
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import gc
 import io
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["openblas", "restream", "show_environment", "wake"]
+__all__ = ["Output", "openblas", "restream", "show_environment", "wake"]
 
 
 _SETTERS: Final = (
@@ -31,13 +32,25 @@ def wake(environment: Mapping[str, str]) -> None:
     _set_threads(environment.get("OMP_NUM_THREADS"))
 
 
+class Output(io.FileIO):
+    """What is printed; while the disk is full it is lost, and ends no training."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            return memoryview(data).nbytes
+
+
 def restream() -> None:
     """New text streams over descriptors 0 to 2, unbuffered as with PYTHONUNBUFFERED=1."""
     streams: Any = sys  # their types say that nobody replaces them
     nothing = io.FileIO(0, "r", closefd=False)
     streams.stdin = streams.__stdin__ = io.TextIOWrapper(io.BufferedReader(nothing), encoding="utf-8")
     for fd, name, errors in ((1, "stdout", "surrogateescape"), (2, "stderr", "backslashreplace")):
-        raw = io.FileIO(fd, "w", closefd=False)
+        raw = Output(fd, "w", closefd=False)
         stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
         setattr(streams, name, stream)
         setattr(streams, f"__{name}__", stream)

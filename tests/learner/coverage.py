@@ -49,7 +49,7 @@ def faults(facts: Iterable[Fact], rows: Sequence[Row], samples: Collection[int],
     committed: dict[int, int] = {}
     """Per step its epoch."""
     for fact in facts:
-        if fact.kind is FactKind.GENERATION and not fact.live:
+        if fact.kind is FactKind.GENERATION and fact.members is None:  # it was started, and did not change over
             committed = {step: epoch for step, epoch in committed.items() if step <= (fact.step or 0)}
         elif fact.kind is FactKind.COMMITTED:
             assert fact.first_step is not None

@@ -50,71 +50,80 @@ LIVE = dedent(
     """
 )
 
-# The same, where a learner does in its next step what the file `do-MEMBER` says.
-FAULTY = LIVE.replace("opt.zero_grad()", "fault(); opt.zero_grad()").replace(
-    "losses = []\n",
-    dedent(
-        """
-        losses = []
-        def fault():
-            do = out / f"do-{me}"
-            if not do.exists():
-                return
-            what = do.read_text()
-            do.unlink()
-            if what == "hang":
-                import threading
-                threading.Event().wait()
-            elif what == "hold":
-                import ctypes
-                ctypes.PyDLL(None).pause()
-            elif what == "compute":
-                end = time.monotonic() + 4
-                while time.monotonic() < end:
-                    torch.ones(100, 100) @ torch.ones(100, 100)
-            elif what == "sleep":
-                time.sleep(4)
-            elif what == "call":
-                import subprocess, sys
-                spin = "import time; end = time.time() + 4\\nwhile time.time() < end: pass"
-                subprocess.run([sys.executable, "-c", spin])
-            elif what == "raise":
-                raise ValueError("this one only")
-        """
-    ).lstrip(),
-)
+FAULTS = dedent(
+    """
+    def fault():
+        do = out / f"do-{me}"
+        if not do.exists():
+            return
+        what = do.read_text()
+        do.unlink()
+        if what == "hang":
+            import threading
+            threading.Event().wait()
+        elif what == "hold":
+            import ctypes
+            ctypes.PyDLL(None).pause()
+        elif what == "block":
+            import signal, threading
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            threading.Event().wait()
+        elif what == "compute":
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                torch.ones(100, 100) @ torch.ones(100, 100)
+        elif what == "sleep":
+            time.sleep(4)
+        elif what == "call":
+            import subprocess, sys
+            spin = "import time; end = time.time() + 4\\nwhile time.time() < end: pass"
+            subprocess.run([sys.executable, "-c", spin])
+        elif what == "raise":
+            raise ValueError("this one only")
+        elif what == "exit":
+            raise SystemExit(0)
+        elif what == "kill worker":
+            import multiprocessing
+            os.kill(multiprocessing.active_children()[0].pid, 9)
+    """
+).lstrip()
+"""`fault()` does what the file `do-MEMBER` says."""
 
-# The same, where somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds
-# "PHASE MEMBER…" or "PHASE guardian". Spawn: it rehearses; build, propose, commit, recover: it is told; switch: it
-# enters the new group.
-PHASES = FAULTY.replace(
-    "losses = []\n",
-    dedent(
-        """
-        losses = []
-        import json
-        from jupyter_dlaas.learner import halting, regrouping
-        def die(phase):
-            todo = out / f"die-{me}"
-            words = todo.read_text().split() if todo.exists() else [""]
-            if words[0] == phase:
-                todo.unlink()
-                status = json.loads((out.parent / "status.json").read_text())
-                for who in words[1:]:
-                    os.kill(status["pid"] if who == "guardian" else status["learners"][who]["pid"], 9)
-        told, enter = halting.Boundaries._told, regrouping.Regrouping._enter
-        def hear(self, message):
-            phase = message.get("t")
-            die(phase if phase != "switch" else "recover" if message.get("at") is None else "commit")
-            told(self, message)
-        def go(self, *arguments):
-            die("switch")
-            return enter(self, *arguments)
-        halting.Boundaries._told, regrouping.Regrouping._enter = hear, go
-        """
-    ).lstrip(),
-    1,
-).replace("fault();", "fault(); run._is_joining and die('spawn');")
+DEATHS = dedent(
+    """
+    import json
+    from jupyter_dlaas.learner import halting, regrouping
+    def die(phase):
+        todo = out / f"die-{me}"
+        words = todo.read_text().split() if todo.exists() else [""]
+        if words[0] == phase:
+            todo.unlink()
+            status = json.loads((out.parent / "status.json").read_text())
+            number = 19 if words[1] == "stop" else 9
+            for who in words[1 + (number == 19):]:
+                os.kill(status["pid"] if who == "guardian" else status["learners"][who]["pid"], number)
+    told, enter = halting.Boundaries._told, regrouping.Regrouping._enter
+    def hear(self, message):
+        phase = message.get("t")
+        die(phase if phase != "switch" else "recover" if message.get("at") is None else "commit")
+        told(self, message)
+    def go(self, *arguments):
+        die("switch")
+        return enter(self, *arguments)
+    halting.Boundaries._told, regrouping.Regrouping._enter = hear, go
+    """
+).lstrip()
+"""Somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or "PHASE
+guardian"; "PHASE stop MEMBER…" stops them. Spawn: it rehearses; build, propose, commit, recover: it is told; switch: it
+enters the new group."""
+
+# The same, where a learner does in its next step what the file `do-MEMBER` says.
+FAULTY = LIVE.replace("opt.zero_grad()", "fault(); opt.zero_grad()").replace("losses = []\n", "losses = []\n" + FAULTS)
+
+# The same, where somebody is killed when a learner comes to a phase of a change.
+PHASES = FAULTY.replace("losses = []\n", "losses = []\n" + DEATHS, 1).replace(
+    "fault();", "fault(); run._is_joining and die('spawn');"
+)
 
 
 def result(job: Job, name: str) -> Any:

@@ -137,6 +137,26 @@ LOOPS: dict[str, str] = {
             run.state["steps"] += 1
             seen.append(counter)
     """,
+    "parameters without a part": f"""
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branches = nn.ModuleList([nn.Linear(5, 2).double() for _ in range(3)])
+        def forward(self, x):
+            return self.branches[run.step % 2](x)
+    model = Branches()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    model, opt = run.prepare(model, opt, ddp={{"find_unused_parameters": True}})
+    for epoch in run.epochs(EPOCHS):
+        for x, y, i in run.batches({_ALL}, BATCH):
+            step(i)
+            opt.zero_grad()
+            loss_of(x, y).backward()
+            opt.step()
+            counter += 1
+            run.state["steps"] += 1
+            seen.append(counter)
+    """,
     "two optimisers": f"""
     other = torch.optim.Adam(model[2].parameters(), lr=0.01)
     opt = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,21 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.process import send
-from tests.learner.live_programs import FAULTY, assert_each_sample_once, trains
+from jupyter_dlaas.runtime.process import is_alive, send
+from tests.learner.fault_matrix import do, leaves_nothing, lost, trials, warmed
+from tests.learner.fault_matrix import ends_whole as ends
+from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, until
-from tests.runtime.test_zygote import warm_up
 
 Build = Callable[..., Job]
 HANG_S = 2.0
+
+
+def stood_still(job: Job, seconds: float) -> bool:
+    """No learner has written anything for so long."""
+    newest = max(path.stat().st_mtime for path in job.dir.glob("output/live-*"))
+    return time.time() - newest > seconds
 
 
 @pytest.fixture
@@ -27,36 +35,18 @@ def faulty(job: Build, zygotes: Path) -> Callable[..., Job]:
 
     def build(source: str = FAULTY, environment: dict[str, str] | None = None, **options: Any) -> Job:
         variables = {"DLAAS_HANG_S": str(HANG_S), **(environment or {})}
-        one = job(source, environment=variables, **(OPTIONS | options))
-        one.zygote_dir = zygotes
-        warm_up(one, zygotes, "torch")
-        return one
+        return warmed(job(source, environment=variables, **(OPTIONS | options)), zygotes)
 
     return build
 
 
-def do(job: Job, member: int, what: str) -> None:
-    """Tell a learner what to do in its next step."""
-    job.output("part").write_text(what)
-    job.output("part").rename(job.output(f"do-{member}"))
+def ends_whole(job: Job, *, survivor: int | None = None) -> None:
+    ends(job, survivor=survivor, epochs=EPOCHS)
 
 
-def lost(job: Job, count: int = 1) -> list[Any]:
-    """Wait until the others went on without learners."""
-    job.wait(FactKind.REGROUPED, count)
-    return job.facts(FactKind.REGROUPED)
-
-
-def ends_whole(job: Job, why: str = "completed") -> None:
-    """It comes to its end, has trained each sample once, and nothing of it is left."""
-    job.output("hurry").touch()
-    assert job.closed() == why
-    assert_each_sample_once(job, samples=101, epochs=EPOCHS)
-    until(lambda: not job.processes(), "nothing of the job is left", 10.0)
-
-
+@trials
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victim: int) -> None:
+def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
     trains(one, victim)
@@ -70,7 +60,8 @@ def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victi
     ends_whole(one)
 
 
-def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Build) -> None:
+@trials
+def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Build, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -80,8 +71,9 @@ def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Buil
     ends_whole(one)
 
 
+@trials
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: int) -> None:
+def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -93,8 +85,9 @@ def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: 
     ends_whole(one)
 
 
+@trials
 @pytest.mark.parametrize("how", ["compute", "sleep", "call"])
-def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, how: str) -> None:
+def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, how: str, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -109,7 +102,8 @@ def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, h
     assert not one.facts(FactKind.REGROUPED)
 
 
-def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build) -> None:
+@trials
+def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build, trial: int) -> None:
     one = faulty(FAULTY.replace("fault();", "run.step == 30 and __import__('threading').Event().wait();"))
     one.output("hurry").touch()
     one.run(2)
@@ -119,30 +113,89 @@ def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Buil
     assert (found.code, found.cause) == ("deadlock", Cause.YOUR_CODE)
 
 
-def test_learners_without_a_guardian_save_and_leave(faulty: Build) -> None:
+@trials
+def test_learners_without_a_guardian_save_and_leave(faulty: Build, trial: int) -> None:
     one = faulty(environment={"DLAAS_TTL_S": "0.5"})
     one.run(2)
     trains(one, 1)
     learners = [one.learner(0), one.learner(1)]
     one.kill_guardian()
 
-    until(lambda: not set(learners) & set(one.processes()), "the learners are gone", 20.0)
+    until(lambda: not any(map(is_alive, learners)), "the learners are gone", 20.0)
     assert list(one.dir.glob("checkpoints/step-*")), "there is a checkpoint to go on from"
     one.start_guardian()
     assert one.wait(FactKind.LOST).step is not None
 
 
-def test_a_full_disk_costs_the_checkpoints_and_not_the_job(faulty: Build) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
-    one = faulty(limit + FAULTY.replace("losses = []\n", "losses = []; big = torch.zeros(100_000)\n").replace(
-        "fault();", 'run.state["big"] = big;'
-    ), checkpoint_every_s=0.01)  # fmt: skip
-    one.run(2)
-    trains(one, 0)
-    one.kill_learner(1)
-    lost(one)
+@trials
+def test_two_stopped_learners_of_three_are_ended_and_the_third_goes_on(faulty: Build, trial: int) -> None:
+    one = faulty()
+    one.run(3)
+    trains(one, 2)
+    for victim in (0, 2):
+        send(one.learner(victim), signal.SIGSTOP)
+    trains(one, 1, size=1)
 
-    one.output("hurry").touch()
-    assert one.closed() == "completed"
-    assert "[no checkpoint at step" in one.log(0)
-    assert not list(one.dir.glob("checkpoints/*step-*")), "nothing half written is left"
+    ends_whole(one)
+    down = {fact.member: fact.failure for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure is not None}
+    assert set(down) == {0, 2}
+    assert all("SIGSTOP" in failure.what for failure in down.values())
+
+
+@trials
+def test_a_gang_that_somebody_stopped_as_a_whole_goes_on_when_it_may(faulty: Build, trial: int) -> None:
+    one = faulty()
+    one.run(2)
+    trains(one, 1)
+    everybody = [one.learner(0), one.learner(1)]
+    for who in everybody:
+        send(who, signal.SIGSTOP)
+    until(lambda: not one.facts(FactKind.LEARNER_DOWN) and stood_still(one, 6.0), "it stands still for a while")
+    for who in everybody:
+        send(who, signal.SIGCONT)
+
+    ends_whole(one, survivor=1)
+    assert not one.facts(FactKind.REGROUPED)
+
+
+@trials
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Build, victim: int, trial: int) -> None:
+    one = faulty()
+    one.run(3)
+    trains(one, 2)
+    do(one, victim, "raise")
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert (failure.cause, failure.what) == (Cause.YOUR_CODE, "ValueError: this one only")
+    assert failure.raised_by == (victim,)
+    assert not one.facts(FactKind.REGROUPED), "what its code raises is the job's failure, not a learner's"
+    one.want_nothing()
+    leaves_nothing(one)
+
+
+@trials
+@pytest.mark.parametrize("victim", [0, 1], ids=["first", "other"])
+def test_the_others_train_what_one_leaves_that_ends_early(faulty: Build, victim: int, trial: int) -> None:
+    one = faulty()
+    one.run(3)
+    trains(one, 2)
+    do(one, victim, "exit")
+    trains(one, 2, size=2)
+
+    ends_whole(one)
+
+
+@trials
+def test_a_learner_that_cannot_leave_does_not_outlive_its_guardian_by_long(faulty: Build, trial: int) -> None:
+    """`block` is blind to SIGTERM; `hold` lets no thread of Python run. As 87 s of 60 s."""
+    one = faulty(environment={"DLAAS_TTL_S": "2", "DLAAS_HANG_S": "60"})
+    one.run(3)
+    trains(one, 1)
+    do(one, 0, "block")
+    do(one, 1, "hold")
+    until(lambda: not list(one.dir.glob("output/do-*")), "they are blocked")
+    one.kill_guardian()
+
+    until(lambda: not one.processes(), "no orphan is left", 30.0)

@@ -1,0 +1,108 @@
+"""What the fault tests share: how often, who dies when, and how a job must end.
+
+`DLAAS_FAULT_TRIALS=5 python -m pytest tests/learner -k "fault or phase"` does each case five times and prints the
+longest time without a step, by the journals' own stamps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive
+from jupyter_dlaas.runtime.start import reap
+from tests.learner.live_programs import DEATHS, FAULTS, assert_each_sample_once, trains
+from tests.learner.loop_programs import LOOPS, program
+from tests.runtime.jobs import Job, until
+from tests.runtime.test_zygote import warm_up
+
+TRIALS: Final = int(os.environ.get("DLAAS_FAULT_TRIALS", "1"))
+trials = pytest.mark.parametrize("trial", range(TRIALS))
+STOPS: Final[list[tuple[float, str]]] = []
+"""Per job that ended: seconds without a step at most, and the test's name."""
+
+
+def warmed(job: Job, zygotes: Path) -> Job:
+    """So that its guardian and learners come from a zygote that is ready."""
+    job.zygote_dir = zygotes
+    warm_up(job, zygotes, "torch")
+    return job
+
+
+def faulty_loop(name: str) -> str:
+    """The program of one of `LOOPS`, with `fault` and `die` in each step."""
+    hooks = "counter, seen = 0, []\n"
+    source = program(LOOPS[name]).replace(hooks, hooks + FAULTS + DEATHS)
+    return source.replace("def step(i):\n", "def step(i):\n    fault(); run._is_joining and die('spawn')\n")
+
+
+def do(job: Job, member: int, what: str) -> None:
+    """Tell a learner what to do in its next step."""
+    job.output("part").write_text(what)
+    job.output("part").rename(job.output(f"do-{member}"))
+
+
+def die(job: Job, watcher: int, phase: str, *who: int | str) -> None:
+    """When this learner comes to a phase, these members, or the guardian, are killed."""
+    job.output("part").write_text(" ".join([phase, *map(str, who)]))
+    job.output("part").rename(job.output(f"die-{watcher}"))
+
+
+def done(job: Job, watcher: int) -> None:
+    """It happened."""
+    until(lambda: not job.output(f"die-{watcher}").exists(), f"somebody was killed\n{job.report()}", 20.0)
+
+
+def guardian(job: Job) -> Identity:
+    fact = job.facts(FactKind.GUARDIAN_UP)[-1]
+    assert fact.pid is not None
+    assert fact.start is not None
+    return Identity(fact.pid, fact.start, fact.boot or boot_id())
+
+
+def another_guardian(job: Job, before: Identity) -> None:
+    """The guardian dies by the program's hand, and the next one is started."""
+    until(lambda: reap() is not None and not is_alive(before), "the guardian is gone")
+    job.wake()
+
+
+def lost(job: Job, count: int = 1) -> list[Any]:
+    """Wait until the others went on without learners."""
+    job.wait(FactKind.REGROUPED, count)
+    return job.facts(FactKind.REGROUPED)
+
+
+def longest_stop_s(facts: Sequence[Fact]) -> float:
+    """The longest time without a step: as the learners told it, and from an end to what followed from it."""
+    stops = [fact.idle_s for fact in facts if fact.idle_s is not None]
+    ended_s: float | None = None
+    for fact in facts:
+        if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None and ended_s is None:
+            ended_s = fact.at_s
+        elif fact.kind in (FactKind.REGROUPED, FactKind.GENERATION, FactKind.LOST, FactKind.CLOSED):
+            stops += [] if ended_s is None else [fact.at_s - ended_s]
+            ended_s = None
+    return max(stops, default=0.0)
+
+
+def ends_whole(job: Job, *, survivor: int | None = None, epochs: int, uses_checkpoint: bool = False) -> None:
+    """The survivor trains on, the job ends, each sample was trained once, nothing is left."""
+    if survivor is not None:
+        trains(job, survivor, steps=2)
+    job.output("hurry").touch()
+    assert job.closed() == "completed", job.report()
+    assert_each_sample_once(job, samples=101, epochs=epochs)
+    assert uses_checkpoint or not list(job.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
+    leaves_nothing(job)
+
+
+def leaves_nothing(job: Job) -> None:
+    """No process of it is there any more. Notes how long it stood still."""
+    until(lambda: not job.processes(), "nothing of the job is left", 10.0)
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("::")[2]
+    STOPS.append((longest_stop_s(job.facts()), test.removesuffix(" (call)")))

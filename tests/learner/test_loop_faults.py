@@ -1,0 +1,92 @@
+"""Deaths in gangs whose loops hold more than weights: what is under way in them is neither lost nor doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Cause
+from tests.learner.fault_matrix import die, do, done, ends_whole, faulty_loop, leaves_nothing, lost, trials, warmed
+from tests.learner.live_programs import trains
+from tests.learner.test_loops import OPTIONS
+from tests.runtime.jobs import Job
+
+Build = Callable[..., Job]
+NAMES = (
+    "scaler, clipping and a schedule per step",
+    "batch normalisation of what is the same everywhere",
+    "accumulation",
+    "workers",
+    "parameters without a part",
+)
+
+
+@pytest.fixture
+def looping(job: Build, zygotes: Path) -> Callable[..., Job]:
+    def build(name: str, **options: Any) -> Job:
+        return warmed(job(faulty_loop(name), **(OPTIONS | options)), zygotes)
+
+    return build
+
+
+@trials
+@pytest.mark.parametrize("victim", [0, 1, 3], ids=["source", "other", "joiner"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, victim: int, trial: int) -> None:
+    one = looping(name)
+    one.run(3)
+    trains(one, 2)
+    die(one, victim, "commit", victim)
+    one.resize(0, 1, 2, fresh=1)
+
+    done(one, victim)
+    ends_whole(one, survivor=2, epochs=6)
+
+
+@trials
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, victim: int, trial: int) -> None:
+    one = looping("workers")
+    one.run(3)
+    trains(one, 2)
+    do(one, victim, "kill worker")
+
+    failure = lost(one)[0].failure
+    assert (failure.code, failure.cause) == ("data_worker", Cause.EVICTED)
+    ends_whole(one, survivor=2, epochs=6)
+
+
+@trials
+@pytest.mark.parametrize("which", ["run.step % 2", "(run.step + run.rank) % 2"], ids=["all alike", "each its own"])
+def test_parameters_without_a_part_are_told_and_nothing_hangs(
+    job: Build, zygotes: Path, which: str, trial: int
+) -> None:
+    source = faulty_loop("parameters without a part").replace(', ddp={"find_unused_parameters": True}', "")
+    one = warmed(job(source.replace("[run.step % 2]", f"[{which}]"), **OPTIONS), zygotes)
+    one.run(2)
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert (failure.code, failure.cause) == ("unused_parameters", Cause.YOUR_CODE)
+    assert "find_unused_parameters" in failure.advice
+    one.want_nothing()
+    leaves_nothing(one)
+
+
+@trials
+def test_learners_that_use_other_parameters_each_survive_a_death(job: Build, zygotes: Path, trial: int) -> None:
+    source = faulty_loop("parameters without a part").replace("[run.step % 2]", "[(run.step + run.rank) % 2]")
+    one = warmed(job(source, **OPTIONS), zygotes)
+    one.run(3)
+    trains(one, 2)
+    one.kill_learner(0)
+    trains(one, 2, size=2)
+    one.resize(1, 2, fresh=1)
+    trains(one, 3, size=3)
+    one.kill_learner(2)
+
+    ends_whole(one, survivor=1, epochs=6)
