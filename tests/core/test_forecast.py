@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.forecast import Arrival, Outlook, forecast, length_s, outlooks, starts_with, world_of
+from dlaas_server.core.estimates import length_s
+from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, starts_with, world_of
 from dlaas_server.core.model import Known, Pool
 from dlaas_server.core.place import Layout, Shape
 from dlaas_server.core.scheduler import Policy

@@ -182,6 +182,18 @@ def test_a_guess_that_was_always_right_is_kept_and_a_wild_one_is_drawn_to_what_i
     assert 3000 < drawn < 2e5
 
 
+@pytest.mark.parametrize(("wrong", "first"), [(0.0, 1), (2.0, 0)])
+def test_by_fair_finish_a_long_guess_waits_where_guesses_are_good_and_is_tried_where_they_are_wild(
+    wrong: float, first: int
+) -> None:
+    order = ORDERS["fair-finish"]()
+    for number in range(50):
+        order.learn(HOUR, wrong * (-1) ** number)
+    long, short = ask(0, length=8 * HOUR), ask(1, length=2 * HOUR, at=4 * HOUR)
+
+    assert min((order.rank(one, 5 * HOUR), one.number) for one in (long, short))[1] == first
+
+
 def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
     history = History()
     assert history.expected_s(None, 4) is None

@@ -42,3 +42,10 @@ def test_earliest_fair_finish_is_fairer_than_shockwave_where_lengths_are_half_kn
 
     assert found.unfair <= 0.05
     assert found.worst <= 1.78
+
+
+def test_jobs_that_were_guessed_several_times_too_long_are_found_out_in_time() -> None:
+    found = fairness_outcome("fair-finish", 1.0)
+
+    assert found.unfair <= 0.05
+    assert found.worst <= 2.0

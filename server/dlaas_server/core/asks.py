@@ -96,6 +96,11 @@ class Ask:
             total_s *= 2
         return total_s
 
+    @property
+    def wrong(self) -> float | None:
+        """The logarithm of how many times longer than expected it ran, once it ended."""
+        return log(self.executed_s / self.estimate_s) if self.estimate_s and self.executed_s > 0 else None
+
     def end_s(self, now_s: float) -> float | None:
         """When it ends, if it runs (or were started now)."""
         total_s = self.total_s(self.executed(now_s))

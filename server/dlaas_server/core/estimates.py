@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
+from statistics import NormalDist
 from typing import Final
 
-__all__ = ["History", "Spread", "width_factor"]
+__all__ = ["AS_MANY", "NORMAL", "UNSURE", "History", "Spread", "length_s", "width_factor"]
 
 ENOUGH: Final = 8
 """So many values make a mean and a spread worth using."""
 
 UNSURE: Final = 0.3
+"""How wrong guesses are taken to be as long as nothing has ended: σ of their logarithm."""
 AS_MANY: Final = 2
 """The first guess of a spread counts as so many values."""
 PACE: Final = 0.05
 WIDEST: Final = log(4)
 NARROWEST: Final = -log(1.5)
+NORMAL: Final = NormalDist()
+OVERDUE: Final = 0.99
+"""Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
 
 
 @dataclass(slots=True)
@@ -98,6 +103,23 @@ class History:
         if same is not None and same.count >= self.enough:
             return same
         return self.all_lengths if self.all_lengths.count >= self.enough else None
+
+
+def length_s(guess_s: float, executed_s: float, spread: float, share: float) -> float:
+    """The length in all below which this share of the jobs end about which so was guessed and that ran so long.
+
+    Log-normal about the guess; of one that overran by far, half end before they ran twice as long (and so on).
+    """
+    if executed_s > 1e-3:
+        if spread <= 0:
+            while guess_s <= executed_s:
+                guess_s *= 2
+            return guess_s
+        gone = NORMAL.cdf(log(executed_s / guess_s) / spread)
+        if gone > OVERDUE:
+            return max(executed_s / max(1 - share, 1e-3), executed_s + 1e-3)
+        share = gone + share * (1 - gone)
+    return max(guess_s * exp(spread * NORMAL.inv_cdf(min(max(share, 1e-9), 1 - 1e-9))), executed_s + 1e-3)
 
 
 def width_factor(held: Iterable[bool], share: float = 0.8) -> float:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import exp, inf, log, sqrt
-from statistics import NormalDist
+from math import exp, inf, sqrt
 from typing import Final
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.estimates import NORMAL, length_s
 from dlaas_server.core.model import Pool
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
@@ -31,7 +31,6 @@ __all__ = [
     "World",
     "forecast",
     "forward",
-    "length_s",
     "offers",
     "outlooks",
     "starts_with",
@@ -44,11 +43,8 @@ DRAWS: Final = 60
 CLOSE: Final = 0.25
 """A start within a quarter of the wait of what was said counts as right, or within"""
 CLOSE_S: Final = 60.0
-NORMAL: Final = NormalDist()
 SHARED: Final = 0.25
 """So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
-OVERDUE: Final = 0.99
-"""Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
 OFFERS_MOST: Final = 20
 """So many of those that wait are told with how many learners they would start at once."""
 NEWCOMER: Final = 1 << 40
@@ -63,23 +59,6 @@ def _chance(seed: int) -> Iterator[float]:
         mixed = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
         mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & mask
         yield (mixed ^ mixed >> 31) / 2**64
-
-
-def length_s(guess_s: float, executed_s: float, spread: float, share: float) -> float:
-    """The length in all below which this share of the jobs end about which so was guessed and that ran so long.
-
-    Log-normal about the guess; of one that overran by far, half end before they ran twice as long (and so on).
-    """
-    if executed_s > 1e-3:
-        if spread <= 0:
-            while guess_s <= executed_s:
-                guess_s *= 2
-            return guess_s
-        gone = NORMAL.cdf(log(executed_s / guess_s) / spread)
-        if gone > OVERDUE:
-            return max(executed_s / max(1 - share, 1e-3), executed_s + 1e-3)
-        share = gone + share * (1 - gone)
-    return max(guess_s * exp(spread * NORMAL.inv_cdf(min(max(share, 1e-9), 1 - 1e-9))), executed_s + 1e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
-from math import log2
+from math import log2, sqrt
 from typing import Final, Protocol
 
 from dlaas_server.core.asks import Ask, level
+from dlaas_server.core.estimates import AS_MANY, UNSURE, length_s
 
 __all__ = [
     "ORDERS",
@@ -35,6 +36,8 @@ LEAST: Final = 4
 """Below 4^4 GPU-seconds (four minutes) all are equally short: stopping one for another never pays."""
 BRIEF_S: Final = 16.0
 SHARERS: Final = 4
+EARLY: Final = 0.1
+AGAIN: Final = 2.0
 SLACK_S: Final = 5e-4
 """Ranks are those of so long ago, and change at times in the middle of it: rounding never decides."""
 USUAL: Final = 9
@@ -71,8 +74,11 @@ class Order(Protocol):
         """When the rank of this running job will be another, if nothing else happens; None: never."""
         ...
 
-    def learn(self, gpu_s: float) -> Learnt:
-        """A job ended after so many GPU-seconds. What is different now for others."""
+    def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
+        """A job ended after so many GPU-seconds. What is different now for others.
+
+        `wrong`: the logarithm of how many times longer it ran than was guessed; None: nobody had guessed.
+        """
         ...
 
 
@@ -102,7 +108,7 @@ class _Unlearned:
     needs_lengths: bool = False
     age_factor: float = 10.0
 
-    def learn(self, gpu_s: float) -> Learnt:
+    def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         return Learnt.NOTHING
 
 
@@ -141,7 +147,7 @@ class Shortest:
     _ended: int = 0
     _learnt: int = 0
 
-    def learn(self, gpu_s: float) -> Learnt:
+    def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         """Where half of the work lies."""
         here, before = level(gpu_s), self.lifted
         self._work[here] = self._work.get(here, 0.0) + gpu_s
@@ -245,7 +251,7 @@ class Gittins:
         place = bisect_right(self._bounds, executed_s * ask.weight)
         return _after(ask, now_s, self._bounds[place] / ask.weight - executed_s) if place < len(self._bounds) else None
 
-    def learn(self, gpu_s: float) -> Learnt:
+    def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         insort(self.history, gpu_s)
         if len(self.history) < max(self.least, self._learnt * 5 // 4):
             return Learnt.NOTHING
@@ -288,23 +294,51 @@ class Slices(_Unlearned):
 
 @dataclass(slots=True)
 class FairFinish(_Unlearned):
-    """`fair-finish`: by when a job would end on its fair share of the pool, had it had that from its submission on.
+    """`fair-finish`: by when a job has to end, should it be among the shortest that such a guess may mean.
 
-    Rank: the minute in which that is, for SHARERS jobs on each device; who waits comes closer to it.
+    On a fair share of the pool from its submission on, for SHARERS jobs on each device, a job of length l has ended l x
+    SHARERS after it. l is the time within which EARLY of the jobs end about which so was guessed and that ran so long,
+    by how wrong guesses have been in this pool: so one that was guessed too long is found out in time, and where
+    guesses are good it is the guess. Rank: the minute; who waits comes closer to it.
     How many share is not critical: between 2 and 8 the outcome is the same, as all deadlines move alike.
     Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with guessed lengths.
     """
 
     gap: int = 10
+    spread: float = UNSURE
+    """How wrong guesses are: σ of the logarithm, learnt from the jobs that ended."""
+    _ended: int = 0
+    _squares: float = 0.0
+    _learnt: int = 0
+
+    def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
+        if wrong is None:
+            return Learnt.NOTHING
+        self._ended += 1
+        self._squares += wrong * wrong
+        if self._ended < self._learnt * 5 // 4:
+            return Learnt.NOTHING
+        self._learnt = self._ended
+        self.spread = sqrt((self._squares + AS_MANY * UNSURE**2) / (self._ended + AS_MANY))
+        return Learnt.RANKS
+
+    def _early_s(self, ask: Ask, executed_s: float) -> float:
+        """The length that it is taken to have: again at least twice as much once it ran longer."""
+        guess_s = 3600.0 if ask.estimate_s is None else ask.estimate_s
+        total_s = length_s(guess_s, 0.0, self.spread, EARLY)
+        while total_s <= executed_s:
+            total_s = max(length_s(guess_s, total_s, self.spread, EARLY), AGAIN * total_s)
+        return total_s
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        total_s = ask.total_s(_executed_s(ask, now_s))
-        return int((ask.submitted_s + SHARERS * (3600.0 if total_s is None else total_s)) // 60)
+        return int((ask.submitted_s + SHARERS * self._early_s(ask, _executed_s(ask, now_s))) // 60)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """When it overruns."""
-        left_s = _left_s(ask, now_s)
-        return None if left_s is None or ask.since_s is None else _after(ask, now_s, left_s - ask.batch_s)
+        """When it runs longer than it was taken to."""
+        if ask.since_s is None:
+            return None
+        executed_s = _executed_s(ask, now_s)
+        return _after(ask, now_s, self._early_s(ask, executed_s) - executed_s)
 
 
 ORDERS: Final[Mapping[str, type]] = {

@@ -258,7 +258,7 @@ class Scheduler:
                 self.reopen()  # what was kept for it is free for all
         else:
             self._unseat(ask, now_s)
-            learnt = self.order.learn(ask.executed_s * ask.weight) if has_ended else Learnt.NOTHING
+            learnt = self.order.learn(ask.executed_s * ask.weight, ask.wrong) if has_ended else Learnt.NOTHING
             if learnt:
                 self._rerank_all(learnt, now_s)
 
@@ -569,12 +569,16 @@ class Scheduler:
         for victim in victims:
             self.frees.give(victim.shape, victim.seats)
         seats = seated(self.frees, ask, now_s) if victims else None
+        stopped = len(stops)
         for victim, its in reversed(held):
             if self.frees.has(victim.shape, its):
                 self.frees.claim(victim.shape, its)
             else:
                 self._preempt(victim, now_s)
                 stops.append(Preemption(victim, ask))
+        if seats is not None and len(stops) == stopped:  # only free seats, which are kept for who is ahead
+            self.frees.give(ask.shape, seats)
+            return None
         return seats
 
     def _borrowers(self, ask: Ask) -> Iterator[Ask]:

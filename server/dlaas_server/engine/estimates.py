@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import log
 from typing import Final
 
 from dlaas_server.core.estimates import History
@@ -43,7 +44,8 @@ class Lengths:
         self._alike: dict[tuple[str, ...], History] = {}
         self._by_size = History()
         self._seen: set[str] = set()
-        self._served: list[float] = []
+        self._served: list[tuple[float, float | None]] = []
+        """GPU-seconds, and by what factor (its logarithm) what was expected was wrong."""
         self._orders: dict[str, Order] = {}
 
     def learn(self, job: Job) -> None:
@@ -52,20 +54,22 @@ class Lengths:
             return
         self._seen.add(job.id)
         length_s = job.ended_s - job.started_s
-        self._by_size.learn(self._usual_s(job), length_s, _weight(job))
+        usual_s = self._usual_s(job)
+        self._by_size.learn(usual_s, length_s, _weight(job))
         for alike in _alike(job):
             self._alike.setdefault(alike, History(enough=2)).learn(None, length_s, _weight(job))
-        self._served.append(length_s * _weight(job))
+        wrong = log(length_s / usual_s) if usual_s and length_s > 0 else None
+        self._served.append((length_s * _weight(job), wrong))
         for order in self._orders.values():
-            order.learn(self._served[-1])
+            order.learn(*self._served[-1])
 
     def order(self, name: str) -> Order:
         """The order of this name, with what it learnt from jobs that completed."""
         order = self._orders.get(name)
         if order is None:
             order = self._orders[name] = made(name)
-            for gpu_s in self._served:
-                order.learn(gpu_s)
+            for served in self._served:
+                order.learn(*served)
         return order
 
     @property
