@@ -16,6 +16,9 @@ from jupyter_dlaas.wire import encode
 __all__ = ["Meter"]
 
 _EVERY_S: Final = 0.2
+_SHARE: Final = 0.003
+"""… and so seldom that it takes this part of the time: on a busy disk a file takes milliseconds."""
+_SELDOM_S: Final = 2.0
 _WINDOW_S: Final = 10.0
 
 
@@ -29,6 +32,7 @@ class Meter:
         self.pacing: Pacing | None = None
         """Tells the guardian how fast it goes."""
         self._told_s = 0.0
+        self._every_s = _EVERY_S
         self._marks: list[tuple[float, int, int]] = []
         self._samples = 0
         self._shown: tuple[int, int, int | None, float | None] | None = None
@@ -64,7 +68,7 @@ class Meter:
             steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
             self.pacing.step(samples, None if steps is None else max(steps - step, 0))
         self._samples += samples
-        if time.monotonic() - self._told_s >= _EVERY_S:
+        if time.monotonic() - self._told_s >= self._every_s:
             self.tell(epoch, step)
 
     def tell(self, epoch: int, step: int, *, force: bool = False) -> None:
@@ -74,7 +78,7 @@ class Meter:
 
     def _tell(self, epoch: int, step: int, *, force: bool = False) -> None:
         now = time.monotonic()
-        if self._path is None or (not force and now - self._told_s < _EVERY_S):
+        if self._path is None or (not force and now - self._told_s < self._every_s):
             return
         self._told_s = now
         self._marks = [mark for mark in self._marks if now - mark[0] <= _WINDOW_S][-60:]
@@ -101,3 +105,4 @@ class Meter:
         )
         with suppress(OSError):  # a full disk must not end the training
             write_whole(self._path, json.dumps(encode(progress)).encode())
+        self._every_s = min(max(_EVERY_S, (time.monotonic() - now) / _SHARE), _SELDOM_S)
