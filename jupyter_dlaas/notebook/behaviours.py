@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.notebook.effects import (
@@ -12,6 +13,7 @@ from jupyter_dlaas.notebook.effects import (
     SEEDS,
     Call,
     effects_of,
+    is_seed,
     is_step,
     reach,
     walk_now,
@@ -80,29 +82,33 @@ def behaviour_of(function: Function) -> Behaviour:
         touched |= {call.receiver} if call.receiver else set()
         if call.is_dropped and call.verb not in KEEPS_ARGUMENTS:
             touched |= call.args
+    inside = list(walk_now(body))
+    nested = [(getattr(n, "name", ""), behaviour_of(n)) for n in inside if isinstance(n, NESTED)]
+    run = [(one, calls) for name, one in nested if (calls := _runs_of(name, effects.calls))]
+    for one, calls in run:
+        touched = touched.union(one.touches, *(one.touched_args(call) for call in calls))
     reached = reach(touched, held)
     args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     args += [a for a in (function.args.vararg, function.args.kwarg) if a is not None]
     params = {a.arg for a in args}
-    inside = list(walk_now(body))
     declared = {name for n in inside if isinstance(n, ast.Global) for name in n.names}
     outer = {name for n in inside if isinstance(n, ast.Nonlocal) for name in n.names}
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
     own = params | stored
     made: Behaviour | None = None
     made_params: frozenset[str] = frozenset()
-    for one in [behaviour_of(n) for n in inside if isinstance(n, NESTED)]:
+    for _, one in nested:
         made_params |= one.touches & params
         keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
-    return Behaviour(
+    found = Behaviour(
         touches=reached - own,
         params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
         touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
         asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
-        seeds=any(call.verb in SEEDS for call in effects.calls),
+        seeds=any(call.verb in SEEDS or (call.is_dropped and is_seed(call.verb)) for call in effects.calls),
         keeps=bool(outer) or not reached.isdisjoint(_remembering(function)),
         yields=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inside),
         calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
@@ -111,6 +117,14 @@ def behaviour_of(function: Function) -> Behaviour:
         made_params=made_params,
         line=getattr(function, "lineno", 0),
     )
+    for one, _ in run:
+        found = found.also(Behaviour(trains=one.trains, asks=one.asks, seeds=one.seeds, calls=one.calls - own))
+    return found
+
+
+def _runs_of(name: str, calls: Sequence[Call]) -> list[Call]:
+    """The calls that run a function which is defined inside, or hand it to somebody who may."""
+    return [call for call in calls if name and (call.function == name or name in call.args)]
 
 
 def _remembering(function: Function) -> set[str]:

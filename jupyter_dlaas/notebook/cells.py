@@ -18,9 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 
-WRAPPERS = frozenset({"time", "capture", "prun"})  # run the code in the user's namespace and add something around it
+WRAPPERS = frozenset({"time", "capture", "prun"})  # IPython's own that run the code in the user's namespace
+FOREIGN = words(
+    """! HTML R SVG ai bash bigquery cmd configure cpp cu cuda cython cython_inline cython_pyximport dot file fortran
+    html java javascript js julia kql latex markdown mermaid node octave perl powershell pybind11 pypy python python2
+    python3 ruby rust scala script sh shell skip spark sql svg sx system tikz timeit writefile writetemplate"""
+)  # what is below is another language, text, or runs elsewhere; a library's magic over Python wraps it like IPython's
 JOB_MAGIC = "train"
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast.parse` raises for odd or deep text
 SIMPLE_MAGIC = re.compile(
@@ -192,15 +198,16 @@ def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement]
 )  # IPython's transformer is most of a capture's time, and a notebook is captured again and again
 def clean_cell(raw: str) -> Cleaned:
     """A raw cell as plain Python with the same line numbers where that can be."""
-    source, start, binds = raw, 0, []
+    source, start, binds, is_known = raw, 0, [], True
     while (first := source.lstrip()).startswith("%%"):
         start += source[: len(source) - len(first)].count("\n") + 1
         head, _, source = first.partition("\n")
         name, _, args = head[2:].partition(" ")
         if name == JOB_MAGIC:
             return Cleaned("", (), kind="job")
-        if name not in WRAPPERS:
+        if name in FOREIGN or not name.isidentifier() or not source.strip():
             return Cleaned("", (), kind="magic")
+        is_known = is_known and name in WRAPPERS
         if name == "capture":
             binds += [word for word in args.split() if word.isidentifier() and not keyword.iskeyword(word)]
     lines = tuple(range(start + 1, start + 1 + len(lines_of(source))))
@@ -211,6 +218,8 @@ def clean_cell(raw: str) -> Cleaned:
     try:
         tree = parse(clean)
     except UNREADABLE as error:
+        if not is_known:
+            return Cleaned("", (), kind="magic")
         at = getattr(error, "lineno", None) or 1
         line = lines[min(at, len(lines)) - 1] if lines else 1
         return Cleaned("", (), kind="broken", error=str(getattr(error, "msg", error)), error_line=line)

@@ -65,9 +65,13 @@ SETS = re.compile(
     r"(set|enable|disable|use|init|start|register|install|allow|patch)(_|$)|autolog|login|setup|configure"
 )
 """Verbs of a module whose value nobody needs: they set something up in it."""
+SEEDING = re.compile(r"(^|_)(re)?seeds?(_|$)|determinis|reproducib", re.IGNORECASE)
+"""Other people's names for it: `set_seeds`, `seed_torch`, `make_deterministic`."""
+SETS_LIBRARY = re.compile(r"(set|enable|disable|use|allow|register|install|patch|setup|configure)(_|$)(?!print|option)")
+"""Functions of a library that change it for all that follows, whether anybody names it again or not."""
 QUIET_MODULES = words(
     """os shutil gc time sys subprocess pathlib glob matplotlib seaborn plotly altair bokeh IPython pprint tqdm
-    inspect pdb traceback"""
+    inspect pdb traceback matplotlib_inline"""
 )  # what their calls do is there already, or is a picture
 KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weights set_weights compile")
 SETUP_STARTS = (
@@ -316,6 +320,17 @@ def is_step(call: Call) -> bool:
     return call.verb in STEPS
 
 
+def is_seed(verb: str) -> bool:
+    """A call of this name, whose value nobody takes, starts random streams."""
+    return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
+
+
+def sets_library(call: Call) -> bool:
+    """`numpyro.enable_x64()`, `set_config(…)`, `config.update(…)`; the library is for the caller to know."""
+    is_update = call.verb == "update" and (call.receiver or "").endswith("config")
+    return call.is_dropped and (is_update or SETS_LIBRARY.match(call.verb) is not None)
+
+
 def is_setup(node: ast.stmt) -> bool:
     """Seeds, search paths, environment, defaults: libraries depend on them and nothing names them."""
     if isinstance(node, BLOCKS):
@@ -323,7 +338,9 @@ def is_setup(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
         return False
     value = node.value
-    if isinstance(value, ast.Call) and _verb(value.func) in SEEDS:
+    if isinstance(value, ast.Call) and (
+        _verb(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(_verb(value.func)))
+    ):
         return True
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
     if root_name(targets[0] if targets else value) not in SETUP_ROOTS:

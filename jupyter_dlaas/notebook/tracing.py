@@ -32,6 +32,7 @@ from jupyter_dlaas.notebook.effects import (
     loaded_modules,
     module_attribute,
     reach,
+    sets_library,
     walk_now,
     words,
 )
@@ -174,6 +175,7 @@ class Tracer:
         own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
         loads = loaded_modules(node)
         sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
+        sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         return Step(
@@ -199,6 +201,10 @@ class Tracer:
             is_plain=not (loads or sets_up or is_star or is_future) and statement.ran == "yes",
             provides=flow.binds | flow.deletes | globals_bound | changes,
         )
+
+    def _sets_library(self, call: Call) -> bool:
+        name = call.receiver or call.function or ""
+        return name in self.modules and self.module_roots.get(name) not in QUIET_MODULES and sets_library(call)
 
     def _dotted(self, node: ast.stmt) -> frozenset[str]:
         pairs = [name.split(".") for name in dotted_names(node)]
@@ -269,22 +275,25 @@ class Tracer:
                 self.behaviours[name] = behaviour_of(function)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
                 self.behaviours[name], self.globals_of[name] = wrapped
-            case ast.Import(names=names):
-                for alias in names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    self.modules.add(bound)
-                    self.module_roots[bound] = alias.name.partition(".")[0]
-                    if alias.name.partition(".")[0] in ASKING_MODULES:
-                        self.asking.add(bound)
-            case ast.ImportFrom(module=str(module), names=names):
-                for alias in names:
-                    bound = alias.asname or alias.name
-                    self.module_roots[bound] = module.partition(".")[0]
-                    self.modules.add(bound) if bound.islower() else None
-                    if module in ASKING_MODULES or f"{module}.{alias.name}" in ASKING_MODULES:
-                        self.asking.add(bound)
+            case ast.Import() | ast.ImportFrom():
+                self._import(node)
+            case ast.Try() | ast.TryStar() | ast.If() | ast.With():  # `try: import wandb` and the like
+                for part in walk_now([node]):
+                    if isinstance(part, ast.Import | ast.ImportFrom):
+                        self._import(part)
             case _:
                 return
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        source = (node.module or "") if isinstance(node, ast.ImportFrom) else None
+        for alias in node.names:
+            bound = alias.asname or (alias.name if source is not None else alias.name.partition(".")[0])
+            self.module_roots[bound] = (source or alias.name).partition(".")[0]
+            if source is None or bound.islower():
+                self.modules.add(bound)
+            root = alias.name.partition(".")[0] if source is None else source
+            if root in ASKING_MODULES or f"{source}.{alias.name}" in ASKING_MODULES:
+                self.asking.add(bound)
 
     def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
         """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`, `up = counter()`."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, statements_of
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
-from jupyter_dlaas.notebook.names import walk
+from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
 
@@ -68,6 +68,7 @@ class Watcher:
         self.gradients: set[str] = set()  # functions that give gradients
         self.loops: set[str] = set()  # own functions with a loop in them
         self.imported: set[str] = set()  # names that come from a library
+        self.trainers: set[str] = set()  # `fit = partial(ppo.train, …)`
         self.ready: set[str] = set()  # objects that were compiled or given data: their `train()` is no mode
 
     def why(self, steps: Sequence[Step]) -> str:
@@ -88,7 +89,7 @@ class Watcher:
                     return found
                 if call.receiver and (call.verb.startswith("append_") or (call.verb == "compile" and call.handed)):
                     self.ready.add(call.receiver)
-            if receiver := _chained(node):
+            if (receiver := _chained(node)) or (receiver := _given_by_train(node)) in self.ready:
                 return f"calls `{receiver}.train`"
             if found := self._why_gradients(step, has_loop=has_loop):
                 return found
@@ -97,6 +98,7 @@ class Watcher:
     def _remember(self, step: Step) -> None:
         node = step.statement.node
         self.imported -= step.flow.binds
+        self.trainers -= step.flow.binds
         self.ready -= step.flow.kills
         if isinstance(node, ast.ImportFrom):
             self.imported |= step.flow.binds
@@ -105,6 +107,8 @@ class Watcher:
             self.kinds.pop(name, None)
             if isinstance(node.value, ast.Call):
                 self.kinds[name] = _verb(node.value.func)
+                if self.kinds[name] == "partial" and node.value.args and self._is_trainer(node.value.args[0]):
+                    self.trainers.add(name)
                 if _computes_gradients(node) or any(n in self.gradients for n in _names(node.value)):
                     self.gradients.add(name)
         elif isinstance(node, DEFINITIONS):
@@ -129,7 +133,7 @@ class Watcher:
             if name in tracer.behaviours and self._trains(name):
                 return f"hands on `{name}`, which trains{self._in(name)}"
         if call.receiver is None:
-            is_said = call.function in TRAIN_CALLS or (call.function in self.imported and _says_training(call.verb))
+            is_said = call.function in TRAIN_CALLS or call.function in self.trainers or self._is_library(call.verb)
             return f"calls `{call.function}`" if is_said else ""
         if call.verb in RUNS and call.receiver == "run":
             return f"uses `run.{call.verb}`"
@@ -159,12 +163,22 @@ class Watcher:
         while waiting:
             one = waiting.pop()
             if one in own:
-                if own[one].trains:
+                if own[one].trains or any(map(self._is_library, own[one].calls)):
                     return True
                 new = late.get(one, frozenset()) - seen
                 seen |= new
                 waiting += new
         return False
+
+    def _is_library(self, function: str) -> bool:
+        """`fit_to_data` of `from flowjax.train import fit_to_data`."""
+        return function in self.imported and _says_training(function)
+
+    def _is_trainer(self, function: ast.expr) -> bool:
+        """`ppo.train` of a library, or a function that trains."""
+        if isinstance(function, ast.Attribute):
+            return root_name(function) in self.tracer.modules and _says_training(function.attr)
+        return isinstance(function, ast.Name) and (self._is_library(function.id) or self._trains(function.id))
 
     def _is_own(self, receiver: str) -> bool:
         kind = self.kinds.get(receiver)
@@ -200,6 +214,17 @@ def _chained(node: ast.AST) -> str:
                 )
             ) if verb not in VIEWS and not verb[:1].isupper():
                 return root
+    return ""
+
+
+def _given_by_train(node: ast.AST) -> str:
+    """The root of `estimator = inference.train()`; a mode gives the model itself."""
+    match node:
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.Call(func=ast.Attribute(attr="train", value=ast.Name(id=root))),
+        ) if name != root:
+            return root
     return ""
 
 

@@ -31,3 +31,9 @@ def test_the_random_streams_of_flax_are_where_the_cells_before_left_them() -> No
     made = job("from flax import nnx\nrngs = nnx.Rngs(0)", "y = model(x, rngs=rngs)", train="z = net(rngs=rngs)")
 
     assert prelude(made)[-1] == "y = model(x, rngs=rngs)"
+
+
+def test_a_question_in_a_module_that_was_imported_below_try_cannot_be_asked_again() -> None:
+    made = job("try:\n    import getpass\nexcept ImportError:\n    pass", "key = getpass.getpass()", train="print(key)")
+
+    assert codes(made) == ["not_reproducible"]
