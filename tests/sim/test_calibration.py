@@ -56,6 +56,17 @@ def test_estimates_change_nothing_in_what_happens() -> None:
     assert ends[0] == ends[1]
 
 
+def test_those_that_are_asked_are_told_the_same_whether_others_are_asked_or_not() -> None:
+    jobs, told = crowd(30), []
+    for asked in (None, frozenset({3, 7})):
+        rule = Foretold(ByCore((NodeSpec(name="n", gpus=4),), Policy(), estimate_error=0.25), 0.25, asked, draws=4)
+        replay(jobs, 4, rule)
+        told.append({(one.at_s, one.likely_s, one.started_s) for one in rule.told})
+
+    assert len(told[1]) == 2
+    assert told[1] < told[0]
+
+
 def test_a_part_of_a_trace_begins_at_zero() -> None:
     part = part_of(crowd(10), 0.5, 0.8)
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import exp, inf, log, sqrt
+from statistics import pstdev
 from typing import Final
 
 from dlaas_server.core.asks import Ask
@@ -43,6 +44,8 @@ DRAWS: Final = 60
 CLOSE: Final = 0.25
 """A start within a quarter of the wait of what was said counts as right, or within"""
 CLOSE_S: Final = 60.0
+BLUR: Final = 0.5
+COPIES: Final = 5
 SHARED: Final = 0.25
 """So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
 OFFERS_MOST: Final = 20
@@ -226,16 +229,24 @@ class Outlook:
 
     @property
     def likely_s(self) -> float:
-        """The time that most draws are close to: within a minute, or a quarter of their wait."""
-        waits = [at_s - self.now_s for at_s in self.drawn_s if at_s < inf]
+        """The time that a start is most probably close to: within a minute, or a quarter of its wait.
+
+        Each draw stands for a few waits about it, so that the accidents of few draws do not decide (`_blurred`).
+        """
+        waits = sorted(at_s - self.now_s for at_s in self.drawn_s if at_s < inf)
         if not waits:
             return self.expected_s
-        reach = sorted((w - max(CLOSE_S, CLOSE * w), w + max(CLOSE_S, CLOSE * w)) for w in waits)
-        edges = sorted({edge for pair in reach for edge in pair} | set(waits))
-        middles = [max((a + b) / 2, 0.0) for a, b in pairwise(edges)] or [waits[0]]
-        median = waits[len(waits) // 2]
-        close = {at: sum(low <= at <= high for low, high in reach) for at in middles}
-        return self.now_s + min(middles, key=lambda at: (-close[at], abs(at - median)))
+        edges: list[tuple[float, int]] = []
+        for wait_s in _blurred(waits):
+            slack_s = max(CLOSE_S, CLOSE * wait_s)
+            edges += [(wait_s - slack_s, 1), (wait_s + slack_s, -1)]
+        edges.sort(key=lambda edge: (edge[0], -edge[1]))
+        median_s, close, best = waits[len(waits) // 2], 0, (0, -inf, 0.0)
+        for (at_s, step), (next_s, _) in pairwise(edges):
+            close += step
+            middle_s = max((at_s + next_s) / 2, 0.0)
+            best = max(best, (close, -abs(middle_s - median_s), middle_s))
+        return self.now_s + best[2]
 
     def between(self, share: float, factor: float = 1.0) -> tuple[float, float]:
         """Earliest and latest, so that this share of the draws lies between: made wider (or narrower) by a factor.
@@ -249,6 +260,20 @@ class Outlook:
             low_s = middle_s * (low_s / middle_s) ** factor
             high_s = inf if high_s == inf else middle_s * (high_s / middle_s) ** factor
         return max(low_s - CLOSE_S, 0.0) + self.now_s, max(high_s - CLOSE_S, 0.0) + self.now_s
+
+
+def _blurred(waits: Sequence[float]) -> list[float]:
+    """COPIES waits for each of these (sorted), normal about the logarithm of the wait, to which a minute is added.
+
+    Source: Silverman, "Density estimation", 1986, section 3.4; half as wide as its rule, since two peaks are common.
+    """
+    logs = [log(wait_s + CLOSE_S) for wait_s in waits]
+    count = len(logs)
+    usual = pstdev(logs)
+    quartiles = (logs[3 * count // 4] - logs[count // 4]) / (2 * NORMAL.inv_cdf(0.75))
+    width = BLUR * (min(usual, quartiles) or usual) * count**-0.2
+    factors = [exp(width * NORMAL.inv_cdf((i + 0.5) / COPIES)) for i in range(COPIES)]
+    return [max((wait_s + CLOSE_S) * factor - CLOSE_S, 0.0) for wait_s in waits for factor in factors]
 
 
 def outlooks(

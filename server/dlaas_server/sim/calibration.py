@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History, width_factor
-from dlaas_server.core.forecast import CLOSE, CLOSE_S, Arrival, Outlook, World, outlooks
+from dlaas_server.core.forecast import CLOSE, CLOSE_S, DRAWS, Arrival, Outlook, World, outlooks
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.trace import Trace
@@ -87,7 +87,7 @@ def part_of(trace: Trace, begin: float, end: float) -> Trace:
 
 @dataclass(slots=True)
 class Foretold:
-    """The core under a policy, where every `every`-th job that does not start at once is told when it will.
+    """The core under a policy, where jobs that do not start at once are told when they will.
 
     The 80 % interval is made wider or narrower by how those held that have come true by then.
     """
@@ -95,8 +95,11 @@ class Foretold:
     core: ByCore
     spread: float
     """How wrong guesses of lengths are taken to be: σ of their logarithm."""
-    every: int = 1
-    draws: int = 60
+    asked: Container[int] | None = None
+    """Which of those that wait are told, by their number among them from 0 on; None: all."""
+    draws: int = DRAWS
+    waited: int = 0
+    """How many did not start at once until now."""
     told: list[Told] = field(default_factory=list)
     """In the order in which jobs started."""
     _open: dict[int, tuple[Outlook, float]] = field(default_factory=dict)
@@ -105,7 +108,6 @@ class Foretold:
     _history: History = field(default_factory=History)
     _asks: dict[int, Ask] = field(default_factory=dict)
     _came_s: float = 0.0
-    _waited: int = 0
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
         """As the core decides; then estimates are scored and made."""
@@ -132,8 +134,8 @@ class Foretold:
             )
             del self._recent[:-REMEMBERED]
             if ask.since_s is None:
-                self._waited += 1
-                if self._waited % self.every == 0:
+                self.waited += 1
+                if self.asked is None or self.waited - 1 in self.asked:
                     self._tell(run, now_s)
         return decision
 
