@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.page.browser import Lab, a_browser
-from tests.whole.site import Server, Site
+from tests.whole.site import Server, Site, until
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,6 +34,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def server(site: Site) -> Server:
     return site.serve()
+
+
+@pytest.fixture(autouse=True)
+def quiet_site(site: Site) -> Iterator[None]:
+    """Every test ends its own jobs."""
+    yield
+    for view in site.client.jobs():
+        if not view.state.is_final:
+            site.job(view.id).cancel()
+    until(lambda: not site.orphans(), "no process of a job is left")
 
 
 @pytest.fixture

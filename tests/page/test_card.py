@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,16 +47,6 @@ new MutationObserver(() => {
   }
 }).observe(document.body, {subtree: true, childList: true, attributes: true, attributeFilter: ['data-status']});
 """
-
-
-@pytest.fixture(autouse=True)
-def quiet_site(site: Site) -> Iterator[None]:
-    """Every test ends its own jobs."""
-    yield
-    for view in site.client.jobs():
-        if not view.state.is_final:
-            site.job(view.id).cancel()
-    until(lambda: not site.orphans(), "no process of a job is left")
 
 
 def started(lab: Lab, name: str, notebook: str, epochs: int, after: str = "1 + 1") -> str:

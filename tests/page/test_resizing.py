@@ -100,16 +100,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made.close()
 
 
-@pytest.fixture(autouse=True)
-def quiet_site(site: Site) -> Iterator[None]:
-    """Every test ends its own jobs."""
-    yield
-    for view in site.client.jobs():
-        if not view.state.is_final:
-            site.job(view.id).cancel()
-    until(lambda: not site.orphans(), "no process of a job is left")
-
-
 def started(lab: Lab, name: str) -> str:
     """A notebook whose training cell was run. Returns the handle of its job, which trains."""
     lab.page.add_init_script(WATCH_DRAWING)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.page.browser import Lab
-from tests.whole.site import Site, until
+from tests.whole.site import Site
 
 Open = Callable[..., Lab]
 LOAD = "%load_ext jupyter_dlaas"
@@ -33,16 +32,6 @@ TRAIN = """\
 for epoch in range(3):
     train_loss = train_one_epoch(net, loader, opt)
     print(f"epoch {epoch}: loss {train_loss:.3f}")"""
-
-
-@pytest.fixture(autouse=True)
-def quiet_site(site: Site) -> Iterator[None]:
-    """Every test ends its own jobs."""
-    yield
-    for view in site.client.jobs():
-        if not view.state.is_final:
-            site.job(view.id).cancel()
-    until(lambda: not site.orphans(), "no process of a job is left")
 
 
 def test_a_plain_loop_s_card_shows_by_keyboard_what_would_make_it_elastic(lab: Open, site: Site) -> None:
