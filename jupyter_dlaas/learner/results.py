@@ -38,6 +38,10 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
         except Exception as error:  # noqa: BLE001 - a value of any class may refuse in any way; the others still go
             kind = type(script[name]).__name__
             errors[name] = f"a {kind} cannot be stored ({type(error).__name__}: {error})"[:500]
+            if hasattr(type(script[name]), "state_dict"):
+                errors[name] += (
+                    f"; its weights can: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
+                )
             continue
         write_whole(folder / f"{name}.bin", data, sync=True)
         stored.append(name)

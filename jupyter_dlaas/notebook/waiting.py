@@ -37,6 +37,7 @@ __all__ = ["Waiter", "newest_cell"]
 
 _MISSING: Final = object()
 _NOT_HERE: Final = re.compile(r"Can.t get attribute .(\w+). on <module .__main__.")
+_LAST_WORDS_BYTES: Final = 2**14
 _PATIENCE_S: Final = 10.0
 _FETCH_S: Final = 600.0
 _AGAIN_S: Final = 60.0
@@ -241,7 +242,7 @@ class Waiter:
             try:
                 raw[name] = client.result(view.id, name)
             except DlaasError as error:
-                errors[name] = str(error)
+                errors[name] = _why_not_stored(client, view.id, name) or str(error)
         self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0]))
 
     def _schedule(self) -> None:
@@ -354,6 +355,16 @@ def _load(raw: bytes, source: Callable[[], str] | None) -> object:
     finally:
         streams.put_back(found)
     return value
+
+
+def _why_not_stored(client: Client, job: str, name: str) -> str:
+    """What the learner said at its end about a value that it could not write; "" for nothing."""
+    try:
+        text = str(client.log(job, offset=-_LAST_WORDS_BYTES)["text"])
+    except DlaasError:
+        return ""
+    said = re.findall(rf"^\[{re.escape(name)} could not be brought back: (.*)\]$", text, re.MULTILINE)
+    return f"not brought back: {said[-1]}." if said else ""
 
 
 def _has_pool(job: Job) -> bool:

@@ -57,6 +57,15 @@ def test_a_result_of_a_class_that_only_the_running_cell_could_make_is_told_with_
     assert kernel.value(f"dlaas.result('{sent.job['id']}', 'thing').size") == 3
 
 
+def test_a_result_that_cannot_be_written_is_told_with_its_reason_and_the_way_out(kernel: Kernel, pool: Pool) -> None:
+    kernel.run("import weakref\nclass Net:\n    def state_dict(self):\n        return {'w': 1}")
+    kernel.run("%%train own -o net\nnet = Net()\nnet.itself = weakref.ref(net)")
+
+    kernel.listen(lambda: displays_of(kernel, "net: not brought back: a Net cannot be stored (TypeError:"))
+    (said,) = displays_of(kernel, "net: not brought back")
+    assert said.endswith("its weights can: net_state = net.state_dict() in the cell, and -o net_state.")
+
+
 def test_the_job_is_the_cells_value(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train value\nx = 1")
 
