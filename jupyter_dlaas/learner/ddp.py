@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from jupyter_dlaas.learner import checkpoints
+from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
 
 __all__ = ["Gang", "build_group", "lonely_group", "to_device"]
@@ -25,6 +27,7 @@ _NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
 _MEET: Final = timedelta(seconds=60)
 _SLOT: Final = "_dlaas_ddp"
+_HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
 _new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
@@ -180,6 +183,24 @@ class Gang:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         _broadcast(self._group, content, source)
         return content.numpy().tobytes() if data is None else data
+
+    def hand(self, light: dict[str, Any] | None, heavy: dict[str, Any] | None, source: int) -> dict[str, Any]:
+        """What one learner gives, to all; None for the others. Raises RuntimeError when the group is lost.
+
+        The large tensors in what is `heavy` go as they lie in memory; nobody trains meanwhile.
+        """
+        if light is not None:
+            rest, large = take_apart(heavy)
+            self.send(checkpoints.to_bytes(light | {_HEAVY: rest}), source)
+            found = light | (heavy or {})
+        else:
+            arrived = checkpoints.from_bytes(self.send(None, source))
+            rest = arrived.pop(_HEAVY)
+            large = room_for(rest)
+            found = arrived | put_together(rest, large)
+        for one in large:
+            _broadcast(self._group, one.view(-1).view(torch.uint8), source)  # gloo does not know all kinds of numbers
+        return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """All learners' parts for this one: `given` is cut evenly, a part for each, in rank order.

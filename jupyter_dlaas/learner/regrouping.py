@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.learner import checkpoints, ddp, streams
+from jupyter_dlaas.learner import ddp, streams
 from jupyter_dlaas.learner.context import Context, Leave
 from jupyter_dlaas.learner.halting import Switch, Verdict
 from jupyter_dlaas.learner.metrics import Metrics
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from jupyter_dlaas.learner.running import Run
 
 __all__ = ["Regrouping"]
+
+_HEAVY: Final = ("objects", "gradients")
+"""What of a state may be hundreds of MB."""
 
 
 class Regrouping:
@@ -59,15 +62,15 @@ class Regrouping:
             run._metrics.close()
             raise Leave("told")
         try:
-            data = self._enter(switch, position)
+            content = self._enter(switch, position)
         except RuntimeError:
             self._gang.is_stranded = True
             return None
         was_main = run.rank == 0
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
-        if data is not None:
-            position = self._adopt(data)
+        if content is not None:
+            position = self._adopt(content)
         if run._is_joining:
             context.generation = switch.generation  # an earlier one than it was to join, where others were lost
         elif switch.generation > context.generation:
@@ -103,7 +106,7 @@ class Regrouping:
             if found is not None:
                 return found
 
-    def _enter(self, switch: Switch, position: Position) -> bytes | None:
+    def _enter(self, switch: Switch, position: Position) -> dict[str, Any] | None:
         """Enter the group; returns the state of the one that is furthest, where this learner is behind.
 
         Raises RuntimeError when others are lost meanwhile.
@@ -119,15 +122,16 @@ class Regrouping:
         if min(steps) == furthest:
             return None
         source = steps.index(furthest)
-        mine = None
+        light, heavy = None, None
         if rank == source:
-            mine = checkpoints.to_bytes(self._run._content()[0] | {"position": position})
-        data = self._gang.send(mine, source)
-        return data if mine_is < furthest else None
+            light = self._run._content()[0] | {"position": position}
+            heavy = {name: light.pop(name) for name in _HEAVY}
+        content: dict[str, Any] = self._gang.hand(light, heavy, source)
+        return content if mine_is < furthest else None
 
-    def _adopt(self, data: bytes) -> Position:
+    def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
-        run._restored = content = checkpoints.from_bytes(data)
+        run._restored = content
         run._put_back_objects()
         run.state.clear()
         run.state.update(content["state"])

@@ -1,0 +1,72 @@
+"""The state that goes from one learner to another, its large tensors apart: they travel as they lie in memory.
+
+To write 200 MB into one piece of bytes, with checksums, and to read it again takes longer than to send it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+__all__ = ["put_together", "room_for", "take_apart"]
+
+_LEAST: Final = 1 << 18
+"""Bytes of a tensor that is worth a talk of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Where a large tensor was, the `number`-th."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
+    """The state with gaps, and what was in them: on the CPU and contiguous, sharing memory where it was so before.
+
+    Looks into dicts, lists and tuples, as state_dicts are made of; what is elsewhere stays. `state` is not changed.
+    """
+    found: list[torch.Tensor] = []
+
+    def gap(one: Any) -> Any:
+        if type(one) not in (torch.Tensor, torch.nn.Parameter) or one.layout != torch.strided or _is_small(one):
+            return one
+        found.append(one.detach().cpu().contiguous())
+        return Gap(len(found) - 1, tuple(one.shape), one.dtype)
+
+    return _mapped(state, gap), found
+
+
+def room_for(state: Any) -> list[torch.Tensor]:
+    """Memory for what is to be put into the gaps, in their order."""
+    gaps: list[Gap] = []
+    _mapped(state, lambda one: gaps.append(one) if isinstance(one, Gap) else one)
+    return [torch.empty(one.shape, dtype=one.dtype) for one in sorted(gaps, key=lambda one: one.number)]
+
+
+def put_together(state: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The whole state again."""
+    return _mapped(state, lambda one: tensors[one.number] if isinstance(one, Gap) else one)
+
+
+def _is_small(one: torch.Tensor) -> bool:
+    return one.numel() * one.element_size() < _LEAST
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        made = copy.copy(value)  # a state_dict has attributes, too
+        for key, one in value.items():
+            made[key] = _mapped(one, change)
+        return made
+    if type(value) is list:
+        return [_mapped(one, change) for one in value]
+    if type(value) is tuple:
+        return tuple(_mapped(one, change) for one in value)
+    return change(value)
