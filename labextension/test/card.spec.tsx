@@ -240,6 +240,13 @@ describe('the stepper', () => {
       'Stayed at 4. Queue vision may borrow 1 GPU.'
     );
   });
+
+  it('says once that the size stayed, where the server says it, too', () => {
+    const refusal = 'Stayed at 4. resnet-48 takes 1 to 8 learners.';
+    const card = show(state_of(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'size' } }));
+
+    expect(card.querySelector('.jp-dlaas-scalebar .jp-dlaas-grow')?.textContent?.trim()).toBe(refusal);
+  });
 });
 
 describe('the Auto switch', () => {

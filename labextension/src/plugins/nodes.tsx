@@ -28,7 +28,11 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       Boolean(jobs.pool?.nodes.find(one => one.name === node)?.cordoned);
 
     const ask = async (view: IDrainView, is_new: boolean): Promise<Answer> => {
-      const cordon = Dialog.createButton({ label: trans.__('Cordon only'), actions: ['cordon'] });
+      const cordon = Dialog.createButton({
+        label: trans.__('Cordon only'),
+        accept: false,
+        actions: ['cordon']
+      });
       const dialog = new Dialog({
         title: trans.__('Drain %1?', view.node),
         body: ReactWidget.create(<DrainPreview view={view} owner={owner} is_new={is_new} />),

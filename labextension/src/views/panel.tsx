@@ -198,7 +198,7 @@ function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandl
           ))}
         </div>
       )}
-      <div role="status">
+      <div className="jp-dlaas-cordoned" role="status">
         {pool.nodes
           .filter(node => node.cordoned)
           .map(node => (
