@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,10 @@ class Feed(Protocol):
         """Whether there is a batch at this place."""
         ...
 
+    def close(self) -> None:
+        """Nothing more is read: data workers end now. Left to the garbage collector, each takes five seconds: it ends
+        their queues before the loader can tell them."""
+
     def share(self, place: Place) -> Share:
         """This learner's share of it."""
         ...
@@ -68,7 +72,7 @@ class _Listed:
         self._source, self._seed, self._cuts = source, seed, cuts
         self._plan = plan(source, seed)
         self.steps = self._plan.steps
-        self._iterator: Iterator[Share] = iter(())
+        self._iterator: Generator[Share, None, None] | None = None
         self._next: Place | None = None
         """What the iterator gives next."""
         groups = self._plan.groups
@@ -100,11 +104,16 @@ class _Listed:
         if place != self._next:
             batches = self._batches(place)
             self._iterator = self._cut(place, batches) if self._cuts else self._shares(place, batches)
+        assert self._iterator is not None
         found = next(self._iterator)
         self._next = Place(sample=place.sample + found.total, size=place.size, rank=place.rank, learners=place.learners)
         return found
 
-    def _shares(self, place: Place, batches: Sequence[Sequence[int]]) -> Iterator[Share]:
+    def close(self) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def _shares(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
         """A learner that a tail leaves nothing for gets what it had (in its first step somebody else's sample)."""
         mine: list[Sequence[int]] = []
         for batch in batches:
@@ -125,7 +134,7 @@ class _Listed:
                     last = found
             yield Share(batch=last, count=count, total=len(batch), bad=bad)
 
-    def _cut(self, place: Place, batches: Sequence[Sequence[int]]) -> Iterator[Share]:
+    def _cut(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
         """For exact mode: a list for each shard of this learner."""
         lists: list[list[tuple[int, Sequence[int]]]] = []
         numbers = [shards.number_of_shards(len(one), place.size or len(one), self._cuts) for one in batches]
@@ -159,6 +168,9 @@ class _Stream:
     def __init__(self, source: Source, seed: int, cuts: int) -> None:
         self._source, self._seed, self._cuts = source, seed, cuts
         self.steps = -(-source.samples // source.batch_size) if source.samples > 0 else 0
+        self._open()
+
+    def close(self) -> None:
         self._open()
 
     def _open(self) -> None:

@@ -8,7 +8,7 @@ import importlib
 import io
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,12 @@ class Batches:
         yield from self._steps(here, derive(run._seed, run._epoch, call))
 
     def _steps(self, here: Position, seed: int) -> Iterator[Any]:
+        shards = self._run._exact.shards if self._run._exact is not None else 0
+        with closing(feed(self._source, seed, shards)) as todo:
+            yield from self._pass(todo, here)
+
+    def _pass(self, todo: Feed, here: Position) -> Iterator[Any]:
         run = self._run
-        todo = feed(self._source, seed, run._exact.shards if run._exact is not None else 0)
         if here.call == 0:
             run._meter.steps_per_epoch = max(run._meter.steps_per_epoch, todo.steps)
         if run._is_joining:

@@ -11,7 +11,8 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from tests.learner.fault_matrix import die, do, done, ends_whole, faulty_loop, leaves_nothing, lost, trials, warmed
-from tests.learner.live_programs import trains
+from tests.learner.live_programs import result, trains
+from tests.learner.loop_programs import LOOPS, program
 from tests.learner.test_loops import OPTIONS
 from tests.runtime.jobs import Job
 
@@ -58,6 +59,16 @@ def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, 
     failure = lost(one)[0].failure
     assert (failure.code, failure.cause) == ("data_worker", Cause.EVICTED)
     ends_whole(one, survivor=2, epochs=6)
+
+
+def test_data_workers_end_with_their_pass(job: Build, zygotes: Path) -> None:
+    left = 'import multiprocessing\n    result = {"left": len(multiprocessing.active_children()), '
+    one = warmed(job(program(LOOPS["workers"]).replace("result = {", left), **OPTIONS), zygotes)
+    one.output("hurry").touch()
+    one.run(2)
+
+    assert one.closed() == "completed", one.report()
+    assert result(one, "result")["left"] == 0
 
 
 @trials
