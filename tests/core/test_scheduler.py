@@ -287,3 +287,16 @@ def test_what_a_queue_leaves_idle_is_lent_and_taken_back_from_the_youngest() -> 
     assert sorted(one.victim.number for one in found.stops) == [6, 7, 8, 9]
     assert numbers(found.starts) == [20, 21, 22, 23]
     assert on.decide(200.0).stops == []
+
+
+def test_who_loses_its_seats_in_the_pass_in_which_it_got_them_neither_started_nor_was_stopped() -> None:
+    shares = {"a": Share(weight=100.0), "b": Share(guaranteed=4)}
+    on = Scheduler(free_of([node("n0", 4)], ()), Policy(order="fair", shares=shares))
+    (borrower,), (owner,) = of_queue("a", 0), of_queue("b", 1)
+    borrower.learners = owner.learners = borrower.weight = owner.weight = 4
+    borrower.restart_s = owner.restart_s = 0.0
+
+    found = entered(on, 0.0, borrower, owner)
+
+    assert (numbers(found.starts), found.stops) == ([1], [])
+    assert (numbers(on.line()), borrower.starts) == ([0], 0)

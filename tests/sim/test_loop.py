@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.sim.loop import Unrunnable, replay
+from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
 from dlaas_server.sim.rules.names import COUNTING
 from dlaas_server.sim.trace import Trace
 from tests.sim.builders import done, times, tjob, trace
@@ -81,3 +83,24 @@ def test_all_jobs_end_and_gpu_seconds_are_neither_lost_nor_made(name: str, resta
 @given(small=traces)
 def test_the_same_trace_gives_the_same_result(name: str, small: Trace) -> None:
     assert replay(small, GPUS, COUNTING[name](GPUS)) == replay(small, GPUS, COUNTING[name](GPUS))
+
+
+class AtOnce:
+    """Stops whatever runs and starts it again, in one decision."""
+
+    def __init__(self) -> None:
+        self.running: list[Run] = []
+
+    def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
+        stops = [run for run in self.running if run not in ended]
+        self.running = [*stops, *arrived]
+        return Decision(starts=self.running, stops=stops)
+
+
+def test_a_job_that_one_decision_stops_and_starts_goes_on_where_it_was() -> None:
+    small = trace(tjob("a", 0, 1, 100), tjob("b", 30, 1, 10))
+
+    result = replay(small, GPUS, AtOnce(), restart_s=5)
+
+    assert times(result) == {"a": (0, 110), "b": (30, 40)}  # it is stopped as `b` comes and as it goes
+    assert done(result, "a").preemptions == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.model import Job, Known, Member, MemberState, Pool, Seat
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
 from dlaas_server.sim.production import ByCore, nodes_of
 from dlaas_server.sim.trace import NodeSpec, Trace, TraceJob
@@ -159,3 +159,14 @@ def test_a_gang_kept_waiting_by_fragments_is_counted_as_such() -> None:
 def test_a_gang_that_no_node_can_take_is_named() -> None:
     with pytest.raises(Unrunnable, match=r"job wide \(1 x 12 GPUs\) does not fit an empty pool"):
         replay(trace(tjob("wide", 0, 12, 10)), GPUS, ByCore(NODES))
+
+
+def test_what_a_queue_is_lent_and_has_to_give_back_at_once_is_not_lent() -> None:
+    shares = {"lends": Share(guaranteed=4), "borrows": Share(weight=100.0)}
+    jobs = [replace(tjob(queue, 0, 4, 10), queue=queue) for queue in ("borrows", "lends")]
+    nodes = (NodeSpec(name="n0", gpus=4),)
+
+    result = replay(trace(*jobs), 4, ByCore(nodes, Policy(order="fair", shares=shares)))
+
+    assert times(result) == {"borrows": (10, 20), "lends": (0, 10)}
+    assert [one.preemptions for one in result.done] == [0, 0]

@@ -9,6 +9,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from operator import itemgetter
+from typing import Final
 
 from dlaas_server.core.fragments import State, Usual
 from dlaas_server.core.model import Job, Node, Seat
@@ -18,6 +20,8 @@ __all__ = ["Free", "Frees", "free_of"]
 
 
 Key = tuple[float, int, int]
+_ID: Final = itemgetter(1)
+"""Of a device."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,10 @@ class Free:
     """Device -> its link group, where groups are known."""
     seen: State | None = field(default=None, compare=False)
     """What `state` came to, until something changes."""
+    seats: dict[tuple[str, ...], Seat] = field(default_factory=dict, compare=False)
+    """Seats of one whole device each, as they were given: they are given again and again."""
+    key: Key = field(default=(0.0, 0, 0), compare=False)
+    """Its place among nodes with as many free devices."""
 
     def copy(self) -> Free:
         """An independent copy."""
@@ -127,14 +135,25 @@ class Free:
             seat = Seat(self.name, (self.tightest_part(shape),))
             self.claim(shape, seat)
             return seat
-        if shape.gpu_kind is None:
-            ids = tuple([d for _, d in self.devices[:gpus]])
-            del self.devices[:gpus]
-        else:
-            ids = tuple(self._devices_for(shape)[:gpus])
-            self.devices = [d for d in self.devices if d[1] not in ids]
+        ids = tuple(self._devices_for(shape)[:gpus])
+        self.devices = [d for d in self.devices if d[1] not in ids]
         self._use(shape, 1)
         return Seat(self.name, ids)
+
+    def take_plain(self, gpus: int, learners: int) -> list[Seat]:
+        """The seats of learners that need so many devices each, and nothing else."""
+        devices, seats = self.devices, []
+        self.learners += learners
+        for _ in range(learners):
+            ids = tuple(map(_ID, devices[:gpus]))
+            del devices[:gpus]
+            seat = self.seats.get(ids)
+            if seat is None:
+                seat = Seat(self.name, ids)
+                if gpus == 1:
+                    self.seats[ids] = seat
+            seats.append(seat)
+        return seats
 
     def _give(self, shape: Shape, seat: Seat) -> None:
         order = self.order
@@ -145,10 +164,16 @@ class Free:
             back = [d for d in back if self.parts[d] == WHOLE]
             for device in back:
                 del self.parts[device]
-        if back:
-            self.devices += [(order[d][1], d) for d in back]
-            self.devices.sort(key=lambda device: order[device[1]][0])
+        self.put_back(back)
         self._use(shape, -1)
+
+    def put_back(self, back: Sequence[str]) -> None:
+        """Nobody has these devices of this node any more: they lie in its order again."""
+        order, devices = self.order, self.devices
+        for device in back:
+            devices.append((order[device][1], device))
+        if back and len(devices) > 1:
+            devices.sort(key=lambda one: order[one[1]][0])
 
     def _use(self, shape: Shape, learners: int) -> None:
         """Take what so many learners need beside devices; give it back where there are less than none."""
@@ -215,25 +240,39 @@ class Frees(Sequence[Free]):
         return self._by_name.get(name)
 
     def _enter(self, free: Free) -> None:
-        insort(self._by_free[len(free.devices)], (free.cpus, free.memory_bytes, free.index))
+        free.key = (free.cpus, free.memory_bytes, free.index)
+        insort(self._by_free[len(free.devices)], free.key)
         self.devices += len(free.devices)
         for device, milli in free.parts.items():
             insort(self._parts, (milli, free.index, device))
 
     def _leave(self, free: Free) -> None:
         line = self._by_free[len(free.devices)]
-        del line[bisect_left(line, (free.cpus, free.memory_bytes, free.index))]
+        del line[bisect_left(line, free.key)]
         self.devices -= len(free.devices)
         free.seen = None
         for device, milli in free.parts.items():
             del self._parts[bisect_left(self._parts, (milli, free.index, device))]
 
+    def _shift(self, free: Free, count: int) -> None:
+        """So many whole devices more will be free on this node; all else stays."""
+        devices = len(free.devices)
+        line = self._by_free[devices]
+        del line[bisect_left(line, free.key)]
+        insort(self._by_free[devices + count], free.key)
+        self.devices += count
+        free.seen = None
+
     def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
         """Take the seats of so many learners on this node; they must fit."""
-        self._leave(free)
-        seats = tuple([free._take(shape) for _ in range(learners)])
-        self._enter(free)
-        return seats
+        if shape.is_plain:
+            self._shift(free, -shape.gpus * learners)
+            seats = free.take_plain(shape.gpus, learners)
+        else:
+            self._leave(free)
+            seats = [free._take(shape) for _ in range(learners)]
+            self._enter(free)
+        return tuple(seats)
 
     def claim(self, shape: Shape, seats: Sequence[Seat]) -> None:
         """Take these very seats; they must be free."""
@@ -267,9 +306,17 @@ class Frees(Sequence[Free]):
 
     def give(self, shape: Shape, seats: Sequence[Seat]) -> None:
         """Give seats back."""
+        is_plain = shape.is_plain
         for seat in seats:
             free = self._by_name.get(seat.node)
-            if free is not None:
+            if free is None:
+                continue
+            if is_plain:
+                back = [device for device in seat.devices if device in free.order]
+                self._shift(free, len(back))
+                free.put_back(back)
+                free.learners -= 1
+            else:
                 self._leave(free)
                 free._give(shape, seat)
                 self._enter(free)

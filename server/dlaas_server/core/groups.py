@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from dlaas_server.core.asks import Ask, Key, level
 from dlaas_server.core.place import Shape
 
 __all__ = ["Group"]
 
+_Entry = tuple[Key, int, Ask, "_Line"]
+"""Key, stamp, who, and the line in which it stands. Outdated once the stamp is."""
+_Line = list[_Entry]
+"""A heap."""
+
+
+def _trim(line: _Line) -> None:
+    """The first of this line is one that waits."""
+    while line and line[0][1] != line[0][2].stamp:
+        heappop(line)
+
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Gangs of one shape and queue that wait, by expected length."""
+    """Gangs of one shape and queue that wait: in one line, and by expected length."""
 
     shape: Shape
     learners: int
-    lines: dict[int, list[tuple[Key, int, Ask]]] = field(default_factory=dict)
-    """Level of the expected length -> heap of (key, stamp, ask)."""
     head: Ask | None = None
     key: Key | None = None
     is_shut: bool = False
     """Its head was tried, and nothing that could help happened since."""
+    devices_min: int = field(init=False)
+    """With fewer free devices than that, none of them has room."""
+    _line: _Line = field(default_factory=list)
+    _by_length: dict[int, _Line] = field(default_factory=dict)
+    """Level of the expected length -> those of that length, the same entries."""
+
+    def __post_init__(self) -> None:
+        self.devices_min = 0 if self.shape.is_share else self.learners * self.shape.gpus
 
     def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is the first of its line now."""
-        line = 0 if ask.estimate_s is None else level(ask.estimate_s)
-        waiting = self.lines.setdefault(line, [])
-        heapq.heappush(waiting, (key, ask.stamp, ask))
+        """Put a job in line; True if it is the first of its length now."""
+        length = 0 if ask.estimate_s is None else level(ask.estimate_s)
+        alike = self._by_length.get(length)
+        if alike is None:
+            alike = self._by_length[length] = []
+        elif alike:
+            _trim(alike)
+        entry = (key, ask.stamp, ask, alike)
+        heappush(self._line, entry)
+        heappush(alike, entry)
         if self.key is None or key < self.key:
             self.key, self.head = key, ask
-        return waiting[0][2] is ask
+        return alike[0] is entry
 
     def heads(self) -> list[Ask]:
-        """The first of each line, first in order first."""
+        """The first of each length, first in order first."""
         found: list[tuple[Key, Ask]] = []
-        for line in self.lines.values():
-            while line and line[0][1] != line[0][2].stamp:
-                heapq.heappop(line)
+        for line in self._by_length.values():
+            _trim(line)
             if line:
                 found.append((line[0][0], line[0][2]))
         found.sort()
@@ -46,10 +69,16 @@ class Group:
 
     def refresh(self) -> None:
         """Find the head anew, after the old one went."""
-        best, head = None, None
-        for line in self.lines.values():
-            while line and line[0][1] != line[0][2].stamp:
-                heapq.heappop(line)
-            if line and (best is None or line[0][0] < best):
-                best, _, head = line[0]
-        self.key, self.head = best, head
+        line = self._line
+        while line:
+            key, stamp, ask, alike = line[0]
+            if stamp == ask.stamp:
+                self.key, self.head = key, ask
+                return
+            heappop(line)
+            _trim(alike)
+        self.key = self.head = None
+
+    def waiting(self) -> Iterator[tuple[Key, Ask]]:
+        """All of them, in no order."""
+        return ((key, ask) for key, stamp, ask, _ in self._line if stamp == ask.stamp)

@@ -36,13 +36,17 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
         alike = _of_one_kind(frees, shape, learners, waited_s)
         if alike is not None:
             return alike
-    if shape.placement == Layout.SPREAD:
+    level, layout = Level.POOL, shape.placement
+    if layout == Layout.PACK:
+        pass
+    elif layout == Layout.SPREAD:
         return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
-    if shape.placement == Layout.TETRIS:
+    elif layout == Layout.TETRIS:
         return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
-    if shape.placement == Layout.FGD:
+    elif layout == Layout.FGD:
         return _gently(frees, shape, learners)
-    level = allowed(frees, shape, learners, waited_s) if shape.placement == Layout.TOPOLOGY else Level.POOL
+    elif layout == Layout.TOPOLOGY:
+        level = allowed(frees, shape, learners, waited_s)
     if frees.has_links:
         linked = in_one_group(frees, shape, learners)
         if linked is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
+from typing import Final
 
 from dlaas_server.core.asks import Ask
 
@@ -14,6 +15,10 @@ __all__ = ["Ends", "Rank", "Victims", "oldest"]
 
 Rank = tuple[int, int]
 """Priority and rank."""
+FEW: Final = 64
+"""So many ends are sorted in one by one; if there are more, all are sorted."""
+NEW_MOST: Final = 4096
+"""So many are kept unsorted."""
 
 
 @dataclass(slots=True)
@@ -23,23 +28,39 @@ class Ends:
     of: dict[int, float] = field(default_factory=dict)
     """Number of a job -> its expected end."""
     _sorted: list[tuple[float, int]] = field(default_factory=list)
+    """What is not in `of` any more is outdated."""
+    _new: list[tuple[float, int]] = field(default_factory=list)
+    """What came since; sorted in when somebody asks."""
 
     def add(self, ask: Ask, now_s: float) -> None:
         """It runs from now on."""
         end_s = ask.end_s(now_s)
         if end_s is not None:
             self.of[ask.number] = end_s
-            insort(self._sorted, (end_s, ask.number))
+            self._new.append((end_s, ask.number))
+            if len(self._new) > NEW_MOST:
+                self._sort()
 
     def drop(self, ask: Ask) -> float | None:
         """It runs no more; when it was expected to end."""
-        end_s = self.of.pop(ask.number, None)
-        if end_s is not None:
-            del self._sorted[bisect_left(self._sorted, (end_s, ask.number))]
-        return end_s
+        return self.of.pop(ask.number, None)
+
+    def _sort(self) -> None:
+        of, ends = self.of, self._sorted
+        if len(self._new) <= FEW:
+            for entry in self._new:
+                insort(ends, entry)
+        else:
+            self._sorted = ends = sorted({entry for entry in ends + self._new if of.get(entry[1]) == entry[0]})
+        self._new.clear()
+        gone = 0
+        while gone < len(ends) and of.get(ends[gone][1]) != ends[gone][0]:
+            gone += 1
+        del ends[:gone]
 
     def is_behind(self, now_s: float) -> bool:
         """Somebody was expected to have ended by now."""
+        self._sort()
         return bool(self._sorted) and self._sorted[0][0] <= now_s
 
     def in_order(self, running: Mapping[int, Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
@@ -50,8 +71,11 @@ class Ends:
             assert end_s is not None
             self.of[number] = end_s = max(end_s, now_s + 1e-3)
             insort(self._sorted, (end_s, number))
+        last = None
         for end_s, number in self._sorted:
-            yield end_s, running[number]
+            if number != last and self.of.get(number) == end_s:
+                last = number
+                yield end_s, running[number]
         for ask in running.values():
             if ask.number not in self.of:
                 yield inf, ask

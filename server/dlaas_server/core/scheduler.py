@@ -6,61 +6,24 @@ lines are looked at. So an event costs what shapes there are, not what jobs wait
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import islice
+from math import inf
 from typing import Final
 
 from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Age, Fair, Learnt, Order, Slices, made
-from dlaas_server.core.place import Frees, Layout, Shape
+from dlaas_server.core.place import Frees, Shape
+from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.reserve import Reservation, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
 from dlaas_server.core.seating import fits, most, relaxes_s, seated
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """What a queue of a `fair` pool is entitled to. What it leaves idle, others may borrow until it wants it back."""
-
-    guaranteed: int = 0
-    """Devices."""
-    weight: float = 1.0
-    """How idle devices are divided among queues without a guarantee."""
-
-    @property
-    def size(self) -> float:
-        """What the queue's use is measured by."""
-        return self.guaranteed or self.weight
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How a pool is shared. The same record steers the engine, the simulator and the forecast."""
-
-    order: str = "shortest"
-    placement: Layout = Layout.PACK
-    """How gangs are laid over nodes, of jobs that do not say it themselves."""
-    shares: Mapping[str, Share] = field(default_factory=dict)
-    """Queue -> its share, in order `fair`; a queue that is missing has weight 1."""
-    age_s: float = 3600.0
-    """A job's bound: this, or the order's factor times its own expected length if that is longer. See `Late`."""
-    ran_factor: float = 10.0
-    """Nobody is preempted before it ran so many times what its stop and restart cost."""
-    preempts: bool = True
-    """Whether running jobs are stopped for others at all."""
-    patience_factor: float = 100.0
-    """Nobody preempts for its rank (for its priority it does) before it waited so many times what that costs."""
-
-    @property
-    def is_strict(self) -> bool:
-        """The first that does not fit stops the queue."""
-        return self.order == "fifo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +34,7 @@ class Preemption:
     winner: Ask
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """What a pass decided. `wake_s`: pass again then, though nothing else happens."""
 
@@ -135,6 +98,10 @@ class Scheduler:
         self._relaxes = False
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
+        self._is_open = True
+        """Some group may not be shut."""
+        self._starts: list[Ask] = []
+        """Who starts in this pass."""
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -156,7 +123,7 @@ class Scheduler:
     def _note_bound(self, ask: Ask, now_s: float) -> None:
         ask.late, next_s = self._late(ask, now_s)
         if next_s is not None:
-            heapq.heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
+            heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
 
     def _bound_s(self, ask: Ask) -> float:
         return ask.bound_s(self.policy.age_s, self.order.age_factor)
@@ -178,12 +145,12 @@ class Scheduler:
             group = self._groups[named] = Group(ask.shape, ask.learners)
         key = self._key(ask)
         if group.push(key, ask):
-            group.is_shut = False
-        if ask.late >= Late.LATE:
-            heapq.heappush(self._lates, (key, ask.stamp, ask))
+            group.is_shut, self._is_open = False, True
+        if ask.late and ask.late >= Late.LATE:
+            heappush(self._lates, (key, ask.stamp, ask))
         for relax_s in relaxes_s(self.frees, ask):
             self._relaxes = True
-            heapq.heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
+            heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
 
     def _key(self, ask: Ask) -> Key:
         if ask.late:
@@ -205,13 +172,14 @@ class Scheduler:
     def _note_running(self, ask: Ask, now_s: float) -> None:
         self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
         self._ends.add(ask, now_s)
-        self._note_rank(ask, now_s)
+        if self._may_preempt or self.order.gap:
+            self._note_rank(ask, now_s)
 
     def _note_rank(self, ask: Ask, now_s: float) -> None:
         if self.order.gap:
             ask.rank, changes_s = self._rank(ask, now_s)
             if changes_s is not None:
-                heapq.heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
+                heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
         if self._may_preempt:
             self._note_victim(ask, now_s)
 
@@ -221,7 +189,7 @@ class Scheduler:
             if safe_s <= now_s:
                 self._victims.add(ask)
             else:
-                heapq.heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
+                heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
 
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
         """The job runs already, on seats that are not free, which it got at `began_s`. Those first that began first."""
@@ -242,8 +210,7 @@ class Scheduler:
         return [ask for _, ask in sorted(self._entries(), key=lambda entry: entry[0])]
 
     def _entries(self) -> list[tuple[Key, Ask]]:
-        lines = [line for group in self._groups.values() for line in group.lines.values()]
-        return [(key, ask) for line in lines for key, stamp, ask in line if stamp == ask.stamp]
+        return [entry for group in self._groups.values() for entry in group.waiting()]
 
     def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
         """The job ended, or was withdrawn."""
@@ -253,7 +220,7 @@ class Scheduler:
             group = self._groups[ask.shape, ask.learners, ask.queue]
             if group.head is ask:
                 group.refresh()
-                group.is_shut = False
+                group.is_shut, self._is_open = False, True
             if ask.late:
                 self.reopen()  # what was kept for it is free for all
         else:
@@ -291,7 +258,8 @@ class Scheduler:
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
-        self._victims.drop(ask)
+        if ask.is_victim:
+            self._victims.drop(ask)
         del self.running[ask.number]
         self._used[ask.queue] -= ask.weight
         end_s = self._ends.drop(ask)
@@ -299,10 +267,12 @@ class Scheduler:
             self._reservation = None
         self.frees.give(ask.shape, ask.seats)
         ask.seats = ()
-        self.reopen()
+        if self.waiting:
+            self.reopen()
 
     def reopen(self) -> None:
         """Something became possible: every head is tried again."""
+        self._is_open = True
         for group in self._groups.values():
             group.is_shut = False
 
@@ -311,7 +281,7 @@ class Scheduler:
     def _tick(self, now_s: float) -> None:
         timers = self._timers
         while timers and timers[0][0] <= now_s:
-            _, _, kind, stamp, ask = heapq.heappop(timers)
+            _, _, kind, stamp, ask = heappop(timers)
             if stamp != ask.stamp:
                 continue
             if kind == LIFT:
@@ -333,7 +303,7 @@ class Scheduler:
         group = self._groups[ask.shape, ask.learners, ask.queue]
         ask.stamp += 1
         ask.patience_s = -1.0
-        group.is_shut = False
+        group.is_shut, self._is_open = False, True
         if group.head is ask:
             group.refresh()
         self._note_bound(ask, now_s)
@@ -360,14 +330,12 @@ class Scheduler:
             if ask.rank > before:
                 self.reopen()
         if changes_s is not None:
-            heapq.heappush(self._timers, (max(changes_s, now_s + SLACK_S), ask.number, RANK, ask.stamp, ask))
+            heappush(self._timers, (max(changes_s, now_s + SLACK_S), ask.number, RANK, ask.stamp, ask))
 
     def _wake_s(self) -> float | None:
-        if not self.waiting or not (self._may_preempt or self._relaxes):
-            return None
         timers = self._timers
         while timers and timers[0][3] != timers[0][4].stamp:
-            heapq.heappop(timers)
+            heappop(timers)
         return timers[0][0] if timers else None
 
     # -- one pass -----------------------------------------------------------------------------------------------------
@@ -379,62 +347,78 @@ class Scheduler:
         if not self.waiting:
             return IDLE
         starts: list[Ask] = []
+        self._starts = starts
         stops: list[Preemption] = []
         reservation: Reservation | None = None
-        todo = self._open()
+        frees, is_strict, may_preempt = self.frees, self.policy.is_strict, self._may_preempt
+        todo = self._open() if self._is_open else []
         while todo:
-            _, _, key, group = heapq.heappop(todo)
+            _, _, key, group = heappop(todo)
             ask = group.head
             if ask is None or group.key != key:
                 continue
             if group.is_shut:
                 break  # only in strict order
-            holder = self._holder(key)
-            if holder is None:
-                reservation = None
-            elif (reservation is None or reservation.ask is not holder) and (
-                self._is_overdue(holder, now_s) or fits(self.frees, ask)
-            ):
-                reservation = self._reserve(holder, now_s)
-            stopped = len(stops)
-            chosen = self._chosen(group, ask, reservation, now_s, stops)
-            if chosen is not None:
-                if chosen is not self._admitted:
-                    self._reservation = reservation = None  # it was not asked about this one
-                self._start(chosen, group, now_s, starts)
-                if self._is_fair or len(stops) > stopped:
-                    todo = self._open()
-                elif group.key is not None:
-                    heapq.heappush(todo, (group.key[0], 0.0, group.key, group))
-                continue
+            if may_preempt or group.devices_min <= frees.devices:
+                holder = self._holder(key)
+                if holder is None:
+                    reservation = None
+                elif (reservation is None or reservation.ask is not holder) and (
+                    self._is_overdue(holder, now_s) or fits(frees, ask)
+                ):
+                    reservation = self._reserve(holder, now_s)
+                given = len(starts) - len(stops)
+                chosen = self._chosen(group, ask, reservation, now_s, stops)
+                if chosen is not None:
+                    is_changed = self._is_fair or given != len(starts) - len(stops)
+                    if chosen is not self._admitted:
+                        self._reservation = reservation = None  # it was not asked about this one
+                    self._start(chosen, group, now_s, starts)
+                    if is_changed:
+                        todo = self._open()
+                    elif group.key is not None:
+                        heappush(todo, (group.key[0], 0.0, group.key, group))
+                    continue
             group.is_shut = True
-            if self.policy.is_strict:
+            if is_strict:
                 break
             if self._promises_first and (self._first is None or key < self._first[0]):
                 self._first = (key, ask)
-        for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
-            group.is_shut = False
-        self._refused.clear()
-        reserved, reserved_s = (None, None) if reservation is None else (reservation.ask, reservation.at_s)
-        return Choice(starts, stops, self._wake_s(), reserved, reserved_s)
+        if self._refused:
+            for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
+                group.is_shut = False
+            self._refused.clear()
+            self._is_open = True
+        wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
+        if reservation is None:
+            return Choice(starts, stops, wake_s)
+        return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
 
     def _open(self) -> list[_Todo]:
-        """The groups whose heads are to be tried, as a heap; in strict order all groups."""
-        all_of_them, is_fair = self.policy.is_strict, self._is_fair
+        """The groups whose heads are to be tried, as a heap; in strict order all groups.
+
+        Those that too few devices are free for are shut at once, unless others may be preempted for them.
+        """
+        is_strict, is_fair = self.policy.is_strict, self._is_fair
+        devices = inf if is_strict or self._may_preempt else self.frees.devices
         todo: list[_Todo] = []
         first: Group | None = None
+        first_key: Key | None = None
         for group in self._groups.values():
             key = group.key
             if key is None:
                 continue
-            if all_of_them or not group.is_shut:
+            if group.devices_min > devices:
+                group.is_shut = True
+            if is_strict or not group.is_shut:
                 todo.append((key[0], self._use(group) if is_fair else 0.0, key, group))
-            elif first is None or first.key is None or key < first.key:
-                first = group
+            elif first_key is None or key < first_key:
+                first, first_key = group, key
         if self._promises_first:
-            self._first = None if first is None or first.key is None or first.head is None else (first.key, first.head)
+            self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
+        self._is_open = is_strict
         if len(todo) > 1:
-            heapq.heapify(todo)
+            heapify(todo)
         return todo
 
     def _use(self, group: Group) -> float:
@@ -477,8 +461,11 @@ class Scheduler:
     @property
     def head(self) -> Ask | None:
         """The first in line."""
-        heads = [(group.key, group.head) for group in self._groups.values() if group.key is not None]
-        return min(heads, key=lambda entry: entry[0])[1] if heads else None
+        first: Group | None = None
+        for group in self._groups.values():
+            if group.key is not None and (first is None or first.key is None or group.key < first.key):
+                first = group
+        return None if first is None else first.head
 
     def _start(self, ask: Ask, group: Group, now_s: float, starts: list[Ask]) -> None:
         self.waiting -= 1
@@ -498,7 +485,7 @@ class Scheduler:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates
         while lates and lates[0][1] != lates[0][2].stamp:
-            heapq.heappop(lates)
+            heappop(lates)
         return lates[0][2] if lates and lates[0][0] < key else None
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
@@ -553,7 +540,7 @@ class Scheduler:
             return True
         if ask.patience_s != ready_s:
             ask.patience_s = ready_s
-            heapq.heappush(self._timers, (ready_s, ask.number, READY, ask.stamp, ask))
+            heappush(self._timers, (ready_s, ask.number, READY, ask.stamp, ask))
         return False
 
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
@@ -569,14 +556,13 @@ class Scheduler:
         for victim in victims:
             self.frees.give(victim.shape, victim.seats)
         seats = seated(self.frees, ask, now_s) if victims else None
-        stopped = len(stops)
+        given = len(self._starts) - len(stops)
         for victim, its in reversed(held):
             if self.frees.has(victim.shape, its):
                 self.frees.claim(victim.shape, its)
             else:
-                self._preempt(victim, now_s)
-                stops.append(Preemption(victim, ask))
-        if seats is not None and len(stops) == stopped:  # only free seats, which are kept for who is ahead
+                self._preempt(victim, ask, now_s, stops)
+        if seats is not None and given == len(self._starts) - len(stops):  # only free seats, kept for who is ahead
             self.frees.give(ask.shape, seats)
             return None
         return seats
@@ -593,8 +579,14 @@ class Scheduler:
                 used[one.queue] -= one.weight
                 yield one
 
-    def _preempt(self, victim: Ask, now_s: float) -> None:
-        """Back to the queue, with its place; its seats were given back."""
+    def _preempt(self, victim: Ask, winner: Ask, now_s: float, stops: list[Preemption]) -> None:
+        """Back to the queue, with its place; its seats were given back. Who started in this very pass waits on."""
         victim.seats = ()
         self._unseat(victim, now_s)
-        self.enter(victim, now_s)
+        if victim in self._starts:
+            self._starts.remove(victim)
+            victim.starts -= 1
+            self.enter(victim, now_s, victim.queued_s)
+        else:
+            stops.append(Preemption(victim, winner))
+            self.enter(victim, now_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from dlaas_server.core.asks import Ask
@@ -38,11 +38,11 @@ def seated(frees: Frees, ask: Ask, now_s: float) -> tuple[Seat, ...] | None:
     return place(frees, ask.shape, ask.learners, now_s - ask.queued_s)
 
 
-def relaxes_s(frees: Frees, ask: Ask) -> Iterator[float]:
+def relaxes_s(frees: Frees, ask: Ask) -> Sequence[float]:
     """When it may sit further apart than before: it is tried again then."""
-    if ask.shape.placement == Layout.TOPOLOGY and ask.weight > 1:
-        for steps in range(1, len(levels(frees))):
-            yield ask.queued_s + relaxes_after_s(steps)
+    if ask.weight == 1 or ask.shape.placement != Layout.TOPOLOGY:
+        return ()
+    return [ask.queued_s + relaxes_after_s(steps) for steps in range(1, len(levels(frees)))]
 
 
 def closer(frees: Frees, shape: Shape, learners: int, waited_s: float) -> str:

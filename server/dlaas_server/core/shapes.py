@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -30,19 +30,15 @@ class Shape:
     milli: int = WHOLE
     """Thousandths that a learner takes of its one device; WHOLE: all of each of its devices."""
 
-    @property
-    def is_share(self) -> bool:
-        """A learner takes part of a device, and others the rest."""
-        return self.milli < WHOLE
+    is_share: bool = field(init=False, repr=False, compare=False)
+    """A learner takes part of a device, and others the rest."""
+    is_plain: bool = field(init=False, repr=False, compare=False)
+    """Only the number of devices counts, and no share of one is asked for."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Only the number of devices counts, and no share of one is asked for."""
-        return (
-            self.gpu_kind is None
-            and not (self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps)
-            and self.milli == WHOLE
-        )
+    def __post_init__(self) -> None:
+        rest = self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps
+        object.__setattr__(self, "is_share", self.milli < WHOLE)
+        object.__setattr__(self, "is_plain", self.gpu_kind is None and not rest and self.milli == WHOLE)
 
 
 def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:

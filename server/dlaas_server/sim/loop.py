@@ -6,9 +6,11 @@ time stays whole. All that happens at one time is told at once: ends before subm
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf
 from typing import Protocol
 
 from dlaas_server.sim.trace import Trace, TraceJob
@@ -32,6 +34,8 @@ class Run:
     """Place in the trace: by time of submission, then as the file has it."""
     job: TraceJob
     gpus: int
+    held_gpus: float
+    """What it holds while it runs: less than `gpus` where it asks for a share of one."""
     work_s: float
     """Seconds of running that the job still needed when it was last started or stopped."""
     executed_s: float = 0
@@ -68,7 +72,7 @@ class Rule(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Done:
     """What became of a job."""
 
@@ -106,34 +110,11 @@ class Replay:
     """(time, GPUs in use, jobs waiting) after each event."""
 
 
-@dataclass(slots=True)
-class _Meter:
-    """What is added up between events."""
+_Step = tuple[float, float, int, bool]
+"""What holds from this time on: GPUs in use, jobs waiting, whether the first in line is blocked."""
 
-    now_s: float
-    busy: float = 0
-    queued: int = 0
-    is_blocked: bool = False
-    busy_gpu_s: float = 0
-    queued_s: float = 0
-    queued_max: int = 0
-    blocked_s: float = 0
-    blocked_free_gpu_s: float = 0
-    timeline: list[tuple[float, int, int]] = field(default_factory=list)
-
-    def advance(self, now_s: float, gpus: int) -> None:
-        passed_s = now_s - self.now_s
-        self.busy_gpu_s += self.busy * passed_s
-        self.queued_s += self.queued * passed_s
-        if self.is_blocked:
-            self.blocked_s += passed_s
-            self.blocked_free_gpu_s += (gpus - self.busy) * passed_s
-        self.now_s = now_s
-
-    def note(self) -> None:
-        if self.queued > self.queued_max:
-            self.queued_max = self.queued
-        self.timeline.append((self.now_s, round(self.busy), self.queued))
+_End = tuple[float, int, int, Run]
+"""End, index, starts: outdated once the job was stopped."""
 
 
 def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Replay:
@@ -142,49 +123,55 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
     A job that was preempted holds its GPUs for `restart_s` before it goes on, each time it is started again.
     Raises Unrunnable if jobs are left that the rule never starts.
     """
-    runs = [Run(i, job, job.gpus, _work_s(job)) for i, job in enumerate(trace.jobs)]
-    begin_s = runs[0].job.submit_s
-    meter, wake_s, events, next_one = _Meter(begin_s), None, 0, 0
-    ends: list[tuple[float, int, int]] = []  # (end, index, starts): outdated where the job was started again
+    jobs = trace.jobs
+    works_s = [_work_s(job) for job in jobs]
+    submits_s = [*(job.submit_s for job in jobs), inf]
+    done: list[Done | None] = [None] * len(jobs)
+    ends: list[_End] = []
+    steps: list[_Step] = []
+    busy: float = 0
+    queued = came = outdated = 0
+    wake_s: float | None = None
     while True:
-        while ends and _is_outdated(runs[ends[0][1]], ends[0]):
-            heapq.heappop(ends)
-        times = [ends[0][0]] if ends else []
-        if next_one < len(runs):
-            times.append(runs[next_one].job.submit_s)
-        if not times:
+        while outdated and ends and _is_outdated(ends[0]):
+            heappop(ends)
+            outdated -= 1
+        now_s = submits_s[came]
+        if ends and ends[0][0] <= now_s:
+            now_s = ends[0][0]
+        elif now_s == inf:
             break
-        now_s = min(times)
         if wake_s is not None and wake_s < now_s:
             now_s = wake_s
-        events += 1
-        meter.advance(now_s, gpus)
         ended: list[Run] = []
         while ends and ends[0][0] == now_s:
-            entry = heapq.heappop(ends)
-            run = runs[entry[1]]
-            if not _is_outdated(run, entry):
-                run.executed_s, run.work_s, run.since_s = run.executed_s + run.work_s, 0, None
-                meter.busy -= run.job.held_gpus
-                ended.append(run)
-        first = next_one
-        while next_one < len(runs) and runs[next_one].job.submit_s == now_s:
-            next_one += 1
-        meter.queued += next_one - first
-        decision = rule.decide(now_s, ended, runs[first:next_one])
+            entry = heappop(ends)
+            if outdated and _is_outdated(entry):
+                outdated -= 1
+                continue
+            run = entry[3]
+            done[run.index] = _end(run)
+            busy -= run.held_gpus
+            ended.append(run)
+        arrived: list[Run] = []
+        while submits_s[came] == now_s:
+            job = jobs[came]
+            arrived.append(Run(came, job, job.gpus, job.held_gpus, works_s[came]))
+            came += 1
+        decision = rule.decide(now_s, ended, arrived)
         for run in decision.stops:
             _stop(run, now_s)
-            meter.busy -= run.job.held_gpus
-            meter.queued += 1
+            outdated += 1
+            busy -= run.held_gpus
         for run in decision.starts:
             _start(run, now_s, restart_s)
-            heapq.heappush(ends, (run.end_s, run.index, run.starts))
-            meter.busy += run.job.held_gpus
-            meter.queued -= 1
-        assert meter.busy <= gpus + 1e-6, f"{meter.busy} of {gpus} GPUs were given at {now_s}"
-        wake_s, meter.is_blocked = decision.wake_s, decision.is_blocked
-        meter.note()
-    return _result(trace, gpus, runs, meter, events, begin_s)
+            heappush(ends, (run.end_s, run.index, run.starts, run))
+            busy += run.held_gpus
+        assert busy <= gpus + 1e-6, f"{busy} of {gpus} GPUs were given at {now_s}"
+        queued += len(arrived) + len(decision.stops) - len(decision.starts)
+        wake_s = decision.wake_s
+        steps.append((now_s, busy, queued, decision.is_blocked))
+    return _result(trace, gpus, done, steps)
 
 
 def _work_s(job: TraceJob) -> float:
@@ -193,8 +180,15 @@ def _work_s(job: TraceJob) -> float:
     return job.duration_s
 
 
-def _is_outdated(run: Run, entry: tuple[float, int, int]) -> bool:
+def _is_outdated(entry: _End) -> bool:
+    run = entry[3]
     return run.since_s is None or run.starts != entry[2]
+
+
+def _end(run: Run) -> Done:
+    assert run.first_s is not None
+    run.executed_s, run.work_s, run.since_s = run.executed_s + run.work_s, 0, None
+    return Done(run.job, run.first_s, run.end_s, run.preemptions)
 
 
 def _stop(run: Run, now_s: float) -> None:
@@ -216,23 +210,33 @@ def _start(run: Run, now_s: float, restart_s: float) -> None:
     run.starts += 1
 
 
-def _result(trace: Trace, gpus: int, runs: Sequence[Run], meter: _Meter, events: int, begin_s: float) -> Replay:
-    done: list[Done] = []
-    for run in runs:
-        if run.first_s is None or run.work_s > 0:
-            raise Unrunnable(f"job {run.job.id} ({run.gpus} GPUs) never runs on this pool of {gpus} GPUs")
-        done.append(Done(job=run.job, start_s=run.first_s, end_s=run.end_s, preemptions=run.preemptions))
+def _result(trace: Trace, gpus: int, done: Sequence[Done | None], steps: Sequence[_Step]) -> Replay:
+    ended = tuple([one for one in done if one is not None])
+    if len(ended) < len(done):
+        job = trace.jobs[done.index(None)]
+        raise Unrunnable(f"job {job.id} ({job.gpus} GPUs) never runs on this pool of {gpus} GPUs")
+    busy_gpu_s: float = 0
+    queued_s: float = 0
+    blocked_s: float = 0
+    blocked_free_gpu_s: float = 0
+    for (at_s, busy, queued, is_blocked), (next_s, _, _, _) in pairwise(steps):
+        passed_s = next_s - at_s
+        busy_gpu_s += busy * passed_s
+        queued_s += queued * passed_s
+        if is_blocked:
+            blocked_s += passed_s
+            blocked_free_gpu_s += (gpus - busy) * passed_s
     return Replay(
         trace=trace,
         gpus=gpus,
-        done=tuple(done),
-        events=events,
-        begin_s=begin_s,
-        end_s=max(d.end_s for d in done),
-        busy_gpu_s=meter.busy_gpu_s,
-        queued_s=meter.queued_s,
-        queued_max=meter.queued_max,
-        blocked_s=meter.blocked_s,
-        blocked_free_gpu_s=meter.blocked_free_gpu_s,
-        timeline=tuple(meter.timeline),
+        done=ended,
+        events=len(steps),
+        begin_s=trace.jobs[0].submit_s,
+        end_s=max([one.end_s for one in ended]),
+        busy_gpu_s=busy_gpu_s,
+        queued_s=queued_s,
+        queued_max=max([queued for _, _, queued, _ in steps]),
+        blocked_s=blocked_s,
+        blocked_free_gpu_s=blocked_free_gpu_s,
+        timeline=tuple([(at_s, round(busy), queued) for at_s, busy, queued, _ in steps]),
     )

@@ -87,10 +87,10 @@ class ByCore:
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
         """Tell the scheduler, and do what it decides."""
-        scheduler = self.scheduler
+        scheduler, runs = self.scheduler, self._runs
         for run in ended:
             ask = self.asks.pop(run.index)
-            del self._runs[run.index]
+            del runs[run.index]
             scheduler.leave(ask, now_s)
             if isinstance(run.job.work, Task):
                 self._shorten(run.job.work.job, run.job.duration_s or 0.0, now_s)
@@ -102,13 +102,12 @@ class ByCore:
                 self._batches[batch] = self._batches.get(batch, 0.0) + run.work_s
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
-            self._runs[run.index] = run
+            runs[run.index] = run
             scheduler.enter(ask, now_s)
         choice = scheduler.decide(now_s)
-        runs = self._runs
         return Decision(
             [runs[ask.number] for ask in choice.starts],
-            [runs[one.victim.number] for one in choice.stops],
+            [runs[one.victim.number] for one in choice.stops] if choice.stops else (),
             choice.wake_s,
             scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked(),
         )

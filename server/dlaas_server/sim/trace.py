@@ -99,7 +99,7 @@ class Task:
 Work = Tiresias | Muri | Pollux | Shockwave | Pod | Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TraceJob:
     """One job: a gang of `learners` that is submitted at `submit_s` and works for `duration_s` once it runs.
 
