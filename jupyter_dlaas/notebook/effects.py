@@ -62,7 +62,7 @@ SEEDS = words(
     """
 )
 SETS = re.compile(
-    r"(set|enable|disable|use|init|start|register|install|allow|patch)(_|$)|autolog|login|setup|configure"
+    r"(set|enable|disable|use|init|start|register|install|allow|patch|clear|reset)(_|$)|autolog|login|setup|configure"
 )
 """Verbs of a module whose value nobody needs: they set something up in it."""
 SEEDING = re.compile(r"(^|_)(re)?seeds?(_|$)|determinis|reproducib", re.IGNORECASE)

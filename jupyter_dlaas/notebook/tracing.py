@@ -406,7 +406,7 @@ class Tracer:
         module = call.receiver or ""
         sets_up = SETS.match(call.verb) is not None
         if call.is_in_place:
-            return args
+            return args or ({module} if call.is_dropped else set())  # `registry.add(3)`
         if not call.is_dropped or (shows_value and not sets_up) or self.module_roots.get(module) in QUIET_MODULES:
             return args if call.is_dropped and not shows_value else set()
         return args | {module}
