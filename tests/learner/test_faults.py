@@ -13,7 +13,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.process import is_alive, send
-from tests.learner.fault_matrix import do, leaves_nothing, lost, trials, warmed
+from tests.learner.fault_matrix import do, leaves_nothing, lost, some, trials, warmed
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
@@ -72,7 +72,7 @@ def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Buil
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", some([0, 1], 2))
 def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(2)
@@ -159,7 +159,7 @@ def test_a_gang_that_somebody_stopped_as_a_whole_goes_on_when_it_may(faulty: Bui
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", some([0, 1], 2))
 def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)

@@ -10,7 +10,18 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
-from tests.learner.fault_matrix import die, do, done, ends_whole, faulty_loop, leaves_nothing, lost, trials, warmed
+from tests.learner.fault_matrix import (
+    die,
+    do,
+    done,
+    ends_whole,
+    faulty_loop,
+    leaves_nothing,
+    lost,
+    some,
+    trials,
+    warmed,
+)
 from tests.learner.live_programs import result, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.learner.test_loops import OPTIONS
@@ -35,8 +46,7 @@ def looping(job: Build, zygotes: Path) -> Callable[..., Job]:
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1, 3], ids=["source", "other", "joiner"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "victim"), some([(name, victim) for name in NAMES for victim in (0, 1, 3)], 4))
 def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, victim: int, trial: int) -> None:
     one = looping(name)
     one.run(3)
@@ -49,7 +59,7 @@ def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, v
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", some([0, 1], 2))
 def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, victim: int, trial: int) -> None:
     one = looping("workers")
     one.run(3)

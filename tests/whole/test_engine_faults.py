@@ -1,0 +1,41 @@
+"""The engine is killed while a job changes its size: the gang changes on its own, the next engine sees how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.runtime.journal import read_facts
+from tests.learner.fault_matrix import some, trials
+from tests.whole.site import Site, kill, until
+from tests.whole.test_live import PROGRAM
+
+Build = Callable[..., Site]
+
+
+@trials
+@pytest.mark.parametrize(("before", "after"), some([(1, 3), (3, 2)], 2))
+def test_an_engine_killed_while_a_job_changes_is_no_event_for_the_gang(
+    site: Build, before: int, after: int, trial: int
+) -> None:
+    here = site(slots=3)
+    job = here.submit(PROGRAM, name="live", gpus="1:3")
+    until(lambda: job.status == "PROCESSING" and here.job(job.id).view.progress is not None, "it trains")
+    job.scale(before)
+    until(lambda: here.job(job.id).view.size.held == before == len(here.learners(job)), f"{before} train")
+    there = here.learners(job)
+
+    job.scale(after)
+    kill(here.engine_pid())
+    until(lambda: here.job(job.id).view.size.held == after == len(here.learners(job)), f"{after} train")
+
+    assert len(here.learners(job).items() & there.items()) == min(before, after), "who stays trains on"
+    facts, _ = read_facts(here.pool / "jobs" / job.id / "journal.jsonl")
+    up = [fact.member for fact in facts if fact.kind is FactKind.LEARNER_UP]
+    assert len(up) == len(set(up)), "nobody was started twice"
+    assert not [fact for fact in facts if fact.failure is not None]
+    assert here.job(job.id).view.restarts == 0
+    job.cancel()
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
