@@ -24,6 +24,12 @@ def level(amount: float) -> int:
     return int(log(amount) / _LOG4) if amount > 1 else 0
 
 
+def _again(total_s: float, executed_s: float) -> float:
+    while total_s <= executed_s:
+        total_s *= 2
+    return total_s
+
+
 class Late(IntEnum):
     """How far past its bound a job waits, or did when it last got seats. The value is the multiple of the bound."""
 
@@ -89,12 +95,7 @@ class Ask:
 
     def total_s(self, executed_s: float) -> float | None:
         """How long it runs in all, by what is known after it ran so long: after an overrun, as much again."""
-        total_s = self.estimate_s
-        if total_s is None:
-            return None
-        while total_s <= executed_s:
-            total_s *= 2
-        return total_s
+        return None if self.estimate_s is None else _again(self.estimate_s, executed_s)
 
     @property
     def wrong(self) -> float | None:
@@ -103,16 +104,16 @@ class Ask:
 
     def end_s(self, now_s: float) -> float | None:
         """When it ends, if it runs (or were started now)."""
-        since_s, executed_s = self.since_s, self.executed(now_s)
-        total_s = self.total_s(executed_s)
+        total_s, since_s, executed_s, begin_s = self.estimate_s, self.since_s, self.executed_s, now_s
         if total_s is None:
             return None
-        begin_s = now_s
         if since_s is None:
             begin_s += self.restart_s if self.starts else 0.0
         elif since_s > now_s:
             begin_s = since_s
-        return begin_s + total_s - executed_s
+        else:
+            executed_s = executed_s + now_s - since_s
+        return begin_s + _again(total_s, executed_s) - executed_s
 
     def bound_s(self, least_s: float, factor: float, *, is_hopeful: bool = False) -> float:
         """What waiting is measured by: this time, or so many times its length by the longer guess (or the shorter)."""

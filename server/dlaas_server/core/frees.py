@@ -171,7 +171,8 @@ class Free:
         """Nobody has these devices of this node any more: they lie in its order again."""
         order, devices = self.order, self.devices
         for device in back:
-            devices.append((order[device][1], device))
+            if device in order:
+                devices.append((order[device][1], device))
         if back and len(devices) > 1:
             devices.sort(key=lambda one: order[one[1]][0])
 
@@ -254,20 +255,20 @@ class Frees(Sequence[Free]):
         for device, milli in free.parts.items():
             del self._parts[bisect_left(self._parts, (milli, free.index, device))]
 
-    def _shift(self, free: Free, count: int) -> None:
-        """So many whole devices more will be free on this node; all else stays."""
-        devices = len(free.devices)
-        line = self._by_free[devices]
-        del line[bisect_left(line, free.key)]
-        insort(self._by_free[devices + count], free.key)
-        self.devices += count
+    def _shift(self, free: Free, before: int) -> None:
+        """So many whole devices were free on this node before; all else is as it was."""
+        now, key, line = len(free.devices), free.key, self._by_free[before]
+        del line[bisect_left(line, key)]
+        insort(self._by_free[now], key)
+        self.devices += now - before
         free.seen = None
 
     def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
         """Take the seats of so many learners on this node; they must fit."""
         if shape.is_plain:
-            self._shift(free, -shape.gpus * learners)
+            before = len(free.devices)
             seats = free.take_plain(shape.gpus, learners)
+            self._shift(free, before)
         else:
             self._leave(free)
             seats = [free._take(shape) for _ in range(learners)]
@@ -312,10 +313,10 @@ class Frees(Sequence[Free]):
             if free is None:
                 continue
             if is_plain:
-                back = [device for device in seat.devices if device in free.order]
-                self._shift(free, len(back))
-                free.put_back(back)
+                before = len(free.devices)
+                free.put_back(seat.devices)
                 free.learners -= 1
+                self._shift(free, before)
             else:
                 self._leave(free)
                 free._give(shape, seat)

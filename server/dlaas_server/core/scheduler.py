@@ -153,6 +153,8 @@ class Scheduler:
             heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
 
     def _key(self, ask: Ask) -> Key:
+        if self._is_by_age:
+            return (-ask.priority, ask.rank, 0, ask.submitted_s, ask.number)
         if ask.late:
             if ask.late is Late.OVERDUE:
                 return (-ask.priority, FIRST, -1, ask.submitted_s, ask.number)
@@ -225,7 +227,9 @@ class Scheduler:
                 self.reopen()  # what was kept for it is free for all
         else:
             self._unseat(ask, now_s)
-            learnt = self.order.learn(ask.executed_s * ask.weight, ask.wrong) if has_ended else Learnt.NOTHING
+            if self._is_by_age or not has_ended:
+                return
+            learnt = self.order.learn(ask.executed_s * ask.weight, ask.wrong)
             if learnt:
                 self._rerank_all(learnt, now_s)
 
@@ -450,7 +454,7 @@ class Scheduler:
                 return None
             seats = None
         else:
-            seats = seated(self.frees, ask, now_s) if ask.weight <= most(self.frees, ask) else None
+            seats = seated(self.frees, ask, now_s) if group.devices_min <= self.frees.devices else None
         if seats is None and self._may_preempt:
             seats = self._make_room(ask, now_s, stops)
         if seats is None:

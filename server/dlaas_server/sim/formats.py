@@ -89,7 +89,8 @@ def _number(text: str) -> float:
         raise ValueError(f"{text!r} is no number") from None
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is no finite number")
-    return int(value) if value == int(value) else value
+    whole = int(value)
+    return whole if value == whole else value
 
 
 def _whole(least: int) -> Reader:
@@ -250,6 +251,7 @@ def _node(row: Row) -> NodeSpec:
     )
 
 
+_PHILLY: Final = {"id": "job_id", "submit_s": "submit_s", "gpus_per_learner": "gpus", "duration_s": "duration_s"}
 _GANG: Final[dict[str, Reader]] = {
     "job_id": _text, "submit_s": _seconds, "learners": _one, "gpus_per_learner": _zero, "duration_s": _positive,
 }  # fmt: skip
@@ -265,7 +267,7 @@ _STEP: Final[dict[str, Reader]] = {"local_bsz": _one, "step_time": _seconds, "sy
 _TIMES: Final = {"local_batch": "local_bsz", "step_time_s": "step_time", "sync_time_s": "sync_time"}
 
 FORMATS: Final = (
-    Format("philly", _COMMON, _common),
+    Format("philly", _COMMON, _fields(TraceJob, **_PHILLY)),
     Format("tiresias", {**_COMMON, "model": _text, "iterations": _zero}, _tiresias),
     Format("queues", {**_COMMON, "queue": _text}, lambda row: _common(row, queue=row.text("queue"))),
     Format(

@@ -92,21 +92,22 @@ class ByCore:
             ask = self.asks.pop(run.index)
             del runs[run.index]
             scheduler.leave(ask, now_s)
-            if isinstance(run.job.work, Task):
-                self._shorten(run.job.work.job, run.job.duration_s or 0.0, now_s)
+            work = run.job.work
+            if work is not None and isinstance(work, Task):
+                self._shorten(work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
                 self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
         for run in arrived:
-            if isinstance(run.job.work, Task):
-                batch = run.job.work.job
-                self._batches[batch] = self._batches.get(batch, 0.0) + run.work_s
+            work = run.job.work
+            if work is not None and isinstance(work, Task):
+                self._batches[work.job] = self._batches.get(work.job, 0.0) + run.work_s
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
             runs[run.index] = run
             scheduler.enter(ask, now_s)
         choice = scheduler.decide(now_s)
         return Decision(
-            [runs[ask.number] for ask in choice.starts],
+            [runs[ask.number] for ask in choice.starts] if choice.starts else (),
             [runs[one.victim.number] for one in choice.stops] if choice.stops else (),
             choice.wake_s,
             scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked(),
@@ -130,7 +131,7 @@ class ByCore:
             run.job.submit_s,
             usual_s if guess_s is None else guess_s,
             usual_s=usual_s,
-            batch_s=self._batch_s(run),
+            batch_s=0.0 if run.job.work is None else self._batch_s(run),
             queue=run.job.queue,
             restart_s=self.restart_s,
         )
