@@ -326,6 +326,8 @@ describe('changes of size', () => {
     expect(drawn.marks.map(mark => Math.round(mark.x * 100))).toEqual([10, 12, 15, 40, 60]);
     expect(drawn.flags.map(flag => flag.text)).toEqual(['3 changes', '2 → 1', '1 → 2']);
     expect(drawn.flags.flatMap(flag => flag.marks)).toEqual(drawn.marks);
+    expect(drawn.flags.map(flag => flag.cause)).toEqual(['', 'you', 'you']);
+    expect(chart(at(10, 22))!.flags.map(flag => flag.cause)).toEqual(['', '']);
   });
 
   it('tell when pressed each pause in a list, and fold with Escape', () => {

@@ -119,7 +119,11 @@ class Lab:
         self.page.wait_for_selector(f'[aria-label="Job {job}"][data-status="{state.lower()}"]', state="attached")
 
     def dark(self) -> None:
-        self.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+        """Choose Lab's dark theme; the server keeps it."""
+        self.page.get_by_role("menuitem", name="Settings", exact=True).click()
+        for label in ("Theme", "JupyterLab Dark"):
+            self.page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
+        self.page.wait_for_selector('body[data-jp-theme-name="JupyterLab Dark"]', state="attached")
 
     def save(self) -> None:
         self.page.keyboard.press("Control+s")

@@ -78,8 +78,6 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
     expect(rows).to_have_text([left])
     expect(dialog.get_by_role("row").nth(1)).to_contain_text("Shrinks from 2 to 1 learner and goes on.")
     page.shot(tmp_path / "drain-light.png")
-    page.dark()
-    page.shot(tmp_path / "drain-dark.png")
     page.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(button).to_be_focused()
@@ -100,6 +98,7 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
         assert [(one.before, one.after, one.by) for one in site.job(job).view.resizes] == [(2, 1, "drain")]
         assert site.job(job).view.restarts == 0
     expect(panel.get_by_role("img", name="n1 · 0: out of service, being drained by")).to_be_visible()
+    page.dark()
     page.shot(tmp_path / "drained-dark.png")
 
     choose(panel, "n1", "ArrowUp", "Enter")  # the last one: Uncordon
@@ -108,7 +107,7 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
         until(partial(trains_on, site, job, "n1", "n2"), f"{job} grows back")
 
 
-def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site) -> None:
+def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tmp_path: Path) -> None:
     job = started(site, "kept")
     page = lab(width=1000)
     page.notebook("empty.ipynb", ["1 + 1"])
@@ -116,7 +115,10 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site) ->
     panel = page.page.get_by_role("region", name="Training", exact=True)
 
     choose(panel, "n1", "ArrowDown", "Enter")
-    page.page.get_by_role("dialog", name="Drain n1").get_by_role("button", name="Cordon only").click()
+    dialog = page.page.get_by_role("dialog", name="Drain n1")
+    expect(dialog).to_contain_text("Cordon only keeps new jobs away; running ones stay.")
+    page.shot(tmp_path / "cordon.png")
+    dialog.get_by_role("button", name="Cordon only").click()
     expect(panel.get_by_role("status")).to_contain_text("n1 is cordoned by")
     assert [node.cordoned is not None for node in site.client.pool().nodes] == [True, False]
     assert trains_on(site, job, "n1", "n2")

@@ -45,10 +45,11 @@ export interface IFlag {
   first: number;
   x: number;
   text: string;
+  /** Empty where a neighbour leaves no room for it. */
   cause: string;
   name: string;
   marks: readonly IMark[];
-  /** So near to the one before that there is no room for the cause. */
+  /** Near to the one before. */
   tight: boolean;
 }
 
@@ -60,7 +61,7 @@ export interface IChart {
   end: number;
 }
 
-const CROWDED = 0.08;
+const CROWDED = 0.09;
 const TIGHT = 0.14;
 const TRACKS_MOST = 8;
 
@@ -249,7 +250,8 @@ function flags(all: readonly IMark[]): IFlag[] {
     const { x, text, cause } = all[first];
     const tight = i > 0 && x - all[starts[i - 1]].x < TIGHT;
     if (group.length === 1) {
-      return { first, x, text, cause, name: `${text}, ${cause}`, marks: group, tight };
+      const is_free = !tight && (i + 1 === starts.length || all[starts[i + 1]].x - x >= TIGHT);
+      return { first, x, text, cause: is_free ? cause : '', name: `${text}, ${cause}`, marks: group, tight };
     }
     const changes = `${group.length} changes`;
     const name = `${changes}: ${group.map(mark => mark.text).join(', ')}`;
