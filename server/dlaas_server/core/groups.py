@@ -11,15 +11,15 @@ from dlaas_server.core.place import Shape
 
 __all__ = ["Group"]
 
-_Entry = tuple[Key, int, Ask, "_Line"]
-"""Key, stamp, who, and the line in which it stands. Outdated once the stamp is."""
+_Entry = tuple[int, int, float, float, int, int, Ask, "_Line"]
+"""The key, flat (it is compared in half the time), stamp, who, the line of its length. Outdated once the stamp is."""
 _Line = list[_Entry]
 """A heap."""
 
 
 def _trim(line: _Line) -> None:
     """The first of this line is one that waits."""
-    while line and line[0][1] != line[0][2].stamp:
+    while line and line[0][5] != line[0][6].stamp:
         heappop(line)
 
 
@@ -50,7 +50,7 @@ class Group:
             alike = self._by_length[length] = []
         elif alike:
             _trim(alike)
-        entry = (key, ask.stamp, ask, alike)
+        entry = (*key, ask.stamp, ask, alike)
         heappush(self._line, entry)
         heappush(alike, entry)
         if self.key is None or key < self.key:
@@ -63,7 +63,7 @@ class Group:
         for line in self._by_length.values():
             _trim(line)
             if line:
-                found.append((line[0][0], line[0][2]))
+                found.append((line[0][:5], line[0][6]))
         found.sort()
         return [ask for _, ask in found]
 
@@ -71,14 +71,15 @@ class Group:
         """Find the head anew, after the old one went."""
         line = self._line
         while line:
-            key, stamp, ask, alike = line[0]
-            if stamp == ask.stamp:
-                self.key, self.head = key, ask
+            first = line[0]
+            ask = first[6]
+            if first[5] == ask.stamp:
+                self.key, self.head = first[:5], ask
                 return
             heappop(line)
-            _trim(alike)
+            _trim(first[7])
         self.key = self.head = None
 
     def waiting(self) -> Iterator[tuple[Key, Ask]]:
         """All of them, in no order."""
-        return ((key, ask) for key, stamp, ask, _ in self._line if stamp == ask.stamp)
+        return ((entry[:5], entry[6]) for entry in self._line if entry[5] == entry[6].stamp)
