@@ -301,7 +301,7 @@ class _Checker:
     def _note_files(self, steps: Sequence[Step], label: str) -> None:
         for step in steps:
             text = step.statement.source.strip()
-            if step.statement.node is None and text.startswith(("%run", "%load ", "%%run")):
+            if step.statement.node is None and text.startswith(("%run", "%load ", "%%run", "%store -r")):
                 self.may_bind = f"{label}, line {step.statement.line} ({_shown(text, 60)})"
 
     def _taken(self, number: int, why: str, training: TrainingCell, traced: Trace, goal: int) -> CellReport:

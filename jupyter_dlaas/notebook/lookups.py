@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
-__all__ = ["looked_up", "looked_up_in"]
+__all__ = ["binds_as_text", "looked_up", "looked_up_in"]
 
 SPACES = frozenset({"globals", "locals", "vars", "dir"})
 GETTERS = frozenset({"get", "pop", "setdefault"})
@@ -27,6 +28,21 @@ def looked_up_in(test: ast.expr) -> frozenset[str]:
     """The variables that a condition asks for: who reads them below it knows whether they are there."""
     found = [looked_up(node) for node in ast.walk(test) if isinstance(node, ast.Compare)]
     return frozenset(name for name in found if name is not None)
+
+
+def binds_as_text(nodes: Iterable[ast.AST]) -> bool:
+    """It may bind names that its text does not show: `exec(text)`, `globals().update(found)`, `globals()[name] = 1`."""
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id="exec"), args=[_]):
+                return True
+            case ast.Call(func=ast.Attribute(value=space, attr="update")) if _is_space(space):
+                return True
+            case ast.Subscript(value=space, ctx=ast.Store()) if _is_space(space):
+                return True
+            case _:
+                continue
+    return False
 
 
 def _is_space(node: ast.expr) -> bool:

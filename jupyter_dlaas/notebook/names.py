@@ -279,7 +279,7 @@ class _Walk:
         for name in sorted(inside.reads - own):
             self.read(name)
         self.soft |= inside.soft - self.kills
-        self.late |= inside.late
+        self.late |= inside.late - {"__class__"}
         self.globals_bound |= inside.globals_bound
         self.bind(node.name)
 

@@ -185,6 +185,8 @@ class _Solver:
             return True
         if fact is None:
             return _is_pylab(stars)
+        if any(step.calls for step in stars):  # `exec(text)` may bind anything
+            return True
         # what a library passes on counts, too: `from fastai.tabular.all import *` brings fastcore's `range_of`
         own = {module.name.partition(".")[0] for module in self.facts.own_modules} | {"__main__"}
         modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]

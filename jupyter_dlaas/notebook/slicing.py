@@ -229,11 +229,11 @@ class _Pass:
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
             self.leave(index, "raised", f"{statement.label} raised an error here or before")
             return
-        if step.is_star:
-            if plan.stars:
-                self.keep(index, "names come from it")
-            else:
-                self.leave(index, "unneeded", "every needed name is bound without it")
+        if step.is_star and plan.stars and not step.foreign:
+            self.keep(index, "names come from it")
+            return
+        if step.is_star and not step.calls:
+            self.leave(index, "unneeded", "every needed name is bound without it")
             return
         if step.is_setup and index not in plan.poison and not step.foreign:
             self.keep(index, "sets up something for all that follows")

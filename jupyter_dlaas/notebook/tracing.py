@@ -36,6 +36,7 @@ from jupyter_dlaas.notebook.effects import (
     walk_now,
     words,
 )
+from jupyter_dlaas.notebook.lookups import binds_as_text
 from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
@@ -69,7 +70,7 @@ class Step:
     is_definition: bool  # an import, function, class or plain constant: the same wherever it runs
     is_setup: bool
     saves: bool  # writes a file
-    is_star: bool
+    is_star: bool  # binds names that its text does not show
     is_future: bool
     trains: bool  # a gradient step: surely a training
     trained: frozenset[str]  # what its optimisers and training functions are given
@@ -177,6 +178,7 @@ class Tracer:
         sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
         sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         return Step(
             statement=statement,
