@@ -192,6 +192,9 @@ export interface IPoolView {
   track_record: string;
 }
 
+/** What may be asked of a job's size: so many learners, or who chooses it. Absolute, so that it is safe to repeat. */
+export type IChange = { learners: number } | { elastic: 'manual' | 'auto' };
+
 /** What a drain does, or would do, with one job: shrink, move, preempt, or stay for now. */
 export interface ILeaveView {
   job: string;

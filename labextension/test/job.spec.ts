@@ -2,8 +2,8 @@ import { beforeEach, describe, expect, it, vi } from 'vitest';
 
 import type { IConnection } from '../src/api/stream';
 import { type IJobDoor, JobModel } from '../src/model/job';
-import { type IChange, NO_WISH } from '../src/model/wish';
-import type { IJobView, JobMessage } from '../src/protocol';
+import { NO_WISH } from '../src/model/wish';
+import type { IChange, IJobView, JobMessage } from '../src/protocol';
 import * as golden from './golden';
 
 const CONNECTION: IConnection = {

@@ -1,4 +1,4 @@
-import type { ICursor, IDrainView, IJobView, IPoolView, ServerMessage } from '../protocol';
+import type { IChange, ICursor, IDrainView, IJobView, IPoolView, ServerMessage } from '../protocol';
 
 /** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
 export interface IServer {
@@ -116,8 +116,7 @@ export class Client {
     return this.json('GET', `jobs/${encodeURIComponent(id)}`);
   }
 
-  /** How many learners, or who chooses how many. Absolute, so that it is safe to repeat. */
-  change_size(id: string, change: { learners: number } | { elastic: 'manual' | 'auto' }): Promise<IJobView> {
+  change_size(id: string, change: IChange): Promise<IJobView> {
     return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, change);
   }
 

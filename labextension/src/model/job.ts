@@ -1,11 +1,11 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { isFinal } from '../protocol';
-import type { IBundle, ICursor, IJobView, IProgress, JobMessage, Point } from '../protocol';
+import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point } from '../protocol';
 import type { IConnection } from '../api/stream';
 import { type ILogRow, Log, levelOf } from './log';
 import { Metrics } from './metrics';
-import { type IChange, type IWishState, NO_WISH, Wish } from './wish';
+import { type IWishState, NO_WISH, Wish } from './wish';
 
 export interface ILogState {
   rows: readonly ILogRow[];

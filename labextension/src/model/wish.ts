@@ -1,5 +1,4 @@
-/** What may be asked of a job's size: so many learners, or who chooses it. */
-export type IChange = { learners: number } | { elastic: 'manual' | 'auto' };
+import type { IChange } from '../protocol';
 
 /** How a wish stands, for the scale row. */
 export interface IWishState {
