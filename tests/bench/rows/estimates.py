@@ -38,11 +38,11 @@ class Slice:
     part: tuple[float, float]
     width: int = 8
 
-    def told(self, order: str, most: int) -> list[Told]:
-        """What jobs were told, and when they started: so many of those that wait, drawn with SEED."""
+    def told(self, order: str, most: int) -> tuple[int, list[Told]]:
+        """How many jobs waited; what so many of them, drawn with SEED, were told, and when they started."""
         waited = self._replayed(order, ()).waited
         asked = random.Random(SEED).sample(range(waited), min(most, waited))
-        return self._replayed(order, frozenset(asked)).told
+        return waited, self._replayed(order, frozenset(asked)).told
 
     def _replayed(self, order: str, asked: Container[int]) -> Foretold:
         nodes = tuple(NodeSpec(name=f"n{i:03}", gpus=self.width) for i in range(self.gpus // self.width))
@@ -77,24 +77,31 @@ def _calibration(order: str) -> list[Line]:
     lines = []
     for name, slices, most in SAMPLES:
         each = [one.told(order, most) for one in slices]
-        pooled = scores([told for one in each for told in one])
-        close, held = [[100 * value for value in pair] for pair in zip(*map(_shares, each), strict=True)]
-        sample = f"{pooled.waits} waits of {len(slices)} slices {name}, seed {SEED}"
+        waits, asked = sum(waited for waited, _ in each), sum(len(told) for _, told in each)
+        close, held = [
+            [100 * value for value in pair] for pair in zip(*(_shares(told) for _, told in each), strict=True)
+        ]
+        sample = f"{waits} waits of {len(slices)} slices {name}, {asked} asked, seed {SEED}"
         what = f"start estimates, {order}, σ = {SPREAD}, {sample}"
         lines += [
             Line(
                 what=f"{what}: within a minute or 25 %",
                 bar=f"≥ {BARS[order]} %",
-                measured=Figure(100 * pooled.close, min(close), max(close), len(slices), "%"),
+                measured=Figure(_of_all(close, each), min(close), max(close), len(slices), "%"),
                 beside="(Slurm's learned estimates, within 1 min: 65–76 %)",
             ),
             Line(
                 what="… 80 % interval holds",
                 bar="75–85 %",
-                measured=Figure(100 * pooled.held_most, min(held), max(held), len(slices), "%"),
+                measured=Figure(_of_all(held, each), min(held), max(held), len(slices), "%"),
             ),
         ]
     return lines
+
+
+def _of_all(shares: list[float], each: list[tuple[int, list[Told]]]) -> float:
+    """The share among all that waited: a slice counts by how many did, however many of them were asked."""
+    return sum(share * waited for share, (waited, _) in zip(shares, each, strict=True)) / sum(w for w, _ in each)
 
 
 def _shares(told: list[Told]) -> tuple[float, float]:
