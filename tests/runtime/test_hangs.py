@@ -51,6 +51,12 @@ def test_a_stopped_process_is_not_waited_for_where_others_are_and_is_where_it_is
     assert not judge({1: stopped}, (), NOW, LIMIT_S).hung
 
 
+def test_a_gang_that_is_stopped_as_a_whole_is_left_alone() -> None:
+    stopped = pulse(5, stopped_s=NOW - 5)
+
+    assert not judge({0: stopped, 1: stopped}, (), NOW, LIMIT_S).hung
+
+
 def test_who_is_heard_waits_for_who_is_not() -> None:
     silent = pulse(40, heard_s=NOW - 5)
 
