@@ -124,6 +124,7 @@ class Lab:
         for label in ("Theme", "JupyterLab Dark"):
             self.page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
         self.page.wait_for_selector('body[data-jp-theme-name="JupyterLab Dark"]', state="attached")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def save(self) -> None:
         self.page.keyboard.press("Control+s")
