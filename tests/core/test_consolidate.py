@@ -1,15 +1,15 @@
-"""One running elastic job is moved where that frees a node for a gang that waits, and pays."""
+"""One running elastic job is moved where that frees a node for a gang that waits, or brings it together; if it pays."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 
-from dlaas_server.core.consolidate import PAYS, Movable, Move, Wanted, consolidation
+from dlaas_server.core.consolidate import HORIZON_S, PAYS, Movable, Move, Wanted, consolidation, together
 from dlaas_server.core.model import Node, Seat
 from dlaas_server.core.place import Frees, free_of, place
 from dlaas_server.core.shapes import Layout, Shape, is_kind
-from dlaas_server.core.topology import level_of
+from dlaas_server.core.topology import Level, level_of
 from tests.core.builders import node, seats
 
 ONE = Shape(1, 0.0, 0, None, Layout.PACK)
@@ -126,3 +126,91 @@ def moved(chance: random.Random) -> bool:
 
 def test_a_move_makes_nothing_worse_in_any_of_many_pools() -> None:
     assert sum(moved(random.Random(seed)) for seed in range(2000)) > 100
+
+
+# -- for its own sake --------------------------------------------------------------------------------------------------
+
+
+def test_learners_that_sit_on_two_nodes_go_together_where_one_takes_them() -> None:
+    job = movable(*seats("a", 1), *seats("b", 1))
+    frees = world([node("a", 1), node("b", 3)], job)
+
+    move = together(frees, job)
+
+    assert move is not None
+    assert (move.node, move.leaves, move.joins) == ("b", seats("a", 1), (Seat("b", ("b/1",)),))
+    assert move.seats == (Seat("b", ("b/1",)), Seat("b", ("b/0",)))
+
+
+def test_nobody_goes_together_for_less_than_it_costs_or_shortly_before_the_end() -> None:
+    for job in (
+        movable(*seats("a", 1), *seats("b", 1), cost_s=HORIZON_S),
+        movable(*seats("a", 1), *seats("b", 1), cost_s=1.0, left_s=10.0),
+    ):
+        assert together(world([node("a", 1), node("b", 3)], job), job) is None
+
+
+def test_a_gang_that_changes_while_it_trains_leaves_somebody_where_it_was() -> None:
+    job = movable(*seats("a", 1), *seats("b", 1))
+    frees = world([node("a", 1), node("b", 1), node("c", 2)], job)
+
+    assert together(frees, replace(job, stays=1)) is None
+    move = together(frees, job)
+    assert move is not None
+    assert move.seats == seats("c", 2)
+
+
+def test_where_no_node_takes_all_a_rack_is_closer_than_the_pool() -> None:
+    job = movable(*seats("a", 2), *seats("b", 1))
+    nodes = [replace(node(name, 2), rack=rack) for name, rack in (("a", "1"), ("b", "2"), ("c", "1"))]
+
+    move = together(world(nodes, job), job)
+
+    assert move is not None
+    assert (move.level, move.joins) == (Level.RACK, (Seat("c", ("c/0",)),))
+
+
+def test_devices_that_are_linked_are_closer_than_a_node() -> None:
+    one = node("a", 4)
+    linked = replace(one, devices=tuple(replace(d, link="xxyy"[d.index]) for d in one.devices))
+    job = movable(Seat("a", ("a/1",)), Seat("a", ("a/2",)))
+
+    move = together(world([linked], job), job)
+
+    assert move is not None
+    assert (move.level, move.seats) == (Level.LINK, (Seat("a", ("a/1",)), Seat("a", ("a/0",))))
+
+
+def gathered_in(chance: random.Random) -> bool:
+    """Whether the first job of a random pool goes together; if so, it has what it had, and nobody else changes."""
+    nodes = [replace(node(f"n{i}", chance.randint(1, 5)), rack=chance.choice("xy")) for i in range(4)]
+    frees = free_of(nodes, ())
+    jobs: list[Movable] = []
+    for i in range(chance.randint(1, 4)):
+        shape = Shape(chance.randint(1, 2), 0.0, 0, None, Layout.SPREAD)
+        found = place(frees, shape, chance.randint(1, 4))
+        if found is not None:
+            jobs.append(Movable(id=f"j-{i}", shape=shape, seats=found, cost_s=0.1, stays=chance.randint(0, 1)))
+    if not jobs:
+        return False
+    job, before = jobs[0], [free.state for free in frees]
+
+    move = together(frees, job)
+
+    assert [free.state for free in frees] == before
+    if move is None:
+        return False
+    assert frees.has(job.shape, move.joins)  # nobody else's, and they join before anybody leaves
+    assert len(move.seats) == len(job.seats)
+    assert set(move.seats) == (set(job.seats) - set(move.leaves)) | set(move.joins)
+    assert sum(seat in job.seats for seat in move.seats) >= job.stays
+    assert level_of(frees, move.seats) == move.level < level_of(frees, job.seats)
+    frees.claim(job.shape, move.joins)
+    frees.give(job.shape, move.leaves)
+    again = together(frees, replace(job, seats=move.seats))
+    assert again is None or again.level < move.level
+    return True
+
+
+def test_who_goes_together_keeps_what_it_has_and_touches_nobody_in_any_of_many_pools() -> None:
+    assert sum(gathered_in(random.Random(seed)) for seed in range(2000)) > 100

@@ -1,0 +1,134 @@
+"""Running elastic jobs are moved by the plan: to let who waits in, else to sit together; seldom, never for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlaas_server.core.fold import resized
+from dlaas_server.core.model import Job, Pool, Seat
+from dlaas_server.core.moving import AGAIN_S
+from dlaas_server.core.place import Frees, free_of, place, shape_of
+from dlaas_server.core.plan import Policy, Resized, plan
+from dlaas_server.core.shapes import Layout
+from dlaas_server.core.topology import level_of
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Elastic, Placement, Resize
+from tests.core.builders import job, node, pool, seats, told, training
+
+NOW_S = 1000.0
+
+
+def live(target: Job, *held: Seat) -> Job:
+    """It trains on these seats, and can change while it does."""
+    return replace(training(target, *held), is_live=True)
+
+
+def moves(on: Pool, policy: Policy | None = None) -> tuple[Resized, ...]:
+    found = plan(on, NOW_S, policy or Policy()).resizes
+    return tuple(one for one in found if len(one.seats) == len(on.jobs[one.job].gang))
+
+
+def moved(on: Pool, change: Resized) -> Pool:
+    """The pool when the change is over."""
+    target, _ = resized(on.jobs[change.job], change.seats, change.by, NOW_S, change.why)
+    target = replace(target, members=target.gang)  # those that left are gone
+    target = told(target, FactKind.GENERATION, generation=target.generation, live=True, at_s=NOW_S)
+    return replace(on, jobs={**on.jobs, change.job: target})
+
+
+APART = live(job(1, (1, 2)), *seats("a", 1), *seats("b", 1))
+
+
+def test_a_job_that_lives_spread_goes_together_and_is_told_why() -> None:
+    [change] = moves(pool([node("a", 1), node("b", 3)], APART))
+
+    assert (change.job, {seat.node for seat in change.seats}, change.by) == ("job-1", {"b"}, "pool")
+    assert change.why == "Its 2 learners can sit on one node (b) now, and train faster there."
+
+
+def test_who_asked_to_be_spread_or_never_to_change_is_left_alone() -> None:
+    nodes = [node("a", 1), node("b", 3)]
+    for still in (
+        replace(APART, elastic=Elastic.OFF),
+        replace(APART, is_live=False),  # no checkpoint: work would be lost
+        replace(APART, spec=replace(APART.spec, placement=Placement.SPREAD)),
+    ):
+        assert moves(pool(nodes, still)) == ()
+    as_the_pool = replace(APART, spec=replace(APART.spec, placement=None))
+    assert moves(pool(nodes, as_the_pool), Policy(placement=Layout.SPREAD)) == ()
+    assert moves(pool(nodes, as_the_pool), Policy(placement=Layout.TOPOLOGY)) != ()
+
+
+def test_who_was_moved_is_not_moved_again_soon() -> None:
+    for ago_s, count in ((AGAIN_S - 1, 0), (AGAIN_S, 1)):
+        last = Resize(at_s=NOW_S - ago_s, step=1, before=2, after=2, by="pool", idle_s=0.1)
+        assert len(moves(pool([node("a", 1), node("b", 3)], replace(APART, resizes=(last,))))) == count
+
+
+def test_while_somebody_waits_nobody_goes_together() -> None:
+    waits = job(2, (4, 4))
+
+    assert moves(pool([node("a", 1), node("b", 3)], APART, waits)) == ()
+
+
+def test_a_learner_in_the_way_of_one_that_waits_for_a_whole_node_goes_elsewhere() -> None:
+    waits, nodes = job(2, gpus=2), [node("a", 2), node("b", 2)]
+    before = pool(nodes, APART, waits)
+
+    [change] = moves(before)
+
+    assert {seat.node for seat in change.seats} in ({"a"}, {"b"})
+    assert change.why.endswith("for job-2, which waits: it fits there then.")
+    after = plan(moved(before, change), NOW_S, Policy())
+    assert [start.job for start in after.starts] == ["job-2"]
+    assert after.resizes == ()
+
+
+def test_nobody_is_moved_for_a_job_that_is_not_to_start_then_either() -> None:
+    first, waits = job(2, (4, 4)), job(3, gpus=2)
+
+    assert moves(pool([node("a", 2), node("b", 2)], APART, first, waits), Policy(order="fifo")) == ()
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Pool:
+    """Running jobs anywhere, some that wait."""
+    nodes = [replace(node(f"n{i}", draw(st.integers(1, 4))), rack=draw(st.sampled_from("xy"))) for i in range(4)]
+    frees: Frees = free_of(nodes, ())
+    jobs: list[Job] = []
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        learners = draw(st.integers(1, 3))
+        one = job(number, (learners, learners), gpus=draw(st.integers(1, 2)))
+        spread = replace(shape_of(one), placement=Layout.SPREAD)
+        held = place(frees, spread, learners)
+        if held is not None:
+            elastic = draw(st.sampled_from([Elastic.MANUAL, Elastic.AUTO, Elastic.OFF]))
+            jobs.append(replace(live(one, *held), elastic=elastic, is_live=draw(st.booleans())))
+    waiting = [job(9, (1, 1), gpus=2)] if draw(st.booleans()) else []
+    return pool(nodes, *jobs, *waiting)
+
+
+@settings(deadline=None)
+@given(pools())
+def test_a_move_keeps_the_size_takes_only_what_is_free_and_is_made_once(on: Pool) -> None:
+    frees = free_of(on.nodes, on.jobs.values())
+    found = moves(on)
+    for change in found:
+        before = [m.seat for m in on.jobs[change.job].gang]
+        shape, joins = shape_of(on.jobs[change.job]), [seat for seat in change.seats if seat not in before]
+        assert on.jobs[change.job].elastic is not Elastic.OFF
+        assert on.jobs[change.job].is_live
+        assert len(joins) < len(before), "somebody stays, who has what was learnt"
+        assert frees.has(shape, joins)
+        frees.claim(shape, joins)
+        assert level_of(frees, change.seats) <= level_of(frees, tuple(before))
+    done = set[str]()
+    while found:  # nobody twice, so it comes to rest
+        assert not {one.job for one in found} & done
+        done |= {one.job for one in found}
+        for change in found:
+            on = moved(on, change)
+        found = moves(on)
