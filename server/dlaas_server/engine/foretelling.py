@@ -21,6 +21,8 @@ WAITING_MOST: Final = 100
 """With more jobs waiting, nobody is told when they start: it would cost too much."""
 EVERY_S: Final = 15.0
 """So often estimates are renewed while nothing but time changes."""
+REST_S: Final = 0.04
+"""So long for each job that waits they are not renewed, whatever changes: ten times what a forecast takes."""
 
 Span = tuple[float, float]
 
@@ -52,6 +54,9 @@ class Foreteller:
             return None
         if self.task is not None:
             return now_s + EVERY_S
+        rested_s = self._at_s + waiting * REST_S
+        if self._key is not None and now_s < rested_s:
+            return rested_s
         picture = seen()
         key = _key(picture, policy)
         if key == self._key and now_s < self._at_s + EVERY_S:
