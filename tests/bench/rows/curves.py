@@ -148,7 +148,128 @@ def fit(epochs):
 in_turn(lambda: fit(6), ROUNDS)
 """
 )
-PROGRAMS = {"plain loop, tqdm and print": PLAIN, "Lightning": LIGHTNING, "Keras on torch": KERAS}
+TRANSFORMERS = (
+    DATA
+    + """
+import tempfile
+import transformers
+
+transformers.utils.logging.disable_progress_bar()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+
+    def forward(self, x, labels):
+        out = self.net(x)
+        return {"loss": nn.functional.cross_entropy(out, labels), "logits": out}
+
+
+class Mark(transformers.TrainerCallback):
+    def on_epoch_end(self, *_, **__):
+        mark()
+
+
+net, rows = Net(), [{"x": a, "labels": b} for a, b in data]
+
+
+def fit(epochs):
+    arguments = transformers.TrainingArguments(
+        tempfile.mkdtemp(), num_train_epochs=epochs, per_device_train_batch_size=64, use_cpu=True, report_to=[],
+        save_strategy="no", logging_steps=50, disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(net, arguments, train_dataset=rows, callbacks=[Mark()])
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+
+
+in_turn(lambda: fit(6), ROUNDS)
+"""
+)
+FASTAI = (
+    DATA
+    + """
+from fastai.basics import Callback, DataLoaders, Learner
+
+
+class Mark(Callback):
+    def after_epoch(self):
+        mark()
+
+
+loaders = DataLoaders.from_dsets(data, torch.utils.data.TensorDataset(x[:64], y[:64]), bs=64, num_workers=0)
+
+
+def fit(epochs):
+    net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+    learner = Learner(loaders, net, loss_func=nn.CrossEntropyLoss(), cbs=[Mark()])
+    with learner.no_logging():
+        learner.fit(epochs)
+
+
+in_turn(lambda: fit(6), ROUNDS)
+"""
+)
+BOOSTED = (
+    DATA
+    + """
+import KIND as boosting
+
+x, y = x[:2000, :40].numpy(), y[:2000].numpy() > 4
+
+
+def fit(epochs):
+    for _ in range(epochs):
+        ROUNDS_OF_IT
+        mark()
+
+
+in_turn(lambda: fit(6), ROUNDS)
+"""
+)
+XGBOOST = BOOSTED.replace("KIND", "xgboost").replace(
+    "ROUNDS_OF_IT",
+    """table = boosting.DMatrix(x, label=y)
+        settings = {"nthread": 1, "max_depth": 6, "objective": "binary:logistic"}
+        boosting.train(settings, table, 60, evals=[(table, "train")], verbose_eval=False)""",
+)
+LIGHTGBM = BOOSTED.replace("KIND", "lightgbm").replace(
+    "ROUNDS_OF_IT",
+    """table = boosting.Dataset(x, label=y)
+        settings = {"num_threads": 1, "objective": "binary", "verbose": -1}
+        boosting.train(settings, table, 60, valid_sets=[table])""",
+)
+PARTIAL = (
+    DATA
+    + """
+from sklearn.neural_network import MLPClassifier
+
+x, y = x.numpy(), y.numpy()
+
+
+def fit(epochs):
+    model = MLPClassifier((512,))
+    for epoch in range(epochs):
+        for at in range(0, len(x), 64):
+            model.partial_fit(x[at : at + 64], y[at : at + 64], list(range(10)))
+        mark()
+
+
+in_turn(lambda: fit(6), ROUNDS)
+"""
+)
+PROGRAMS = {
+    "plain loop, tqdm and print": PLAIN,
+    "Lightning": LIGHTNING,
+    "Keras on torch": KERAS,
+    "Transformers' Trainer": TRANSFORMERS,
+    "fastai": FASTAI,
+    "XGBoost": XGBOOST,
+    "LightGBM": LIGHTGBM,
+    "scikit-learn's partial_fit": PARTIAL,
+}
 
 
 def measure(bench: Bench) -> list[Line]:
