@@ -11,7 +11,8 @@ from dlaas_server.core.fold import resized
 from dlaas_server.core.model import Job, Pool, Seat
 from dlaas_server.core.moving import AGAIN_S
 from dlaas_server.core.place import Frees, free_of, place, shape_of
-from dlaas_server.core.plan import Policy, Resized, plan
+from dlaas_server.core.plan import Resized, plan
+from dlaas_server.core.policy import Policy
 from dlaas_server.core.shapes import Layout
 from dlaas_server.core.topology import level_of
 from jupyter_dlaas.facts import FactKind
