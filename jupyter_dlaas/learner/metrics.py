@@ -100,7 +100,7 @@ class Metrics:
     def close(self) -> None:
         """Give the file to the next writer."""
         if self._fd is not None:
-            self._flush()
+            self.flush()
             fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked data worker holds the same lock as long as it lives
             os.close(self._fd)
             self._fd = None
@@ -114,11 +114,10 @@ class Metrics:
 
     def _write(self, record: dict[str, Any]) -> None:
         self._waiting += json.dumps(record, separators=(",", ":")).encode() + b"\n"
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """A full disk ends no training: what it does not take is written later."""
-        assert self._fd is not None
         with suppress(OSError):
-            while self._waiting:
+            while self._waiting and self._fd is not None:
                 self._waiting = self._waiting[os.write(self._fd, self._waiting) :]

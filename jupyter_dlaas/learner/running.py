@@ -582,7 +582,7 @@ class Run:
     def _end(self) -> dict[str, Any]:
         """What result.json should tell of this run."""
         checkpoints.settle()
-        self._metrics.close()
+        self._metrics.flush()
         if self._meter.has_shown:
             self._meter.tell_last()
         elif self._has_begun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from time import monotonic
 from typing import Any
 
 from jupyter_dlaas.learner.autolog.calls import Call, watching
@@ -41,22 +42,34 @@ class _XGBoost:
     def __init__(self, call: Call, rounds: int) -> None:
         super().__init__()
         self.call = call
-        self.begun: int | None = None
+        self.begun = -1
+        self.seen = 0
+        self.last: tuple[int, Any] | None = None
         call.expect(None, steps=rounds)
+        call.on_finish = self._see
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        self._see(epoch, evals_log)
+        self.last = (epoch, evals_log)
+        if monotonic() >= self.call.write_s:
+            self._see()
         return False
 
     @guarded
-    def _see(self, epoch: int, evals_log: Any) -> None:
-        self.begun = epoch if self.begun is None else self.begun
+    def _see(self) -> None:
+        if self.last is None:
+            return
+        epoch, evals_log = self.last
+        self.begun = epoch if self.begun < 0 else self.begun
         done = epoch + 1 - self.begun
-        found = {
-            f"{data}_{name}": numbers[-1] for data, metrics in evals_log.items() for name, numbers in metrics.items()
-        }
+        curves = {f"{data}_{name}": numbers for data, metrics in evals_log.items() for name, numbers in metrics.items()}
+        found = [
+            ({name: numbers[at] for name, numbers in curves.items()}, at + 1, None)
+            for at in range(self.seen, done)
+            if curves
+        ]
+        self.seen = done
         self.call.at(0, done)
-        self.call.log(found, step=done)
+        self.call.points(found)
 
 
 class _LightGBM:
@@ -66,11 +79,27 @@ class _LightGBM:
 
     def __init__(self, call: Call, rounds: int) -> None:
         self.call = call
+        self.kept: list[tuple[int, Any]] = []
+        self.last: Any = None
+        call.on_finish = self._see
+
+    def __call__(self, env: Any) -> None:
+        self.last = env
+        self.kept.append((env.iteration, env.evaluation_result_list))
+        if monotonic() >= self.call.write_s:
+            self._see()
 
     @guarded
-    def __call__(self, env: Any) -> None:
-        done = env.iteration + 1 - env.begin_iteration
+    def _see(self) -> None:
+        if self.last is None:
+            return
+        kept, self.kept, env = self.kept, [], self.last
         self.call.expect(None, steps=env.end_iteration - env.begin_iteration)
-        self.call.at(0, done)
-        results = env.evaluation_result_list or ()
-        self.call.log({f"{data}_{name}": value for data, name, value, *_ in results}, step=done)
+        self.call.at(0, env.iteration + 1 - env.begin_iteration)
+        self.call.points(
+            [
+                ({f"{data}_{name}": value for data, name, value, *_ in results}, at + 1 - env.begin_iteration, None)
+                for at, results in kept
+                if results
+            ]
+        )

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.recording import leading, record_metrics, record_progress
 from jupyter_dlaas.learner.running import Run, run_of
 
-__all__ = ["Call", "KeptCall", "keeping", "tell", "watching"]
+__all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
 
 _WORTH: Final = 200
 """A call's end is stored if the call took so many times longer than that, or as long as the job wants between two
@@ -37,7 +37,11 @@ _SHOW_S: Final = 0.1
 """Progress is offered so often at most."""
 _SHARE: Final = 0.003
 """… and so seldom that it takes this part of the time at most."""
+_AT_ONCE: Final = 40
+"""So many points are written together at most."""
 _LOOPS: Final = (".epochs(", ".batches(")
+Point = tuple[Mapping[str, Any], int, int | None]
+"""Values, step and epoch, where that is known."""
 
 
 def tell(what: str) -> None:
@@ -60,15 +64,57 @@ class Call:
         """When the numbers of a batch may be looked at again."""
         self.calm_s = 0.0
         """Until then a batch may pass with nothing but `passed`."""
+        self.show_s = 0.0
+        """Progress that is told before is not shown, unless it is the last."""
         self._asked_s: float | None = None
+        self._place: tuple[int, int] | None = None
+        self.write_s = 0.0
+        """Points of short rounds are written then, not one by one."""
+        self.on_finish: Callable[[], None] | None = None
+        """Tells what was held back for it."""
+        self._points: list[Point] = []
 
     def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
         """How many epochs this call trains, and of how many batches each, or in all."""
         self.epochs, self.steps = epochs, steps or (epochs * per_epoch if epochs and per_epoch else None)
 
     def at(self, epoch: int, step: int) -> None:
-        """So many epochs and so many batches of this call are done."""
-        record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
+        """So many epochs and so many batches of this call are done. Told at any rate, shown some times a second."""
+        self._place = (epoch, step)
+        now = time.monotonic()
+        if now >= self.show_s:
+            self.show_s = now + _SHOW_S
+            self._show()
+
+    def _show(self) -> None:
+        if self._place is not None:
+            (epoch, step), self._place = self._place, None
+            record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
+
+    def point(self, values: Mapping[str, Any], step: int, epoch: int | None = None) -> None:
+        """A point of a step that may take a millisecond: written with others."""
+        self._points.append((values, step, epoch))
+        if time.monotonic() >= self.write_s:
+            points, self._points = self._points, []
+            self.points(points)
+
+    def points(self, found: Sequence[Point]) -> None:
+        """Write points, the last one among them; thinned where there are very many."""
+        began_s = time.monotonic()
+        every = -(-len(found) // _AT_ONCE)
+        for values, step, epoch in found[(len(found) - 1) % every :: every] if found else ():
+            record_metrics(values, step=step, epoch=epoch)
+        now = time.monotonic()
+        self.write_s = now + max(_SHOW_S, (now - began_s) / _SHARE)
+
+    def finish(self) -> dict[str, Any]:
+        """Show what is not shown yet."""
+        if self.on_finish is not None:
+            self.on_finish()
+        self._show()
+        points, self._points = self._points, []
+        self.points(points)
+        return {}
 
     def passed(self) -> None:
         """Another batch of the same epoch begins, while it is calm. Only calls that halt have calm times."""
@@ -109,7 +155,6 @@ class KeptCall(Call):
         self._began_s = time.monotonic()
         self._is_over = False
         every_s = context.spec.checkpoint_every_s
-        self._show_s = 0.0
         run._boundaries.on_told = self._is_told
         self._calm_for_s = min(_POINT_S, every_s) if every_s else _POINT_S
         """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)"""
@@ -165,8 +210,8 @@ class KeptCall(Call):
             run._epoch = self._epochs_before + epoch
             run._count(tells=False)
             now = time.monotonic()
-            if now >= self._show_s:
-                self._show_s = now + _SHOW_S
+            if now >= self.show_s:
+                self.show_s = now + _SHOW_S
                 self.at(epoch, index)
 
     def _is_told(self) -> None:
@@ -235,6 +280,7 @@ class _Program:
     epochs = 0
     storing_s = _STORING_S
     is_inside = False
+    stepwise: Call | None = None
 
 
 def _outermost() -> Context | None:
@@ -245,13 +291,44 @@ def _outermost() -> Context | None:
 
 
 @contextmanager
-def watching() -> Iterator[Call | None]:
-    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone."""
-    if _outermost() is None:
+def watching(again: Call | None = None) -> Iterator[Call | None]:
+    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone.
+
+    `again`: the call of which this one is a part, for frameworks of which each step is called by the program.
+    """
+    context = _outermost()
+    if context is None:
         yield None
         return
+    if _Program.stepwise is not again:
+        _finish_steps()
     with _inside():
-        yield Call()
+        if again is not None:
+            yield again
+            return
+        call = Call()
+        try:
+            yield call
+        finally:
+            call.finish()
+
+
+def stepwise() -> Call | None:
+    """A call that goes on over many of the program's own; None: leave these alone."""
+    context = _outermost()
+    if context is None:
+        return None
+    _finish_steps()
+    _Program.stepwise = call = Call()
+    context.at_end.append(call.finish)
+    return call
+
+
+def _finish_steps() -> None:
+    """Another training begins: what is not shown yet of steps that the program called comes first."""
+    if _Program.stepwise is not None:
+        _Program.stepwise.finish()
+        _Program.stepwise = None
 
 
 @contextmanager
@@ -263,7 +340,11 @@ def keeping(framework: str) -> Iterator[Call | KeptCall | None]:
         return
     with _inside():
         if context.world_size > 1 or _has_own_loop(context):
-            yield Call()
+            watched = Call()
+            try:
+                yield watched
+            finally:
+                watched.finish()
             return
         run = run_of(context)
         context.control.state(uses_run=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 from jupyter_dlaas.learner.autolog.calls import Call, watching
 from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
 
 __all__ = ["hook"]
+
+_EVENTS: Final = frozenset({"before_fit", "after_batch", "after_epoch"})
 
 
 def hook(module: Any) -> None:
@@ -43,30 +46,41 @@ class _Watch:
     def __init__(self, call: Call) -> None:
         super().__init__()
         self.watched = call
-        self.batches_done = 0
+        self.per_epoch = 0
 
     def _component_attr_filter(self, name: str) -> bool:
         """Events that we do not take are not looked for in the learner and its model: ten times a batch that shows."""
         return False
 
+    def __call__(self, event_name: str) -> Any:
+        """fastai asks each callback at each of its events, a dozen times a batch."""
+        return super().__call__(event_name) if event_name in _EVENTS else None  # type: ignore[misc]  # fastai's own
+
     @guarded
     def before_fit(self) -> None:
         learn = self.learn  # type: ignore[attr-defined]  # fastai's own
-        self.watched.expect(int(learn.n_epoch), per_epoch=len(learn.dls.train))
+        self.per_epoch = len(learn.dls.train)
+        self.watched.expect(int(learn.n_epoch), per_epoch=self.per_epoch)
+
+    def after_batch(self) -> None:
+        if monotonic() >= self.watched.show_s:
+            self._see()
 
     @guarded
-    def after_batch(self) -> None:
+    def _see(self) -> None:
         learn = self.learn  # type: ignore[attr-defined]
         if learn.training:
-            self.batches_done += 1
-            self.watched.at(int(learn.epoch), self.batches_done)
+            epoch = int(learn.epoch)
+            done = epoch * self.per_epoch + int(learn.iter) + 1
+            self.watched.at(epoch, done)
             if self.watched.is_time_for_point():
-                self.watched.log({"batch_loss": learn.loss}, epoch=int(learn.epoch), step=self.batches_done)
+                self.watched.log({"batch_loss": learn.loss}, epoch=epoch, step=done)
 
     @guarded
     def after_epoch(self) -> None:
         learn = self.learn  # type: ignore[attr-defined]
         names = [name for name in learn.recorder.metric_names if name not in ("epoch", "time")]
         found = dict(zip(names, learn.final_record, strict=False))
-        self.watched.log(found, epoch=int(learn.epoch), step=self.batches_done)
-        self.watched.at(int(learn.epoch) + 1, self.batches_done)
+        done = (int(learn.epoch) + 1) * self.per_epoch
+        self.watched.log(found, epoch=int(learn.epoch), step=done)
+        self.watched.at(int(learn.epoch) + 1, done)

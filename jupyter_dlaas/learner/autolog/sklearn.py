@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from jupyter_dlaas.learner import imports
-from jupyter_dlaas.learner.autolog.calls import Call, tell, watching
+from jupyter_dlaas.learner.autolog.calls import Call, stepwise, tell, watching
 
 __all__ = ["hook"]
 
@@ -40,30 +40,33 @@ def _quiet(act: Callable[[], None]) -> None:
 
 # -- partial_fit -------------------------------------------------------------------------------------------------------
 
-_calls: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
-"""Estimator -> how often it was partly fitted."""
+_calls: Final[weakref.WeakKeyDictionary[Any, list[Any]]] = weakref.WeakKeyDictionary()
+"""Estimator -> its call, and how often it was partly fitted."""
 
 
 def _partial(method: Any) -> Any:
     @functools.wraps(method)
     def partial_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with watching() as call:
+        kept = _calls.get(self)
+        if kept is None and (made := stepwise()) is not None:
+            kept = _calls[self] = [made, 0]
+        with watching(kept[0] if kept is not None else None) as call:
             result = method(self, *args, **kwargs)
-            if call is not None:
-                _quiet(lambda: _see_partial(self, call))
+            if call is not None and kept is not None:
+                kept[1] += 1
+                _quiet(lambda: _see_partial(self, call, kept[1]))
             return result
 
     return partial_fit
 
 
-def _see_partial(estimator: Any, call: Call) -> None:
-    done = _calls[estimator] = _calls.get(estimator, 0) + 1
+def _see_partial(estimator: Any, call: Call, done: int) -> None:
     bar = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     if not getattr(bar, "_instances", None):  # a bar knows how many there will be
         call.at(0, done)
     loss = getattr(estimator, "loss_", None)
     if loss is not None:
-        call.log({"loss": loss}, step=done)
+        call.point({"loss": loss}, done)
 
 
 # -- loops inside fit --------------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ def _see_perceptron(estimator: Any, call: Call) -> None:
     found = {"loss": estimator.loss_curve_[-1]}
     if getattr(estimator, "validation_scores_", None):
         found["validation_score"] = estimator.validation_scores_[-1]
-    call.log(found, epoch=done - 1, step=done)
+    call.point(found, done, done - 1)
 
 
 def _hook_boosting(module: Any) -> None:
@@ -128,7 +131,7 @@ def _stage(call: Call, monitor: Any, stage: int, estimator: Any, names: Any) -> 
     def see() -> None:
         call.expect(None, steps=int(estimator.n_estimators))
         call.at(0, stage + 1)
-        call.log({"train_loss": estimator.train_score_[stage]}, step=stage + 1)
+        call.point({"train_loss": estimator.train_score_[stage]}, stage + 1)
 
     _quiet(see)
     return bool(monitor(stage, estimator, names)) if monitor is not None else False

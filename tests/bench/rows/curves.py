@@ -218,28 +218,55 @@ BOOSTED = (
 import KIND as boosting
 
 x, y = x[:2000, :40].numpy(), y[:2000].numpy() > 4
+IN_AN_EPOCH = 60
+MARK
 
 
 def fit(epochs):
-    for _ in range(epochs):
-        ROUNDS_OF_IT
-        mark()
+    TRAIN
 
 
 in_turn(lambda: fit(6), ROUNDS)
 """
 )
-XGBOOST = BOOSTED.replace("KIND", "xgboost").replace(
-    "ROUNDS_OF_IT",
-    """table = boosting.DMatrix(x, label=y)
-        settings = {"nthread": 1, "max_depth": 6, "objective": "binary:logistic"}
-        boosting.train(settings, table, 60, evals=[(table, "train")], verbose_eval=False)""",
+XGBOOST = (
+    BOOSTED.replace("KIND", "xgboost")
+    .replace(
+        "MARK",
+        """
+
+class Mark(boosting.callback.TrainingCallback):
+    def after_iteration(self, model, epoch, evals_log):
+        if epoch % IN_AN_EPOCH == 0:
+            mark()
+        return False
+""",
+    )
+    .replace(
+        "TRAIN",
+        """table = boosting.DMatrix(x, label=y)
+    settings = {"nthread": 1, "max_depth": 6, "objective": "binary:logistic"}
+    rounds = epochs * IN_AN_EPOCH
+    boosting.train(settings, table, rounds, evals=[(table, "train")], verbose_eval=False, callbacks=[Mark()])""",
+    )
 )
-LIGHTGBM = BOOSTED.replace("KIND", "lightgbm").replace(
-    "ROUNDS_OF_IT",
-    """table = boosting.Dataset(x, label=y)
-        settings = {"num_threads": 1, "objective": "binary", "verbose": -1}
-        boosting.train(settings, table, 60, valid_sets=[table])""",
+LIGHTGBM = (
+    BOOSTED.replace("KIND", "lightgbm")
+    .replace(
+        "MARK",
+        """
+
+def marking(env):
+    if env.iteration % IN_AN_EPOCH == 0:
+        mark()
+""",
+    )
+    .replace(
+        "TRAIN",
+        """table = boosting.Dataset(x, label=y)
+    settings = {"num_threads": 1, "objective": "binary", "verbose": -1}
+    boosting.train(settings, table, epochs * IN_AN_EPOCH, valid_sets=[table], callbacks=[marking])""",
+    )
 )
 PARTIAL = (
     DATA
@@ -253,7 +280,7 @@ def fit(epochs):
     model = MLPClassifier((512,))
     for epoch in range(epochs):
         for at in range(0, len(x), 64):
-            model.partial_fit(x[at : at + 64], y[at : at + 64], list(range(10)))
+            model.partial_fit(x[at : at + 64], y[at : at + 64], classes=list(range(10)))
         mark()
 
 
