@@ -33,6 +33,8 @@ _STORING_S: Final = 0.05
 """What storing an end takes, as long as none was."""
 _POINT_S: Final = 0.05
 """Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+_CALM_S: Final = 0.25
+"""Boundaries are looked at so often at least; what is asked of the learner ends its calm at once."""
 _SHOW_S: Final = 0.1
 """Progress is offered so often at most."""
 _SHARE: Final = 0.003
@@ -156,7 +158,7 @@ class KeptCall(Call):
         self._is_over = False
         every_s = context.spec.checkpoint_every_s
         run._boundaries.on_told = self._is_told
-        self._calm_for_s = min(_POINT_S, every_s) if every_s else _POINT_S
+        self._calm_for_s = min(_CALM_S, every_s) if every_s else _CALM_S
         """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)"""
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None
