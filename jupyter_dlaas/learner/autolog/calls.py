@@ -304,6 +304,7 @@ def watching(again: Call | None = None) -> Iterator[Call | None]:
         return
     if _Program.stepwise is not again:
         _finish_steps()
+        _Program.stepwise = again
     with _inside():
         if again is not None:
             yield again
@@ -340,6 +341,7 @@ def keeping(framework: str) -> Iterator[Call | KeptCall | None]:
     if context is None:
         yield None
         return
+    _finish_steps()
     with _inside():
         if context.world_size > 1 or _has_own_loop(context):
             watched = Call()
