@@ -293,6 +293,19 @@ result = {
 }
 """
 
+TWO_IN_TURN = """
+import numpy as np
+from sklearn.neural_network import MLPClassifier
+rng = np.random.default_rng(3)
+x, y = rng.normal(size=(60, 5)), rng.integers(0, 2, 60)
+first, second = MLPClassifier((3,), random_state=1), MLPClassifier((4,), random_state=2)
+for _ in range(6):
+    first.partial_fit(x, y, classes=[0, 1])
+    second.partial_fit(x, y, classes=[0, 1])
+whole = MLPClassifier((3,), max_iter=4, random_state=3, tol=0).fit(x, y)
+result = {"first": first.loss_curve_, "second": second.loss_curve_, "whole": whole.loss_curve_}
+"""
+
 FASTAI = """
 import torch
 from fastai.basics import DataLoaders, DataLoader, Learner, accuracy, CrossEntropyLossFlat

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.autolog.programs import FASTAI, SKLEARN, TREES
+from tests.autolog.programs import FASTAI, SKLEARN, TREES, TWO_IN_TURN
 from tests.autolog.test_halting import curve, end_of, result
 from tests.runtime.jobs import Job
 
@@ -56,6 +56,14 @@ def test_scikit_learn_shows_epochs_stages_and_partial_fits(job: Build) -> None:
     assert loss[12:17] == pytest.approx(found["small"])
     assert curve(one, "train_loss")[:7] == pytest.approx(found["train_score"])
     assert found["stages"] == list(range(7)), "the user's own monitor is asked, and ends it"
+
+
+def test_steps_of_two_estimators_in_turn_are_written_in_the_order_in_which_they_were_made(job: Build) -> None:
+    one = with_and_without(job, TWO_IN_TURN)
+    found = result(one)
+
+    in_turn = [loss for both in zip(found["first"], found["second"], strict=True) for loss in both]
+    assert curve(one, "loss")[:16] == pytest.approx(in_turn + found["whole"])
 
 
 def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:

@@ -135,8 +135,8 @@ class Runner:
                 again = self._as_it_is(notebook, names)
             result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
             steady -= set(result.unsteady)
-            judged = [path for path in wanted if _name(path) in own.weighty] or list(wanted)
-            result.repeats = any(path in steady for path in judged)
+            weights = [path for path in wanted if _name(path) in own.weighty]
+            result.repeats = steady.issuperset(weights) if weights else any(path in steady for path in wanted)
             compared = compare(_only(wanted, steady), _only(found, steady))
         self._tell(result, compared)
         advice = {text for code, note in result.notes if code == "earlier_training" for text in _ADVICE.findall(note)}

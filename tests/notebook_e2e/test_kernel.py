@@ -332,6 +332,7 @@ def test_asked_for_a_suggestion_it_shows_the_cell_s_diff_and_submits_nothing(ker
 
 
 def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
+    kernel.run(LOADER)
     (shown,) = kernel.run("%%train --suggest\nwhile True:\n    loss.backward()\n    sgd2.step()").displays
 
     assert shown["data"]["text/plain"].startswith("Nothing to suggest: cell [")
