@@ -7,7 +7,8 @@ import json
 import math
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ class Metrics:
         self._fd: int | None = None
         self._waiting = b""
         """What a full disk did not take yet, the rest of a torn line first."""
+        self._is_waiting = False
+        """More is coming that is written with it."""
         self._is_later = False
         self._step = -1 if step is None else step
         if path is not None:
@@ -112,9 +115,20 @@ class Metrics:
             sent = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All records of this time go to the file in one piece."""
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+            self.flush()
+
     def _write(self, record: dict[str, Any]) -> None:
         self._waiting += json.dumps(record, separators=(",", ":")).encode() + b"\n"
-        self.flush()
+        if not self._is_waiting:
+            self.flush()
 
     def flush(self) -> None:
         """A full disk ends no training: what it does not take is written later."""

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ __all__ = [
     "NAMES_MOST",
     "Recorder",
     "Source",
+    "in_one_piece",
     "is_led",
     "key_of",
     "leading",
@@ -88,6 +89,17 @@ def record_metrics(
     one = recorder()
     if one is not None:
         one.metrics(values, source, step, epoch)
+
+
+@contextmanager
+def in_one_piece() -> Iterator[None]:
+    """Points that are recorded meanwhile are written together, which costs less."""
+    one = recorder()
+    if one is None:
+        yield
+        return
+    with one.in_one_piece():
+        yield
 
 
 def record_progress(
@@ -180,6 +192,9 @@ class Recorder:
                     found[name] = number
             if found:
                 self._take(found, source, step, epoch)
+
+    def in_one_piece(self) -> AbstractContextManager[None]:
+        return self._run.in_one_piece()
 
     @property
     def is_loop_silent(self) -> bool:

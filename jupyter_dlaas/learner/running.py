@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -573,6 +574,10 @@ class Run:
         # And the rest of a step that is made again logs then.
         if self._resume is None and not self._is_joining and not self._gate.is_torn:
             self._metrics.log(found, step=step, epoch=epoch, source=source)
+
+    def in_one_piece(self) -> AbstractContextManager[None]:
+        """Numbers that are added meanwhile are written together."""
+        return self._metrics.together()
 
     def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
         """Show progress that was found elsewhere, unless this run's own loops tell it."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from jupyter_dlaas.learner.autolog.calls import Call, watching
 from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 
 __all__ = ["hook"]
+
+_LOOK_S: Final = 0.05
+"""The clock is looked at about so often: one round more each time, fewer at once where rounds get slower."""
 
 
 def hook(module: Any) -> None:
@@ -44,28 +47,44 @@ class _XGBoost:
         self.call = call
         self.begun = -1
         self.seen = 0
-        self.last: tuple[int, Any] | None = None
+        self.round = -1
+        self.look_at = 0
+        """The round after which the clock is looked at again: a round may take a millisecond."""
+        self.looked = (0, monotonic())
+        self.curves: Any = {}
+        """Data set -> metric -> one number a round. XGBoost goes on with the same lists."""
         call.expect(None, steps=rounds)
         call.on_finish = self._see
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        self.last = (epoch, evals_log)
-        if monotonic() >= self.call.write_s:
-            self._see()
+        self.round = epoch
+        if epoch >= self.look_at:
+            self._look(evals_log)
         return False
 
     @guarded
+    def _look(self, evals_log: Any) -> None:
+        now, (before, then) = monotonic(), self.looked
+        if self.begun < 0:
+            self.begun = before = self.round
+        self.looked = (self.round, now)
+        self.look_at = self.round + 1 + int((self.round - before) * min(1.0, _LOOK_S / max(now - then, 1e-9)))
+        self.curves = evals_log
+        if now >= self.call.write_s:
+            self._see()
+
+    @guarded
     def _see(self) -> None:
-        if self.last is None:
+        if self.begun < 0:
             return
-        epoch, evals_log = self.last
-        self.begun = epoch if self.begun < 0 else self.begun
-        done = epoch + 1 - self.begun
-        curves = {f"{data}_{name}": numbers for data, metrics in evals_log.items() for name, numbers in metrics.items()}
+        done = self.round + 1 - self.begun
+        named = {
+            f"{data}_{name}": numbers for data, metrics in self.curves.items() for name, numbers in metrics.items()
+        }
         found = [
-            ({name: numbers[at] for name, numbers in curves.items()}, at + 1, None)
+            ({name: numbers[at] for name, numbers in named.items()}, at + 1, None)
             for at in range(self.seen, done)
-            if curves
+            if named
         ]
         self.seen = done
         self.call.at(0, done)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from jupyter_dlaas.learner import checkpoints, streams
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.position import Position
-from jupyter_dlaas.learner.recording import leading, record_metrics, record_progress
+from jupyter_dlaas.learner.recording import in_one_piece, leading, record_metrics, record_progress
 from jupyter_dlaas.learner.running import Run, run_of
 
 __all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
@@ -37,9 +37,11 @@ _CALM_S: Final = 0.25
 """Boundaries are looked at so often at least; what is asked of the learner ends its calm at once."""
 _SHOW_S: Final = 0.1
 """Progress is offered so often at most."""
+_WRITE_S: Final = 0.25
+"""Points of short rounds are written so often at most …"""
 _SHARE: Final = 0.003
 """… and so seldom that it takes this part of the time at most."""
-_AT_ONCE: Final = 40
+_AT_ONCE: Final = 50
 """So many points are written together at most."""
 _LOOPS: Final = (".epochs(", ".batches(")
 Point = tuple[Mapping[str, Any], int, int | None]
@@ -104,10 +106,12 @@ class Call:
         """Write points, the last one among them; thinned where there are very many."""
         began_s = time.monotonic()
         every = -(-len(found) // _AT_ONCE)
-        for values, step, epoch in found[(len(found) - 1) % every :: every] if found else ():
-            record_metrics(values, step=step, epoch=epoch)
+        if found:
+            with in_one_piece():
+                for values, step, epoch in found[(len(found) - 1) % every :: every]:
+                    record_metrics(values, step=step, epoch=epoch)
         now = time.monotonic()
-        self.write_s = now + max(_SHOW_S, (now - began_s) / _SHARE)
+        self.write_s = now + max(_WRITE_S, (now - began_s) / _SHARE)
 
     def finish(self) -> dict[str, Any]:
         """Show what is not shown yet."""
