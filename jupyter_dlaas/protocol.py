@@ -221,6 +221,8 @@ class JobSpec:
     gpu_kind: str | None = field(default=None, metadata=rule(longest=100))
     priority: int = field(default=0, metadata=rule(least=-1_000_000, most=1_000_000))
     queue: str = field(default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    spot: bool = False
+    """It takes only what ordinary jobs leave idle, at a lower price, and gives it back when one of them needs it."""
     placement: Placement | None = None
     """None: as the pool does."""
     elastic: Elastic = Elastic.MANUAL

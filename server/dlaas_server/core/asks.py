@@ -61,6 +61,8 @@ class Ask:
     queue: str = "default"
     restart_s: float = 0.0
     """What stopping and restoring it costs."""
+    is_spot: bool = False
+    """It runs on what is lent to it; see `lending.py`."""
     may_stop: bool = True
     """Whether it can be stopped and go on later."""
     id: str = ""

@@ -14,7 +14,7 @@ from typing import Final
 
 from dlaas_server.core.fragments import State, Usual
 from dlaas_server.core.model import Job, Node, Seat
-from dlaas_server.core.shapes import WHOLE, Shape, is_kind, shape_of
+from dlaas_server.core.shapes import WHOLE, Loan, Shape, is_kind, shape_of
 
 __all__ = ["Free", "Frees", "free_of"]
 
@@ -219,6 +219,8 @@ class Frees(Sequence[Free]):
         """Gang -> how local it would be on the empty pool; filled by `topology.py`."""
         self.usual = usual or Usual()
         """What learners ask for here: of jobs that were there, and of those that `fgd` seated since."""
+        self.lent: Sequence[Loan] = ()
+        """What counts as free, and is lent to spot jobs: taken last, in this order."""
         for index, free in enumerate(self._nodes):
             free.index = index
             self._by_name[free.name] = free

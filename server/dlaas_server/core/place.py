@@ -30,8 +30,14 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
     `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
     resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
     for (`fragments.py`). Ties go by name, so that the same pool always gives the same plan.
-    A gang that takes any kind of device gets one kind where one has enough.
+    A gang that takes any kind of device gets one kind where one has enough. What is lent is taken last (`sparing`).
     """
+    if frees.lent:
+        return sparing(frees, shape, lambda: _place(frees, shape, learners, waited_s))
+    return _place(frees, shape, learners, waited_s)
+
+
+def _place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
     if learners > 1 and len(frees.kinds) > 1 and shape.gpus and shape.gpu_kind is None:
         alike = _of_one_kind(frees, shape, learners, waited_s)
         if alike is not None:
@@ -77,6 +83,43 @@ def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> t
 
     None, and nothing is taken, where they do not fit.
     """
+    if frees.lent:
+        return sparing(frees, shape, lambda: _beside(frees, shape, learners, held))
+    return _beside(frees, shape, learners, held)
+
+
+def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]) -> tuple[Seat, ...] | None:
+    """The seats that `choose` takes from `frees`, with as little as possible of what is lent, and no further apart.
+
+    Whether there are seats is as if nothing were lent.
+    """
+    lent = [loan for loan in frees.lent if frees.has(loan.shape, loan.seats)]
+    found = choose()
+    if found is None or all(frees.has(loan.shape, loan.seats) for loan in lent):
+        return found
+    nodes = _nodes(found) if shape.placement in (Layout.PACK, Layout.TOPOLOGY) else len(found)
+    frees.give(shape, found)
+    learners = len(found)
+    for loan in lent:
+        frees.claim(loan.shape, loan.seats)
+    while True:  # when all is back, that is the first choice again
+        found = choose() if frees.room(shape, learners) >= learners else None
+        if found is not None and (not lent or _nodes(found) <= nodes):
+            break
+        if found is not None:
+            frees.give(shape, found)
+        back = lent.pop(0)
+        frees.give(back.shape, back.seats)
+    for loan in lent:
+        frees.give(loan.shape, loan.seats)
+    return found
+
+
+def _nodes(seats: Sequence[Seat]) -> int:
+    return len({seat.node for seat in seats})
+
+
+def _beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
     seats: list[Seat] = []
     if shape.placement in (Layout.PACK, Layout.TOPOLOGY):
         for name, _ in sorted(Counter(seat.node for seat in held).items(), key=lambda one: (-one[1], one[0])):
@@ -85,7 +128,7 @@ def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> t
             if free is not None and here:
                 seats += frees.take(free, shape, here)
     left = learners - len(seats)
-    more = place(frees, shape, left) if left else ()
+    more = _place(frees, shape, left) if left else ()
     if more is None:
         frees.give(shape, seats)
         return None
@@ -98,7 +141,7 @@ def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> 
     free = Counter(kind for node in frees for kind, _ in node.devices)
     for kind in sorted(frees.kinds, key=lambda kind: (free[kind], kind)):
         if shape.is_share or free[kind] >= learners * shape.gpus:
-            seats = place(frees, replace(shape, gpu_kind=kind), learners, waited_s)
+            seats = _place(frees, replace(shape, gpu_kind=kind), learners, waited_s)
             if seats is not None:
                 return seats
     return None

@@ -42,6 +42,10 @@ class Policy:
     """Whether running jobs are stopped for others at all."""
     patience_factor: float = 100.0
     """Nobody preempts for its rank (for its priority it does) before it waited so many times what that costs."""
+    spot_price: float = 0.3
+    """What a device that is lent to a spot job counts as use of its queue."""
+    spot_notice_s: float = 30.0
+    """How long a spot job may take for a checkpoint before its devices are taken back."""
 
     @property
     def is_strict(self) -> bool:

@@ -6,7 +6,7 @@ lines are looked at. So an event costs what shapes there are, not what jobs wait
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -66,6 +66,8 @@ class Scheduler:
         self.frees = frees
         self.running: dict[int, Ask] = {}
         """In the order in which they got their seats."""
+        self.charged: Mapping[str, float] = {}
+        """Queue -> what it is charged for beside: spot jobs, at their price."""
         self._take_policy(policy, made(policy.order) if order is None else order)
 
     def _take_policy(self, policy: Policy, order: Order) -> None:
@@ -227,10 +229,8 @@ class Scheduler:
                 self.reopen()  # what was kept for it is free for all
         else:
             self._unseat(ask, now_s)
-            if self._is_by_age or not has_ended:
-                return
-            learnt = self.order.learn(ask.executed_s * ask.weight, ask.wrong)
-            if learnt:
+            is_lesson = has_ended and not self._is_by_age
+            if is_lesson and (learnt := self.order.learn(ask.executed_s * ask.weight, ask.wrong)):
                 self._rerank_all(learnt, now_s)
 
     def obey(self, policy: Policy, now_s: float) -> None:
@@ -279,6 +279,11 @@ class Scheduler:
         self._is_open = True
         for group in self._groups.values():
             group.is_shut = False
+
+    def look_again(self) -> None:
+        """`frees` is not what it was, though nobody of ours came or went."""
+        self._reservation = None
+        self.reopen()
 
     # -- time passes --------------------------------------------------------------------------------------------------
 
@@ -394,9 +399,8 @@ class Scheduler:
             self._refused.clear()
             self._is_open = True
         wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
-        if reservation is None:
-            return Choice(starts, stops, wake_s)
-        return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
+        promised = (None, None) if reservation is None else (reservation.ask, reservation.at_s)
+        return Choice(starts, stops, wake_s, *promised)
 
     def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups.
@@ -431,7 +435,7 @@ class Scheduler:
         queue = group.head.queue
         if group.head.late:
             return FIRST
-        return self._used.get(queue, 0) / self._share(queue).size
+        return (self._used.get(queue, 0) + self.charged.get(queue, 0.0)) / self._share(queue).size
 
     def _is_entitled(self, ask: Ask) -> bool:
         """With it, its queue still uses no more than is its own."""

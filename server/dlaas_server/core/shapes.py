@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from dlaas_server.core.model import Job
+from dlaas_server.core.model import Job, Seat
 from jupyter_dlaas.protocol import Placement
 from jupyter_dlaas.protocol import PoolPlacement as Layout
 
-__all__ = ["WHOLE", "Layout", "Shape", "is_kind", "shape_of"]
+__all__ = ["WHOLE", "Layout", "Loan", "Shape", "is_kind", "shape_of"]
 
 WHOLE: Final = 1000
 """Thousandths of a device that is not shared."""
@@ -39,6 +39,21 @@ class Shape:
         rest = self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps
         object.__setattr__(self, "is_share", self.milli < WHOLE)
         object.__setattr__(self, "is_plain", self.gpu_kind is None and not rest and self.milli == WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Seats that a spot job gives back together, as soon as an ordinary job can use them."""
+
+    job: str
+    queue: str
+    shape: Shape
+    seats: tuple[Seat, ...]
+
+    @property
+    def weight(self) -> int:
+        """Devices; learners where no devices are asked for."""
+        return len(self.seats) * (self.shape.gpus or 1)
 
 
 def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:
