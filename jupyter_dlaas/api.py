@@ -107,6 +107,7 @@ def prepare(
     gpu_kind: str | None = None,
     priority: int | str = "normal",
     queue: str = "default",
+    spot: bool = False,
     placement: str | None = None,
     elastic: str = "manual",
     schedule: str | Iterable[str] | None = None,
@@ -140,6 +141,7 @@ def prepare(
     (without Jupyter's own variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
     `elastic`: who chooses the size while it runs: "off" (nobody), "manual" (you), "auto" (how fast it is at each size;
     "auto:efficiency=0.2" and others, see `words.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by epoch.
+    `spot=True`: it takes only what ordinary jobs leave idle, counts less, and gives devices back when one needs them.
     `args` are the script's own arguments. `autolog="off"`: curves of `run.log` and `metric` alone. Modules beside
     a script travel with it, `include` names other files.
 
@@ -164,6 +166,7 @@ def prepare(
         gpu_kind=gpu_kind,
         priority=words.priority(priority),
         queue=queue,
+        spot=spot,
         placement=None if placement is None else _placement(placement),
         elastic=sizing.elastic,
         condition=sizing.condition,

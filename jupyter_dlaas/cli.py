@@ -187,6 +187,7 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this")
     one.add_argument("--priority", default="normal", metavar="low|normal|high|INT")
     one.add_argument("--queue", default="default")
+    one.add_argument("--spot", action="store_true", help="take only what is idle, count less, give it back when asked")
     one.add_argument("--placement", metavar="pack|spread", help="default: as the pool does")
     one.add_argument("--elastic", default="manual", metavar="off|manual|auto[:CONDITION]")
     one.add_argument("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
@@ -207,8 +208,9 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
 
 
 _SPEC: Final = (
-    *("name", "gpus", "learners", "gpus_per_learner", "cpus", "memory", "gpu_kind", "priority", "queue", "placement"),
+    *("name", "gpus", "learners", "gpus_per_learner", "cpus", "memory", "gpu_kind", "priority", "queue", "spot"),
     *(
+        "placement",
         "elastic",
         "schedule",
         "framework",

@@ -410,6 +410,8 @@ class JobView:
     directory: str
     generation: int
     restarts: int
+    spot: bool = False
+    """It runs on what ordinary jobs leave idle, and gives it back."""
     speeds: tuple[Speed, ...] = ()
     """What was measured at each size."""
     speedup: str = ""

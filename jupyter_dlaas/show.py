@@ -186,7 +186,8 @@ def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
             continue
         each = max(1, view.gpus_per_learner)
         needs = f"{view.size.min * each} {view.unit}s" if view.size.min * each != 1 else f"1 {view.unit}"
-        rows.append((str(place), job, view.owner, needs, str(view.priority), plain(view.reason)))
+        priority = f"{view.priority}, spot" if view.spot else str(view.priority)
+        rows.append((str(place), job, view.owner, needs, priority, plain(view.reason)))
     head, *others = ["  ".join(row).rstrip() for row in _columns(rows, ink)]
     return "\n".join([ink.dim(head), *others])
 

@@ -76,6 +76,9 @@ _SIZE: Final = (
 _TURN: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher goes first"),
     argument("--queue", metavar="QUEUE", help="the queue that it waits in (default: default)"),
+    argument(
+        "--spot", action="store_true", help="take only what is idle, count less, give it back when others need it"
+    ),
     argument("--max-time", metavar="2h", help="end it after so long"),
     argument("--retries", metavar="N", help="how often it may start again after a failure"),
     argument("--checkpoint-every", metavar="60s", help="how often its state is saved"),
@@ -158,7 +161,7 @@ def _read(given: dict[str, Any]) -> TrainLine:
         if number
     )
     is_dry_run, is_suggestion, is_waited_for = given.pop("dry_run"), given.pop("suggest"), given.pop("wait")
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in given.items() if value is not None and value is not False}
     if "cpus" in options:
         options["cpus"] = _number(options["cpus"])
     size = words.sizes(options.get("gpus"), options.get("learners"), options.get("gpus_per_learner"))

@@ -234,6 +234,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
     )
     each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
     placed = spec.placement or "placed as the pool does"
+    turn = f"{'spot, ' if spec.spot else ''}priority {spec.priority}"
     problems, estimate = _pool_says(prepared, client)
     parts = [
         _ruled("train.py", made.text.rstrip("\n")),
@@ -244,7 +245,7 @@ def dry_run_text(made: Capture, prepared: api.Prepared, client: Client) -> str:
             (
                 "Runs",
                 f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {placed}",
-                f"  priority {spec.priority}, queue {spec.queue}, framework {spec.framework or 'not known'}",
+                f"  {turn}, queue {spec.queue}, framework {spec.framework or 'not known'}",
                 f"  {spec.interpreter}",
                 f"  in {spec.directory}",
                 *([f"  brings back {', '.join(spec.outputs)}"] if spec.outputs else []),

@@ -128,6 +128,7 @@ export interface IJobView {
   elastic: 'off' | 'manual' | 'auto';
   priority: number;
   queue: string;
+  spot?: boolean;
   actions: IAction[];
   learners: ILearnerView[];
   progress: IProgress | null;

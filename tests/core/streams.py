@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.lending import Lending
 from dlaas_server.core.model import Job, Known, Member, MemberState, Node, Pool, Seat
 from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Choice, Policy, Scheduler
@@ -31,9 +32,17 @@ class Coming:
 
 
 def stream(
-    chance: Random, count: int = 60, *, gap_s: float = 300.0, priorities: tuple[int, ...] = (0, 0, 0, 0, 1)
+    chance: Random,
+    count: int = 60,
+    *,
+    gap_s: float = 300.0,
+    priorities: tuple[int, ...] = (0, 0, 0, 0, 1),
+    spot: float = 0.0,
 ) -> list[Coming]:
-    """Jobs of all sizes and lengths, some of unknown length, guessed wrong by a typical factor of 2.7."""
+    """Jobs of all sizes and lengths, some of unknown length, guessed wrong by a typical factor of 2.7.
+
+    `spot`: the part of them that are spot jobs.
+    """
     now_s, found = 0.0, []
     for number in range(count):
         now_s += chance.choice([0.0, chance.expovariate(1 / gap_s)])
@@ -50,6 +59,7 @@ def stream(
             priority=chance.choice(priorities),
             queue=chance.choice("ab"),
             restart_s=chance.choice([1.0, 30.0]),
+            is_spot=spot > 0 and chance.random() < spot,
             id=f"j{number}",
         )
         found.append(Coming(ask, actual_s, now_s + chance.uniform(0, 9000.0) if chance.random() < 0.1 else None))
@@ -60,7 +70,7 @@ def stream(
 class Drive:
     """Tells a scheduler what happens, until all have ended; `look` sees what it decides."""
 
-    on: Scheduler
+    on: Scheduler | Lending
     coming: list[Coming]
     nodes: list[Node]
     look: Callable[[Drive, float], Callable[[Choice], None]]
@@ -129,7 +139,11 @@ class Drive:
 
 def _job(ask: Ask, queued_s: float) -> Job:
     spec = JobSpec(
-        learners_min=ask.learners, learners_max=ask.learners, gpus_per_learner=ask.shape.gpus, queue=ask.queue
+        learners_min=ask.learners,
+        learners_max=ask.learners,
+        gpus_per_learner=ask.shape.gpus,
+        queue=ask.queue,
+        spot=ask.is_spot,
     )
     runs = ask.since_s is not None
     return Job(
@@ -162,4 +176,5 @@ def drive(
 ) -> Drive:
     """A scheduler with this policy on a small pool is driven through the stream."""
     nodes = [node(f"n{i}", size) for i, size in enumerate(SIZES)]
-    return Drive(Scheduler(free_of(nodes, ()), policy), coming, nodes, look, extra or []).run()
+    kind = Lending if any(one.ask.is_spot for one in coming) else Scheduler
+    return Drive(kind(free_of(nodes, ()), policy), coming, nodes, look, extra or []).run()

@@ -31,6 +31,8 @@ __all__ = [
     "wanted",
 ]
 
+GRACE_S: Final = 30.0
+"""How long a checkpoint may take when a job leaves, but for spot jobs."""
 GUARDIANS_MOST: Final = 8
 """Guardians started for one wish before the job is given up."""
 
@@ -126,7 +128,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     )
     job = replace(job, seated_s=now_s)
     told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, is_told=False, said=None)
+    job = replace(job, preempted=None, is_told=False, said=None, notice_s=GRACE_S)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")
 
 
@@ -142,11 +144,17 @@ def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: fl
     return job, tuple(told)
 
 
-def preempted(job: Job, reason: str, now_s: float) -> Told:
-    """The plan needs the running job's seats: checkpoint, then back to the queue with its place."""
+def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
+    """The plan needs the running job's seats: checkpoint, then back to the queue with its place.
+
+    `notice_s`: of a spot job, how long it has for the checkpoint.
+    """
     assert job.goal is Goal.RUN, f"{job.id} leaves already"
     job = _goal(replace(job, preempted=reason), Goal.HALT)
-    return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint, then back to the queue with its place.")
+    within = ""
+    if notice_s is not None:
+        job, within = replace(job, notice_s=notice_s), f" within {duration(notice_s)}"
+    return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place.")
 
 
 def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "") -> Told:
@@ -227,6 +235,7 @@ def wanted(job: Job) -> Wanted | None:
     )
 
 
+        grace_s=job.notice_s,
 # -- what happened ---------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import NORMAL, length_s
+from dlaas_server.core.lending import Lending
 from dlaas_server.core.model import Pool
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
@@ -103,7 +104,7 @@ class World:
     order: Order
 
     @classmethod
-    def of(cls, scheduler: Scheduler, now_s: float) -> World:
+    def of(cls, scheduler: Scheduler | Lending, now_s: float) -> World:
         """The world of this scheduler; what happens to it afterwards does not matter."""
         running = []
         for ask in scheduler.running.values():
@@ -113,9 +114,10 @@ class World:
         waiting = tuple(copy(ask) for ask in scheduler.line())
         return cls(tuple(f.copy() for f in scheduler.frees), tuple(running), waiting, scheduler.policy, scheduler.order)
 
-    def scheduler(self, now_s: float, learners: Mapping[int, int] | None = None) -> Scheduler:
+    def scheduler(self, now_s: float, learners: Mapping[int, int] | None = None) -> Scheduler | Lending:
         """A scheduler that finds the world like this. `learners`: waiting jobs that ask for another number of them."""
-        made = Scheduler(Frees(free.copy() for free in self.frees), self.policy, self.order)
+        kind = Lending if any(ask.is_spot for ask in (*self.running, *self.waiting)) else Scheduler
+        made = kind(Frees(free.copy() for free in self.frees), self.policy, self.order)
         for ask in self.running:
             one = copy(ask)
             one.starts -= 1  # it is counted again
@@ -134,7 +136,7 @@ class World:
 class _Run:
     """One run forward."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler | Lending
     total_s: dict[int, float]
     """How long each job runs in all; those that are missing never end."""
     starts: dict[int, float] = field(default_factory=dict)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dlaas_server.core.autoscale import Search
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
+
+if TYPE_CHECKING:
+    from dlaas_server.core.shapes import Loan
 
 __all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Said", "Seat"]
 
@@ -174,6 +178,8 @@ class Job:
     """Entries of its schedule that were followed."""
     is_told: bool = False
     """Why it waits was told in its story, since it last came to the queue."""
+    notice_s: float = 30.0
+    """How long a checkpoint may take before its learners are ended, when it leaves."""
     said: Said | None = None
     """When it was first expected to start, since it last came to the queue."""
 
@@ -219,3 +225,7 @@ class Pool:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     known: Mapping[str, Known] = field(default_factory=dict)
     """Job -> what is known of its length; nothing, where it is missing."""
+    taken: tuple[Job, ...] = ()
+    """Jobs that are not decided on, and whose seats are taken."""
+    lent: tuple[Loan, ...] = ()
+    """Seats of jobs that are not decided on, and that give them back, in this order."""

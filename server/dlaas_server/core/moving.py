@@ -12,7 +12,8 @@ from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.consolidate import HORIZON_S, Movable, Move, Wanted, consolidation, together
-from dlaas_server.core.frees import Frees, free_of
+from dlaas_server.core.frees import Frees
+from dlaas_server.core.loans import free_in
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.resizing import cost_s
 from dlaas_server.core.seating import WHERE
@@ -117,7 +118,7 @@ def _wait_s(pool: Pool, ask: Ask, usual: Layout) -> float:
         known = pool.known.get(job.id, NOTHING_KNOWN)
         if job.gang and known.length_s is not None:
             ends.append((max(known.length_s - known.executed_s, 0.0), job.number, job))
-    frees = free_of(pool.nodes, pool.jobs.values())
+    frees = free_in(pool)
     for left_s, _, job in sorted(ends, key=lambda end: end[:2]):
         if left_s >= HORIZON_S:
             break

@@ -98,19 +98,35 @@ def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | 
     if found is None or all(frees.has(loan.shape, loan.seats) for loan in lent):
         return found
     nodes = _nodes(found) if shape.placement in (Layout.PACK, Layout.TOPOLOGY) else len(found)
-    frees.give(shape, found)
     learners = len(found)
+    frees.give(shape, found)
+
+    def chosen() -> tuple[Seat, ...] | None:
+        its = choose() if frees.room(shape, learners) >= learners else None
+        if its is not None and _nodes(its) > nodes:
+            frees.give(shape, its)
+            return None
+        return its
+
     for loan in lent:
         frees.claim(loan.shape, loan.seats)
-    while True:  # when all is back, that is the first choice again
-        found = choose() if frees.room(shape, learners) >= learners else None
-        if found is not None and (not lent or _nodes(found) <= nodes):
-            break
-        if found is not None:
-            frees.give(shape, found)
-        back = lent.pop(0)
-        frees.give(back.shape, back.seats)
-    for loan in lent:
+    given = 0
+    while (found := chosen()) is None and given < len(lent):  # at last all is given back, and it is the first choice
+        frees.give(lent[given].shape, lent[given].seats)
+        given += 1
+    kept = lent[given:]
+    for loan in reversed(lent[: max(given - 1, 0)]):  # what was not needed after all
+        assert found is not None
+        frees.give(shape, found)
+        frees.claim(loan.shape, loan.seats)
+        fewer = chosen()
+        if fewer is None:
+            frees.give(loan.shape, loan.seats)
+            frees.claim(shape, found)
+        else:
+            found = fewer
+            kept.append(loan)
+    for loan in kept:
         frees.give(loan.shape, loan.seats)
     return found
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.feasible import said, why_never
+from dlaas_server.core.lending import Lending, charged
+from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding, idle_in, loans_of
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
 from dlaas_server.core.moving import AGAIN_S, gathered, made_room, moved_s
 from dlaas_server.core.orders import Order
-from dlaas_server.core.place import Frees, Shape, beside, free_of, room, shape_of
+from dlaas_server.core.place import Frees, Shape, beside, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
 from dlaas_server.core.scheduler import Choice, Policy, Preemption, Scheduler
 from dlaas_server.core.seating import closer
@@ -41,6 +43,7 @@ __all__ = [
 
 DEFAULT: Final = Policy()
 NOTHING_KNOWN: Final = Known()
+SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class Preempt:
     job: str
     winner: str
     reason: str
+    notice_s: float | None = None
+    """How long its checkpoint may take, whether it has one or not: of a spot job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +102,98 @@ class Plan:
 def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None = None) -> Plan:
     """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan.
 
-    `order`: what the policy's order learnt from jobs that ended; None: nothing yet.
+    `order`: what the policy's order learnt from jobs that ended; None: nothing yet. Ordinary jobs are decided on as if
+    nothing were lent (`lending.py`); then spot jobs, on what is left.
     """
+    spot = {name: job for name, job in pool.jobs.items() if job.spec.spot}
+    if not spot:
+        return _plan(pool, now_s, policy, order).plan
+    loans = loans_of(spot.values(), lambda job: _may_change(job, now_s))
+    others = {name: job for name, job in pool.jobs.items() if name not in spot}
+    first = _plan(replace(pool, jobs=others, lent=loans), now_s, policy, order)
+    back = {} if first.then is None else given_back(first.then, first.promised, loans, spot)
+    got = {start.job: start.seats for start in first.plan.starts}
+    got |= {one.job: more for one in first.plan.resizes if (more := _gained(others[one.job], one))}
+    got |= {name: its for name, (_, its) in first.promised.items()}
+    taken = [holding(job, got.get(name, ())) for name, job in others.items()] + [
+        spot[one.job] for one in back.values() if one.is_due
+    ]
+    rest = {name: job for name, job in spot.items() if name not in back or not back[name].is_due}
+    then = _plan(replace(pool, jobs=rest, taken=tuple(taken)), now_s, policy, None).plan
+    return _both(pool, first.plan, back.values(), then, policy.spot_notice_s)
+
+
+def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s: float) -> Plan:
+    """What was decided on ordinary jobs, what that means for spot jobs, and what was decided on these."""
+    stops: list[Preempt] = []
+    shrinks: list[Resized] = []
+    givers: dict[str, list[str]] = {}
+    for one in back:
+        job, winner = pool.jobs[one.job], pool.jobs[one.winner]
+        devices, goes = count(one.given, unit_of(job)), "goes" if one.given == 1 else "go"
+        what = f"{devices} {goes} back to {winner.owner}'s {winner.id}"
+        givers.setdefault(winner.id, []).append(f"The spot job {job.id} gives {devices} back")
+        if not one.is_due:
+            continue
+        if one.kept:
+            shrinks.append(Resized(job.id, one.kept, "pool", f"It is a spot job: {what}."))
+        else:
+            stops.append(Preempt(job.id, winner.id, what, notice_s))
+    ahead_of_them = sum(1 for wait in first.waits if wait.place)
+    of = ahead_of_them + sum(1 for wait in then.waits if wait.place)
+    waits = [
+        replace(
+            wait,
+            of=of if wait.place else 0,
+            reason=" ".join((wait.reason, *(f"{said}." for said in givers.get(wait.job, ())))),
+        )
+        for wait in first.waits
+    ]
+    waits += [
+        replace(wait, place=wait.place + ahead_of_them, of=of, reason=f"{wait.reason} {SPOT}") if wait.place else wait
+        for wait in then.waits
+    ]
+    wakes = [at_s for at_s in (first.wake_s, then.wake_s) if at_s is not None]
+    return Plan(
+        starts=first.starts + then.starts,
+        preempts=(*first.preempts, *stops, *then.preempts),
+        resizes=(*first.resizes, *shrinks, *then.resizes),
+        waits=tuple(waits),
+        wake_s=min(wakes, default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, what it promises, and what is free `then`, when those who leave have left, but for what is lent."""
+
+    plan: Plan
+    promised: Promised
+    then: Frees | None
+
+
+def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Planned:
     # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
-    frees, future = free_of(pool.nodes, pool.jobs.values()), ahead(pool)
+    frees, future = free_in(pool), ahead(pool)
+    idle = idle_in(pool) if pool.lent else frees
     queue, line, choice, ways = _chosen(future, now_s, policy, order)
     places = {ask.id: place for place, ask in enumerate(line, start=1)}
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
     preempts = tuple(_preempt(one, pool, policy) for one in choice.stops)
     seats: dict[str, tuple[Seat, ...]] = {}
     for ask in choice.starts:
-        if frees.has(ask.shape, ask.seats):
-            frees.claim(ask.shape, ask.seats)
+        if idle.has(ask.shape, ask.seats):
+            idle.claim(ask.shape, ask.seats)
             seats[ask.id] = ask.seats
     blocked = len(seats) < len(places)
     if not blocked:
         for job in queue:
             if job.id in seats:
                 shape, has = shape_of(job, policy.placement), seats[job.id]
-                seats[job.id] += _more(frees, shape, job.wish - len(has), has)
+                seats[job.id] += _more(idle, shape, job.wish - len(has), has)
+    if idle is not frees:
+        for job_id, its in seats.items():
+            frees.claim(shape_of(pool.jobs[job_id], policy.placement), its)
     busy = {one.job for one in preempts} | ways.keys()
     resizes, short = _resize(pool.jobs, frees, busy, now_s, policy.placement, is_crowded=blocked)
     resizes += tuple(
@@ -127,17 +205,56 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
     if not (preempts or ways or chosen - seats.keys()):  # else somebody makes room already
         changing, waiting = busy | {one.job for one in resizes}, [ask for ask in line if ask.id not in chosen]
         resizes += _moved(future, frees, changing, waiting, now_s, policy, order)
+    promised = {ask.id: (ask.shape, ask.seats) for ask in choice.starts if ask.id not in seats}
+    then = None
+    if idle is not frees:
+        resizes, grows = _parted(pool, resizes, idle, policy.placement)
+        promised |= grows
+        short += tuple(Wait(name, _lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
+        if promised:
+            staying = without(future, {name: kept for name, (kept, _) in ways.items()})
+            jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
+            jobs |= {name: holding(jobs[name], its) for name, its in seats.items()}
+            jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
+            then = idle_in(replace(pool, jobs=jobs))
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
     delayed += [choice.wake_s] if choice.wake_s is not None else []
-    return Plan(
+    decided = Plan(
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
         resizes=resizes,
-        waits=_waits(queue, seats, pool, frees, now_s, policy.placement) + short,
+        waits=_waits(queue, seats, pool, idle, now_s, policy.placement) + short,
         wake_s=min(delayed, default=None),
     )
+    return _Planned(decided, promised, then)
+
+
+def _gained(job: Job, change: Resized) -> tuple[Seat, ...]:
+    """Seats that it does not have yet."""
+    return tuple((Counter(change.seats) - Counter(m.seat for m in job.gang)).elements())
+
+
+def _parted(
+    pool: Pool, resizes: Sequence[Resized], idle: Frees, usual: Layout
+) -> tuple[tuple[Resized, ...], dict[str, tuple[Shape, tuple[Seat, ...]]]]:
+    """Which of these can be made now, and what the others wait for, since it is lent."""
+    now: list[Resized] = []
+    later: dict[str, tuple[Shape, tuple[Seat, ...]]] = {}
+    for one in resizes:
+        shape, more = shape_of(pool.jobs[one.job], usual), _gained(pool.jobs[one.job], one)
+        if idle.has(shape, more):
+            idle.claim(shape, more)
+            now.append(one)
+        else:
+            later[one.job] = shape, more
+    return tuple(now), later
+
+
+def _lent_out(job: Job, more: Sequence[Seat]) -> str:
+    held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
+    return f"{held} of {held + len(more)}; waits for {count(len(more) * each, unit_of(job))} that spot jobs give back."
 
 
 def _chosen(
@@ -228,10 +345,16 @@ def _shared_out(
 
 def scheduled(
     pool: Pool, now_s: float, policy: Policy, leaving: Container[str], order: Order | None = None
-) -> tuple[Scheduler, list[Job]]:
+) -> tuple[Scheduler | Lending, list[Job]]:
     """The picture as the scheduler sees it, those that leave gone already; and all jobs that wait."""
-    frees = free_of(pool.nodes, [j for j in pool.jobs.values() if j.id not in leaving])
-    scheduler = Scheduler(frees, policy, order)
+    there = {name: job for name, job in pool.jobs.items() if name not in leaving}
+    frees = free_in(replace(pool, jobs=there))
+    scheduler: Scheduler | Lending
+    if any(job.spec.spot for job in there.values()):
+        scheduler = Lending(frees, policy, order)
+    else:
+        scheduler = Scheduler(frees, policy, order)
+        scheduler.charged = charged(pool.lent, policy.spot_price)
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang and job.id not in leaving]
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
@@ -256,6 +379,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         usual_s=known.usual_s,
         priority=job.priority,
         queue=job.spec.queue,
+        is_spot=job.spec.spot,
         restart_s=known.restart_s,
         may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
@@ -368,7 +492,8 @@ def _needs(shape: Shape, least: int, unit: str, frees: Frees) -> str:
 
 
 def _holders(pool: Pool) -> str:
-    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in pool.jobs.values() if j.members]
+    there = (*pool.jobs.values(), *pool.taken)
+    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in there if j.members]
     largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
     if not largest:
         return ""

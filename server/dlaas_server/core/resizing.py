@@ -13,7 +13,8 @@ from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.elastic import Gang, Sizes
-from dlaas_server.core.frees import Frees, free_of
+from dlaas_server.core.frees import Frees
+from dlaas_server.core.loans import free_in
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.place import place
 from dlaas_server.core.shapes import Layout, Shape, shape_of
@@ -47,7 +48,7 @@ def make_way(
     gangs = [gang for gang in gangs if len(gang.seats) > gang.least]
     if not gangs:
         return {}
-    frees = free_of(pool.nodes, pool.jobs.values())
+    frees = free_in(pool)
     sizes, refused = Sizes(frees, gangs), set[tuple[Shape, int, int]]()
     for ask in line:
         wanted = (ask.shape, ask.learners, 2 * ask.priority + (ask.id in pressed))
@@ -117,7 +118,7 @@ def shared_out(
     ]
     if not gangs:
         return {}
-    sizes = Sizes(free_of(pool.nodes, pool.jobs.values()), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
+    sizes = Sizes(free_in(pool), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
     for shape, seats in taken:
         sizes.frees.claim(shape, seats)
     sizes.grow()

@@ -93,6 +93,7 @@ def job_view(
         elastic=job.elastic,
         priority=job.priority,
         queue=job.spec.queue,
+        spot=job.spec.spot,
         actions=actions(job),
         learners=_learners(job),
         progress=None if job.state in (State.QUEUED, State.CANCELLED) else progress,
@@ -133,6 +134,8 @@ def _transition(job: Job) -> str | None:
 
 def _label(job: Job, transition: str | None) -> str:
     word = job.state.capitalize()
+    if job.spec.spot and not job.state.is_final:
+        word += " · spot"
     if job.state is State.FAILED and job.failure is not None:
         return f"{word} · {job.failure.cause}"
     if transition == "scaling" and job.resize is not None and job.resize.before == job.resize.after:
@@ -275,6 +278,9 @@ def pool_view(
     gist = f"{used} of {count(len(devices), unit)} in use"
     if out:
         gist += f" · {out} out of service"
+    spot = sum(1 for d in devices if d.job is not None and jobs[d.job].spec.spot)
+    if spot:
+        gist += f" · {spot} by spot jobs"
     return PoolView(
         row=row,
         name=name,
@@ -300,7 +306,8 @@ def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
     waiting: dict[str, int] = {}
     for job in jobs.values():
         queue = job.spec.queue
-        held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
+        if not job.spec.spot:  # what is lent is no part of a share
+            held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
         waiting[queue] = waiting.get(queue, 0) + (job.state is State.QUEUED and job.intent is Intent.RUN)
     return tuple(
         QueueView(

@@ -28,6 +28,8 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
         return []
     preempts = "" if policy.preempts else ", without preemption"
     order = f"the pool's order is {policy.order}{preempts}, its priority {job.priority}"
+    if job.spec.spot:
+        order += ". It is a spot job: it goes behind all others, and gives its devices back when one of them needs them"
     out = [f"It is {ordinal(own.place)} of {own.of} in line; {order}."]
     ahead = [w.job for w in line if w.place < own.place]
     if ahead:
@@ -57,7 +59,8 @@ def _holders(job: Job, pool: Pool) -> list[str]:
             left_s = known.length_s - known.executed_s
         ends = "nobody knows until when" if left_s == float("inf") else f"until in about {duration(left_s)}"
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
-        text = f"{other.id} ({other.owner}) holds {count(held, unit)} on {nodes}, {ends}"
+        spot = ", spot" if other.spec.spot else ""
+        text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
         found.append((left_s, other.number, text))
     found.sort()
     more = len(found) - NAMED_MOST
@@ -67,7 +70,8 @@ def _holders(job: Job, pool: Pool) -> list[str]:
 
 def _share(job: Job, pool: Pool, policy: Policy) -> str:
     name = job.spec.queue
-    held = sum(len(m.seat.devices) for j in pool.jobs.values() if j.spec.queue == name for m in j.gang)
+    there = [one for one in pool.jobs.values() if one.spec.queue == name and not one.spec.spot]
+    held = sum(len(member.seat.devices) for one in there for member in one.gang)
     share = queues_of(policy).get(name, Share())
     if not share.guaranteed:
         return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."

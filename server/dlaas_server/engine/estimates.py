@@ -58,6 +58,8 @@ class Lengths:
         self._by_size.learn(usual_s, length_s, _weight(job))
         for alike in _alike(job):
             self._alike.setdefault(alike, History(enough=2)).learn(None, length_s, _weight(job))
+        if job.spec.spot:
+            return  # spot jobs change nothing about the turn of others
         wrong = log(length_s / usual_s) if usual_s and length_s > 0 else None
         self._served.append((length_s * _weight(job), wrong))
         for order in self._orders.values():

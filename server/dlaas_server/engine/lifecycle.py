@@ -331,7 +331,7 @@ class Lifecycle:
         picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known), policy.placement)
         decided = plan(picture, draft.now_s, policy, self.lengths.order(policy.order))
         for preempt in decided.preempts:
-            draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s))
+            draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
         for start in decided.starts:
             job = draft.job(start.job)
             if job.said is not None:

@@ -8,6 +8,8 @@ memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
 order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair, fair-finish
 preemption = true             # false: nobody who runs makes room for others
 placement = "pack"            # or spread, tetris, fgd, topology: how learners are laid over nodes
+spot_price = 0.3              # what a device of a spot job counts in its queue's share, in order fair
+spot_notice_s = 30            # how long a spot job may take for a checkpoint when its devices are taken back
 admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
 
 [[queues]]                    # for order "fair"; beside `default`, which is always there
@@ -72,6 +74,8 @@ class PoolSection:
     order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
     preemption: bool = True
     placement: PoolPlacement = PoolPlacement.PACK
+    spot_price: float = field(default=0.3, metadata=rule(least=0, most=1))
+    spot_notice_s: float = field(default=30.0, metadata=rule(least=0, most=86_400))
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
     """Who may drain nodes and set shares, beside the pool's own user."""
 
@@ -134,7 +138,12 @@ class PoolConfig:
         """How the pool is shared."""
         shares = {queue.name: Share(guaranteed=queue.guaranteed, weight=queue.weight) for queue in self.queues}
         return Policy(
-            order=self.pool.order, preempts=self.pool.preemption, placement=self.pool.placement, shares=shares
+            order=self.pool.order,
+            preempts=self.pool.preemption,
+            placement=self.pool.placement,
+            shares=shares,
+            spot_price=self.pool.spot_price,
+            spot_notice_s=self.pool.spot_notice_s,
         )
 
 

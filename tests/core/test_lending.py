@@ -1,0 +1,92 @@
+"""Spot jobs run on what others leave idle: nobody waits for them, nothing is decided otherwise because of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+import pytest
+
+from dlaas_server.core.lending import Lending
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.place import Layout, Shape, free_of
+from dlaas_server.core.scheduler import Choice, Policy, Share
+from tests.core.builders import node
+from tests.core.streams import Coming, Drive, drive, stream
+from tests.core.test_streams import as_the_whole_plan, nothing_wrong, policy
+
+SEEDS: Final = int(os.environ.get("STREAM_SEEDS") or 5)
+ONE: Final = Shape(1, 0.0, 0, None, Layout.PACK)
+
+
+def mixed(chance: Random, count: int = 40) -> list[Coming]:
+    return stream(chance, count, gap_s=chance.choice([50.0, 300.0, 1000.0]), spot=0.4)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str, seed: int) -> None:
+    chance = Random(seed)
+    coming = mixed(chance, 30)
+    looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+
+    drive(policy(order), coming, as_the_whole_plan, looks)
+
+
+def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[Choice], None]:
+    """No ordinary job goes for a spot job, and none that would fit without spot jobs waits beside them."""
+    whole = nothing_wrong(on, now_s)
+
+    def after(choice: Choice) -> None:
+        whole(choice)
+        assert all(stop.victim.is_spot for stop in choice.stops if stop.winner.is_spot)
+        if choice.stops or choice.reserved is not None or on.on.policy.order == "fifo":
+            return
+        frees = on.on.ordinary.frees  # type: ignore[union-attr]
+        for one in on.on.line():
+            assert one.is_spot or frees.room(one.shape, one.learners) < one.learners, "it waits for a spot job"
+
+    return after
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_devices_are_given_once_and_nobody_waits_for_a_spot_job(order: str) -> None:
+    for seed in range(10 * SEEDS):
+        try:
+            drive(policy(order), mixed(Random(seed)), fair_to_ordinary)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def lives(coming: list[Coming], **fields: object) -> dict[int, tuple[float | None, float]]:
+    """Ordinary job -> when it first started, and ended."""
+    shares = {"a": Share(guaranteed=6), "b": Share(guaranteed=4)}
+    on = Policy(age_s=300.0, shares=shares, spot_price=0.0, **fields)  # type: ignore[arg-type]
+    found = drive(on, coming, lambda *_: lambda _: None)
+    numbers = [one.ask.number for one in coming if not one.ask.is_spot]
+    return {number: (found.first.get(number), found.ended[number]) for number in numbers}
+
+
+@pytest.mark.parametrize("preempts", [True, False])
+@pytest.mark.parametrize("order", ORDERS)
+def test_for_ordinary_jobs_it_is_as_if_there_were_no_spot_jobs(order: str, preempts: bool) -> None:
+    """To the second, where all seats are as good: learners of one device each, single ones where some are stopped."""
+    for seed in range(5 * SEEDS):
+        coming = mixed(Random(seed))
+        for one in coming:
+            one.ask.shape, one.ask.learners = ONE, 1 if preempts else one.ask.learners
+            one.ask.weight = one.ask.learners
+        alone = [replace(one, ask=replace(one.ask)) for one in coming]
+        for one in alone:
+            if one.ask.is_spot:
+                one.withdrawn_s = one.ask.submitted_s + 1e-9  # it goes as soon as it came
+        beside = lives(coming, order=order, preempts=preempts)
+        assert beside == lives(alone, order=order, preempts=preempts), f"seed {seed}"
+
+
+def lending(*sizes: int, **fields: object) -> Lending:
+    nodes = [node(f"n{i}", size) for i, size in enumerate(sizes)]
+    return Lending(free_of(nodes, ()), Policy(**fields))  # type: ignore[arg-type]

@@ -1,0 +1,285 @@
+"""What a plan does with spot jobs: they take what is idle, and give it back with a notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.fold import preempted, resized, started, wanted
+from dlaas_server.core.model import Job, Known, Pool
+from dlaas_server.core.plan import Plan, plan, scheduled
+from dlaas_server.core.policy import Policy, Share
+from jupyter_dlaas.facts import FactKind, Goal
+from jupyter_dlaas.protocol import Elastic
+from tests.core.builders import job, node, pool, seats, told, training
+
+
+def spot(one: Job) -> Job:
+    return replace(one, spec=replace(one.spec, spot=True), owner="ben")
+
+
+def by(one: str, found: Plan) -> str:
+    return next(wait.reason for wait in found.waits if wait.job == one)
+
+
+def test_a_spot_job_takes_what_is_idle_also_of_the_guaranteed_share_of_a_queue_that_is_not_its_own() -> None:
+    policy = Policy(order="fair", shares={"research": Share(guaranteed=4)})
+
+    found = plan(pool([node(devices=4)], spot(job(1, (4, 4)))), 60.0, policy)
+
+    assert [start.job for start in found.starts] == ["job-1"]
+
+
+def test_it_waits_behind_all_ordinary_jobs_whatever_its_priority_and_is_told_why() -> None:
+    picture = pool([node(devices=4)], spot(job(1, (4, 4), priority=9)), job(2, (4, 4)), job(3, (4, 4), priority=-9))
+
+    found = plan(picture, 60.0)
+
+    assert [start.job for start in found.starts] == ["job-2"]
+    assert [(wait.job, wait.place, wait.of) for wait in found.waits] == [("job-3", 1, 2), ("job-1", 2, 2)]
+    assert by("job-1", found) == (
+        "Needs 4 GPUs at once; 0 are free now. job-2 holds 4. "
+        "As a spot job it takes only what ordinary jobs leave idle."
+    )
+
+
+def test_one_without_a_checkpoint_is_stopped_too_with_a_notice_and_both_are_told() -> None:
+    lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
+    picture = pool([node(devices=4)], lent, job(2, (2, 2)))
+
+    found = plan(picture, 60.0, Policy(preempts=False, spot_notice_s=12.0))
+    assert [(one.job, one.winner, one.notice_s) for one in found.preempts] == [("job-1", "job-2", 12.0)]
+    assert found.preempts[0].reason == "4 GPUs go back to ana's job-2"
+    assert (found.starts, found.resizes) == ((), ())
+    assert by("job-2", found) == "Needs 2 GPUs at once; 0 are free now. The spot job job-1 gives 4 GPUs back."
+
+    leaving, story = preempted(lent, found.preempts[0].reason, 60.0, 12.0)
+    assert story[0].text == (
+        "Makes room: 4 GPUs go back to ana's job-2. Checkpoint within 12 s, then back to the queue with its place."
+    )
+    document = wanted(leaving)
+    assert document is not None
+    assert (document.goal, document.grace_s) == (Goal.HALT, 12.0)
+
+    again = plan(replace(picture, jobs={**picture.jobs, "job-1": leaving}), 61.0)
+    assert (again.starts, again.preempts, again.resizes) == ((), (), ())
+    assert "The spot job job-1 gives 4 GPUs back." in by("job-2", again)
+
+    back = told(told(leaving, FactKind.HALTED, step=3, has_checkpoint=False), FactKind.CLOSED)
+    after = plan(replace(picture, jobs={**picture.jobs, "job-1": back}), 62.0)
+    assert [start.job for start in after.starts] == ["job-2"]
+
+
+def test_its_notice_holds_for_this_time_only() -> None:
+    leaving = preempted(spot(training(job(1), *seats("n1", 1))), "job-2", 60.0, 5.0)[0]
+    back = told(told(leaving, FactKind.HALTED, step=3, has_checkpoint=True), FactKind.CLOSED)
+
+    document = wanted(started(back, seats("n1", 1), 70.0)[0])
+
+    assert document is not None
+    assert document.grace_s == 30.0
+
+
+def elastic(number: int, count: int, first: int = 0) -> Job:
+    one = spot(training(job(number, (1, 4)), *seats("n1", 8)[first : first + count]))
+    return replace(one, checkpoint_step=5)
+
+
+def test_one_that_can_shrink_does_so_instead_before_another_is_stopped() -> None:
+    rigid = spot(training(job(2, (4, 4)), *seats("n1", 8)[4:]))
+
+    found = plan(pool([node(devices=8)], elastic(1, 4), rigid, job(3, (3, 3))), 60.0)
+
+    assert [(one.job, len(one.seats), one.why) for one in found.resizes] == [
+        ("job-1", 1, "It is a spot job: 3 GPUs go back to ana's job-3.")
+    ]
+    assert found.preempts == ()
+
+
+def test_what_shrinking_does_not_give_is_taken_from_the_youngest() -> None:
+    old = replace(spot(training(job(2, (2, 2)), *seats("n1", 8)[4:6])), seated_s=1.0)
+    young = replace(spot(training(job(3, (2, 2)), *seats("n1", 8)[6:])), seated_s=2.0)
+
+    found = plan(pool([node(devices=8)], elastic(1, 4), old, young, job(4, (5, 5))), 60.0)
+
+    assert [one.job for one in found.preempts] == ["job-3"]
+    assert [(one.job, len(one.seats)) for one in found.resizes] == [("job-1", 1)]
+
+
+def test_as_long_as_others_are_idle_nothing_is_taken_back() -> None:
+    lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
+
+    found = plan(pool([node(devices=4)], lent, job(2, (2, 2))), 60.0)
+
+    assert ([start.job for start in found.starts], found.preempts) == (["job-2"], ())
+
+
+def test_a_gang_need_not_sit_further_apart_for_a_spot_job() -> None:
+    lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
+    other = training(job(2, (2, 2)), *seats("n2", 2))
+
+    found = plan(pool([node("n1"), node("n2")], lent, other, job(3, (4, 4))), 60.0)
+
+    assert [one.job for one in found.preempts] == ["job-1"]
+
+
+def test_who_grows_to_its_wish_gets_it_back_too() -> None:
+    lent = spot(training(job(1, (2, 2)), *seats("n1", 4)[2:]))
+    grows = replace(training(job(2, (1, 4), wish=4), *seats("n1", 2)), checkpoint_step=5)
+
+    found = plan(pool([node(devices=4)], lent, grows), 60.0)
+
+    assert [(one.job, one.reason) for one in found.preempts] == [("job-1", "2 GPUs go back to ana's job-2")]
+    assert found.resizes == ()
+    assert by("job-2", found) == (
+        "2 of 4; waits for 2 GPUs that spot jobs give back. The spot job job-1 gives 2 GPUs back."
+    )
+
+
+def test_what_is_taken_back_is_given_to_no_other_spot_job_meanwhile() -> None:
+    lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
+    picture = pool([node(devices=4)], lent, job(2, (4, 4)), spot(job(3, (1, 1))))
+
+    found = plan(picture, 60.0)
+
+    assert ([one.job for one in found.preempts], found.starts) == (["job-1"], ())
+
+
+def test_who_writes_its_results_ends_in_peace() -> None:
+    ending = told(spot(training(job(1, (4, 4)), *seats("n1", 4))), FactKind.STORING)
+
+    assert plan(pool([node(devices=4)], ending, job(2, (4, 4))), 60.0).preempts == ()
+
+
+def test_a_queue_is_charged_the_price_for_what_is_lent_to_it() -> None:
+    """The two wait for the last device; the queue that has 4 spot devices counts them as 1.2, or as 4."""
+    lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
+    lent = replace(lent, spec=replace(lent.spec, queue="a"))
+    other = training(job(2, (2, 2)), *seats("n1", 6)[4:])
+    other = replace(other, spec=replace(other.spec, queue="b"))
+    mine, theirs = (replace(one, spec=replace(one.spec, queue=q)) for one, q in ((job(3), "a"), (job(4), "b")))
+    picture = pool([node(devices=7)], lent, other, mine, theirs)
+
+    def first(price: float) -> str:
+        scheduler, _ = scheduled(picture, 60.0, Policy(order="fair", spot_price=price), ())
+        return scheduler.decide(60.0).starts[0].id
+
+    assert (first(0.3), first(1.0)) == ("job-3", "job-4")
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+
+jobs = st.builds(
+    lambda n, low, more, gpus, priority, is_spot: (spot if is_spot else replace)(
+        job(n, (low, low + more), gpus=gpus, priority=priority)
+    ),
+    st.integers(1, 10_000),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.integers(-1, 1),
+    st.booleans(),
+)
+queues = st.lists(jobs, max_size=8, unique_by=lambda j: j.number)
+clusters = st.lists(st.integers(0, 6), min_size=1, max_size=3)
+
+
+def carried_out(picture: Pool, now_s: float) -> Pool:
+    """The picture after its plan was carried out, and all that trains trains, and who leaves has left."""
+    found, after = plan(picture, now_s), dict(picture.jobs)
+    for stop in found.preempts:
+        leaving = preempted(after[stop.job], stop.reason, now_s, stop.notice_s)[0]
+        after[stop.job] = told(told(leaving, FactKind.HALTED, step=1, has_checkpoint=True), FactKind.CLOSED)
+    for start in found.starts:
+        after[start.job] = trains(started(after[start.job], start.seats, now_s)[0])
+    for resize in found.resizes:
+        after[resize.job] = trains(resized(after[resize.job], resize.seats, resize.by, now_s)[0])
+    return replace(picture, jobs=after)
+
+
+def trains(one: Job) -> Job:
+    one = told(one, FactKind.GENERATION, generation=one.generation, step=1)
+    return replace(one, members=one.gang, checkpoint_step=1)
+
+
+def without_spot(picture: Pool) -> Pool:
+    return replace(picture, jobs={name: one for name, one in picture.jobs.items() if not one.spec.spot})
+
+
+def running(picture: Pool) -> dict[str, int]:
+    return {name: len(one.gang) for name, one in picture.jobs.items() if one.gang and not one.spec.spot}
+
+
+def settled(picture: Pool, now_s: float) -> Pool:
+    for _ in range(12):
+        found = plan(picture, now_s)
+        if not (found.starts or found.preempts or found.resizes):
+            return picture
+        picture = carried_out(picture, now_s)
+    raise AssertionError("it never comes to rest")
+
+
+@given(queues, queues, clusters)
+def test_ordinary_jobs_that_come_get_what_they_would_get_without_spot_jobs(
+    there: list[Job], come: list[Job], sizes: list[int]
+) -> None:
+    """Counted in learners that can sit anywhere."""
+    there = [replace(one, spec=replace(one.spec, gpus_per_learner=1)) for one in there]
+    come = [replace(o, id=f"new-{o.number}", number=o.number + 10_000, submitted_s=o.submitted_s + 9e4) for o in come]
+    come = [replace(one, spec=replace(one.spec, gpus_per_learner=1)) for one in come]
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    first = settled(pool(nodes, *there), 60.0)
+    then = settled(replace(first, jobs={**first.jobs, **{one.id: one for one in come}}), 70.0)
+
+    alone = settled(without_spot(pool(nodes, *there)), 60.0)
+    ordinary = {one.id: one for one in come if not one.spec.spot}
+    alone = settled(replace(alone, jobs={**alone.jobs, **ordinary}), 70.0)
+
+    assert running(then) == running(alone)
+
+
+@given(queues, clusters)
+def test_no_device_is_given_twice_and_gangs_are_whole(there: list[Job], sizes: list[int]) -> None:
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    after = settled(pool(nodes, *there), 60.0)
+    used = [(m.seat.node, d) for j in after.jobs.values() for m in j.members for d in m.seat.devices]
+
+    assert len(used) == len(set(used))
+    assert set(used) <= {(n.name, d.id) for n in nodes for d in n.devices}
+    assert all(not j.gang or j.spec.learners_min <= len(j.gang) <= j.spec.learners_max for j in after.jobs.values())
+
+
+@given(queues, clusters, st.randoms(use_true_random=False))
+def test_the_order_of_a_listing_decides_nothing(there: list[Job], sizes: list[int], chance: object) -> None:
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    picture = carried_out(pool(nodes, *[one for one in there if one.spec.spot]), 60.0)
+    others = {one.id: one for one in there if not one.spec.spot}
+    listed = list({**picture.jobs, **others}.items())
+    chance.shuffle(listed)  # type: ignore[attr-defined]
+
+    assert plan(replace(picture, jobs=dict(listed)), 61.0) == plan(
+        replace(picture, jobs={**picture.jobs, **others}), 61.0
+    )
+
+
+@given(queues, queues, clusters)
+def test_the_scheduler_that_is_kept_from_event_to_event_stops_and_starts_the_same(
+    there: list[Job], come: list[Job], sizes: list[int]
+) -> None:
+    def rigid(one: Job) -> Job:
+        return replace(one, elastic=Elastic.OFF, wish=one.spec.learners_min)
+
+    nodes = [node(f"n{i}", n) for i, n in enumerate(sizes)]
+    picture = carried_out(pool(nodes, *(rigid(one) for one in there)), 60.0)
+    new = [rigid(replace(o, id=f"new-{o.number}", number=o.number + 10_000)) for o in come]
+    known = {name: Known(executed_s=100.0, restart_s=1.0) for name in picture.jobs}
+    picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in new}}, known=known)
+
+    found, (scheduler, _) = plan(picture, 200.0), scheduled(picture, 200.0, Policy(), ())
+    choice = scheduler.decide(200.0)
+
+    assert {stop.job for stop in found.preempts} == {stop.victim.id for stop in choice.stops}
+    chosen = {ask.id: ask.seats for ask in choice.starts if not ask.is_spot}
+    assert chosen.items() >= {(one.job, one.seats) for one in found.starts if not picture.jobs[one.job].spec.spot}
