@@ -32,6 +32,8 @@ _c10d: Final[Any] = dist
 _new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
+_SUM: Final = dist.AllreduceOptions()
+_SUM.asyncOp = True
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """Newer versions of torch call it by the first name, and warn at the second."""
 
@@ -234,20 +236,21 @@ class Gang:
         if self.is_stranded:
             self._gate.has_failed = True
             return _now(buffer)
-        if not self.may_change:
-            whole: torch.futures.Future[torch.Tensor] = dist.all_reduce(buffer, async_op=True).get_future()
-            return whole.then(lambda done: done.value()[0])
         try:
-            future = self._group.allreduce([buffer]).get_future()
+            future = self._group.allreduce([buffer], _SUM).get_future()
         except RuntimeError:
-            self.is_stranded = self._gate.has_failed = True
+            if not self.may_change:
+                raise
+            self.lost()
             return _now(buffer)
 
         def end(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             try:
                 return done.value()[0]
             except RuntimeError:
-                self.is_stranded = self._gate.has_failed = True
+                if not self.may_change:
+                    raise
+                self.lost()
                 return buffer
 
         ended: torch.futures.Future[torch.Tensor] = future.then(end)
