@@ -231,11 +231,11 @@ def wanted(job: Job) -> Wanted | None:
         revision=job.revision,
         goal=goal,
         generation=job.generation,
+        grace_s=job.notice_s,
         members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
     )
 
 
-        grace_s=job.notice_s,
 # -- what happened ---------------------------------------------------------------------------------------------------
 
 

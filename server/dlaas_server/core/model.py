@@ -172,14 +172,14 @@ class Job:
     """When it last left the queue."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
+    notice_s: float = 30.0
+    """How long a checkpoint may take before its learners are ended, when it leaves."""
     search: Search = field(default_factory=Search)
     """How fast it was at each size."""
     schedule_done: int = 0
     """Entries of its schedule that were followed."""
     is_told: bool = False
     """Why it waits was told in its story, since it last came to the queue."""
-    notice_s: float = 30.0
-    """How long a checkpoint may take before its learners are ended, when it leaves."""
     said: Said | None = None
     """When it was first expected to start, since it last came to the queue."""
 

@@ -379,8 +379,8 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         usual_s=known.usual_s,
         priority=job.priority,
         queue=job.spec.queue,
-        is_spot=job.spec.spot,
         restart_s=known.restart_s,
+        is_spot=job.spec.spot,
         may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )

@@ -276,11 +276,11 @@ def pool_view(
     out = sum(1 for d in devices if d.out_of_service is not None and d.job is None)
     free = len(devices) - used - out
     gist = f"{used} of {count(len(devices), unit)} in use"
-    if out:
-        gist += f" · {out} out of service"
     spot = sum(1 for d in devices if d.job is not None and jobs[d.job].spec.spot)
     if spot:
         gist += f" · {spot} by spot jobs"
+    if out:
+        gist += f" · {out} out of service"
     return PoolView(
         row=row,
         name=name,
