@@ -45,10 +45,11 @@ def test_nobody_is_moved_for_less_than_it_costs() -> None:
     assert consolidation(world([node("a", 4), node("b", 1)], job), [job], FOUR) is None
 
 
-def test_nobody_is_moved_who_ends_before_the_gang_would_start_anyway() -> None:
-    job = movable(*seats("a", 1), left_s=300.0)
-
-    assert consolidation(world([node("a", 4), node("b", 1)], job), [job], FOUR) is None
+def test_who_is_about_to_end_is_moved_only_if_that_pays_until_then() -> None:
+    for left_s, gain in ((0.3, None), (300.0, 1200.0), (900.0, 2400.0)):
+        job = movable(*seats("a", 1), left_s=left_s)
+        move = consolidation(world([node("a", 4), node("b", 1)], job), [job], FOUR)
+        assert (None if move is None else move.gain_gpu_s) == gain
 
 
 def test_nobody_is_moved_for_a_gang_that_fits_already() -> None:

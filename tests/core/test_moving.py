@@ -16,7 +16,7 @@ from dlaas_server.core.policy import Policy
 from dlaas_server.core.shapes import Layout
 from dlaas_server.core.topology import level_of
 from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Elastic, Placement, Resize
+from jupyter_dlaas.protocol import Elastic, Placement
 from tests.core.builders import job, node, pool, seats, told, training
 
 NOW_S = 1000.0
@@ -65,8 +65,7 @@ def test_who_asked_to_be_spread_or_never_to_change_is_left_alone() -> None:
 
 def test_who_was_moved_is_not_moved_again_soon() -> None:
     for ago_s, count in ((AGAIN_S - 1, 0), (AGAIN_S, 1)):
-        last = Resize(at_s=NOW_S - ago_s, step=1, before=2, after=2, by="pool", idle_s=0.1)
-        assert len(moves(pool([node("a", 1), node("b", 3)], replace(APART, resizes=(last,))))) == count
+        assert len(moves(pool([node("a", 1), node("b", 3)], replace(APART, moved_s=NOW_S - ago_s)))) == count
 
 
 def test_while_somebody_waits_nobody_goes_together() -> None:

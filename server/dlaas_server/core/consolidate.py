@@ -88,22 +88,23 @@ def consolidation(frees: Frees, running: Iterable[Movable], wanted: Wanted) -> M
     The moved job keeps its size, what it needs per learner and its kind of device, and sits no further apart than
     before. Nobody else is touched. `frees` is as before afterwards.
     """
-    gain = wanted.wait_s * wanted.learners * max(wanted.shape.gpus, 1)
     if frees.tightest(wanted.shape, wanted.learners) is not None:
         return None  # nothing stands in its way but its turn
     moves = [
         move
         for job in running
-        if not job.shape.is_share and (job.left_s is None or job.left_s > wanted.wait_s)
+        if not job.shape.is_share
         for node in sorted({seat.node for seat in job.seats})
-        if (move := _move(frees, job, wanted, node, gain)) is not None
+        if (move := _move(frees, job, wanted, node)) is not None
     ]
     return min(moves, key=lambda move: (move.cost_gpu_s, len(move.joins), move.job, move.node), default=None)
 
 
-def _move(frees: Frees, job: Movable, wanted: Wanted, node: str, gain: float) -> Move | None:
+def _move(frees: Frees, job: Movable, wanted: Wanted, node: str) -> Move | None:
     """The move that takes as few of the job's learners as needed off this node."""
     cost = job.cost_s * len(job.seats) * max(job.shape.gpus, 1)
+    wait_s = wanted.wait_s if job.left_s is None else min(wanted.wait_s, job.left_s)  # then it is out of the way
+    gain = wait_s * wanted.learners * max(wanted.shape.gpus, 1)
     free = frees.named(node)
     if free is None or gain < PAYS * cost:
         return None

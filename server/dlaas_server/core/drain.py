@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from dlaas_server.core.model import Intent, Job, Pool, Seat
 from dlaas_server.core.place import Frees, Shape, free_of, place, shape_of
@@ -47,10 +48,10 @@ class Leave:
     """It can be done now; else as soon as what the job is just doing is done."""
 
 
-def drain(pool: Pool, usual: Layout = Layout.PACK) -> tuple[Leave, ...]:
+def drain(pool: Pool, usual: Layout = Layout.PACK, now_s: float = inf) -> tuple[Leave, ...]:
     """What becomes of all jobs on nodes that are drained. Pure: a listing in another order gives the same.
 
-    `usual`: how the pool lays out who does not say it.
+    `usual`: how the pool lays out who does not say it. `now_s`: who has just failed to leave tries again later.
     """
     drained = {node.name for node in pool.nodes if node.drains}
     if not drained:
@@ -63,7 +64,7 @@ def drain(pool: Pool, usual: Layout = Layout.PACK) -> tuple[Leave, ...]:
     shrinkable = {job.id for job in there if len(_kept(job, drained)) >= job.spec.learners_min and _may_shrink(job)}
     # Who shrinks takes nothing from who must move: they go first.
     there.sort(key=lambda j: (j.id not in shrinkable, -j.priority, j.submitted_s, j.number))
-    return tuple(_leave(job, drained, frees, usual) for job in there)
+    return tuple(_leave(job, drained, frees, usual, now_s) for job in there)
 
 
 def _nodes_left(job: Job, drained: set[str]) -> tuple[str, ...]:
@@ -78,9 +79,9 @@ def _may_shrink(job: Job) -> bool:
     return job.elastic is not Elastic.OFF
 
 
-def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout) -> Leave:
+def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: float) -> Leave:
     nodes, kept, before = _nodes_left(job, drained), _kept(job, drained), len(job.gang)
-    is_due = is_settled(job)
+    is_due = is_settled(job) and job.not_before_s <= now_s
 
     def so(way: Way, seats: tuple[Seat, ...], text: str) -> Leave:
         return Leave(job.id, way, nodes, seats, before, len(seats), text, is_due)

@@ -113,8 +113,8 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     return _tell(_goal(job, Goal.STOP), "cancel", f"{by} cancelled it.")
 
 
-def _goal(job: Job, goal: Goal) -> Job:
-    return replace(job, goal=goal, revision=job.revision + 1, resize=None, guardian_starts=0)
+def _goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
+    return replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
 
 
 # -- what was decided ------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     )
     job = replace(job, seated_s=now_s)
     told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, is_told=False, said=None, notice_s=GRACE_S)
+    job = replace(job, preempted=None, is_told=False, said=None)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")
 
 
@@ -150,20 +150,25 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
     `notice_s`: of a spot job, how long it has for the checkpoint.
     """
     assert job.goal is Goal.RUN, f"{job.id} leaves already"
-    job = _goal(replace(job, preempted=reason), Goal.HALT)
-    within = ""
-    if notice_s is not None:
-        job, within = replace(job, notice_s=notice_s), f" within {duration(notice_s)}"
+    within = "" if notice_s is None else f" within {duration(notice_s)}"
+    job = _goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
     return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place.")
 
 
-def resized(job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "") -> Told:
+def resized(
+    job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "", notice_s: float | None = None
+) -> Told:
     """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains.
 
-    `why`: a sentence for the owner, where nobody asked the job for it.
+    `why`: a sentence for the owner, where nobody asked the job for it. `notice_s`: see `preempted`.
     """
     before = len(job.gang)
-    job = replace(job, resize=PendingResize(before=before, after=len(seats), by=by, since_s=now_s), guardian_starts=0)
+    job = replace(job, notice_s=GRACE_S if notice_s is None else notice_s)
+    change = PendingResize(
+        before=before, after=len(seats), by=by, since_s=now_s, why=why, members=tuple(m.member for m in job.gang)
+    )
+    is_move = by == "pool" and len(seats) == before
+    job = replace(job, resize=change, moved_s=now_s if is_move else job.moved_s, guardian_starts=0)
     changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
     text = f"{changes}, by {by}."
     return _tell(_seat(job, seats), "scaling", f"{why} {text}" if why else text)
@@ -306,29 +311,30 @@ def _generation(job: Job, fact: Fact) -> Told:
         is_live=bool(fact.live),
         live_generation=generation,
         started_s=fact.at_s if job.started_s is None else job.started_s,
-        step=at,
+        step=at if fact.members is None else max(job.step, at),
         guardian_starts=0,
     )
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
     said = f"{count(len(job.gang), 'learner')} {'trains' if len(job.gang) == 1 else 'train'} from step {at:,}."
     if job.resize is not None and generation == job.generation:
-        done = Resize(
-            at_s=fact.at_s,
-            step=at,
-            before=job.resize.before,
-            after=len(job.gang),
-            by=job.resize.by,
-            idle_s=fact.idle_s,
-        )
-        search = sizing.changed(job.search, fact.idle_s)
-        job = replace(job, resize=None, resizes=(*job.resizes, done)[-200:], search=search)
-        pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
-        changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
-        said = f"{changed}, by {done.by}, at step {at:,}{pause}."
-        if missed:
-            said = f"{count(missed, 'learner')} that were to join did not come; {said}"
+        job, said = _changed(job, job.resize, fact, missed)
     return _tell(job, "training", said)
+
+
+def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[Job, str]:
+    """The change that was under way is over; or given up, where nobody came of those who were to join."""
+    at, job = fact.step or 0, replace(job, resize=None)
+    were = "was" if missed == 1 else "were"
+    said = f"{count(missed, 'learner')} that {were} to join did not come" if missed else ""
+    if missed and {m.member for m in job.gang} == set(change.members):
+        return job, f"{said}: it goes on as it was."
+    done = Resize(at_s=fact.at_s, step=at, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s)
+    search = sizing.changed(job.search, fact.idle_s)
+    job = replace(job, resizes=(*job.resizes, done)[-200:], search=search)
+    pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
+    changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
+    return job, f"{said}{'; ' if said else ''}{changed}, by {done.by}, at step {at:,}{pause}."
 
 
 def _together(job: Job, fact: Fact) -> tuple[Job, int]:
@@ -339,14 +345,17 @@ def _together(job: Job, fact: Fact) -> tuple[Job, int]:
     if fact.members is None or fact.generation != job.generation:
         return replace(job, joins_failed=0), 0
     ranks = {member: rank for rank, member in enumerate(fact.members)}
-    lost = [m for m in job.gang if m.member not in ranks]
-    members = tuple(replace(m, rank=ranks[m.member]) if m.member in ranks else m for m in job.members if m not in lost)
-    if not lost:
-        return replace(job, members=members, joins_failed=0), 0
-    failed = job.joins_failed + 1
-    return replace(job, members=members, joins_failed=failed, not_before_s=fact.at_s + min(2.0**failed, 60.0)), len(
-        lost
+    gone = [m for m in job.gang if m.member not in ranks]
+    members = tuple(  # who was to leave stays for each that did not come
+        replace(m, rank=ranks[m.member], generation=job.generation) if m.member in ranks else m
+        for m in job.members
+        if m not in gone
     )
+    known = () if job.resize is None else job.resize.members
+    missed = sum(m.member not in known for m in gone)
+    failed = job.joins_failed + 1 if missed else 0
+    not_before_s = fact.at_s + min(2.0**failed, 60.0) if missed else job.not_before_s
+    return replace(job, members=members, joins_failed=failed, not_before_s=not_before_s), missed
 
 
 def _regrouped(job: Job, fact: Fact) -> Told:

@@ -95,6 +95,10 @@ class PendingResize:
     after: int
     by: str
     since_s: float
+    why: str = ""
+    """A sentence for the owner, where nobody asked the job for it."""
+    members: tuple[int, ...] = ()
+    """Who trained before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,8 @@ class Job:
     """When it last came back to the queue."""
     seated_s: float | None = None
     """When it last left the queue."""
+    moved_s: float | None = None
+    """When the pool last set out to move it; what a drain moves does not count."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
     notice_s: float = 30.0

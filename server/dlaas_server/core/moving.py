@@ -20,7 +20,7 @@ from dlaas_server.core.seating import WHERE
 from dlaas_server.core.shapes import Layout, Shape, shape_of
 from dlaas_server.core.words import count
 
-__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "moved_s"]
+__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again"]
 
 AGAIN_S: Final = 600.0
 """A job that was moved is not moved again before so long."""
@@ -39,9 +39,9 @@ class Moved:
     why: str
 
 
-def moved_s(job: Job) -> float | None:
-    """When it was moved last, other than by a drain."""
-    return next((one.at_s for one in reversed(job.resizes) if one.by == "pool" and one.before == one.after), None)
+def may_move_again(job: Job, now_s: float) -> bool:
+    """Whether its last move, also one that came to nothing, is long enough ago."""
+    return job.moved_s is None or job.moved_s + AGAIN_S <= now_s
 
 
 def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:

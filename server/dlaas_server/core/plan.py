@@ -17,7 +17,7 @@ from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.lending import Lending, charged
 from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding, idle_in, loans_of
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
-from dlaas_server.core.moving import AGAIN_S, gathered, made_room, moved_s
+from dlaas_server.core.moving import gathered, made_room, may_move_again
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, beside, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
@@ -63,6 +63,8 @@ class Resized:
     by: str
     why: str = ""
     """A sentence for the owner, where somebody else is the reason."""
+    notice_s: float | None = None
+    """As for `Preempt`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s:
         if not one.is_due:
             continue
         if one.kept:
-            shrinks.append(Resized(job.id, one.kept, "pool", f"It is a spot job: {what}."))
+            shrinks.append(Resized(job.id, one.kept, "pool", f"It is a spot job: {what}.", notice_s))
         else:
             stops.append(Preempt(job.id, winner.id, what, notice_s))
     ahead_of_them = sum(1 for wait in first.waits if wait.place)
@@ -304,8 +306,7 @@ def _moved(
     """
 
     def may_move(job: Job) -> bool:
-        last_s = moved_s(job)
-        return job.id not in changing and _may_change(job, now_s) and (last_s is None or last_s + AGAIN_S <= now_s)
+        return job.id not in changing and _may_change(job, now_s) and may_move_again(job, now_s)
 
     def starts_then(then: Pool) -> Collection[str]:
         return {ask.id for ask in scheduled(then, now_s, policy, (), order)[0].decide(now_s).starts}

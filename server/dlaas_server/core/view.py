@@ -177,6 +177,8 @@ def _reason(job: Job, wait: Wait | None) -> str:
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
         why = f"Makes room: {job.preempted}. " if job.preempted is not None else ""
         return f"{why}Goes back to the queue as soon as the halt is done."
+    if job.resize is not None and job.resize.why and not job.state.is_final:
+        return job.resize.why
     return job.awaited or "" if job.state is State.PROCESSING else ""
 
 

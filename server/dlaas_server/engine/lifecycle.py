@@ -338,14 +338,15 @@ class Lifecycle:
                 draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
             draft.put(folding.started(job, start.seats, draft.now_s))
         for resize in decided.resizes:
-            draft.put(folding.resized(draft.job(resize.job), resize.seats, resize.by, draft.now_s, resize.why))
+            job, seats = draft.job(resize.job), resize.seats
+            draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         return _Planned(self._told(draft, picture, decided.waits) | staying, min(wakes, default=None))
 
     def _emptied(self, draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
         """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
-        leaves = drain(picture, usual)
+        leaves = drain(picture, usual, draft.now_s)
         jobs, staying = dict(picture.jobs), {}
         why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}
         for leave in leaves:

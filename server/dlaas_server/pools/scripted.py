@@ -55,6 +55,12 @@ class Script:
     store_s: float = 0.05
     ignores_halt: bool = False
     """Never leaves when asked; killed after the grace."""
+    is_live: bool = False
+    """The gang changes, and survives losses, while it trains."""
+    change_s: float = 0.02
+    """For how long such a change stops it."""
+    joins_lost: int = 0
+    """So many of those who come to join it die before they do."""
     faults: tuple[Fault, ...] = ()
 
 
@@ -110,6 +116,9 @@ class ScriptedJob:
         self._left_s: float | None = None
         self._has_left = False
         self._struck: dict[int, int] = {}
+        self._joiners: tuple[MemberWanted, ...] = ()
+        self._ready_s: float | None = None  # when they are ready, if a change is under way
+        self._joins_lost = 0
 
     # ---- from outside ----------------------------------------------------------------------------------------
 
@@ -130,7 +139,11 @@ class ScriptedJob:
 
     def kill_learner(self, member: int, failure: Failure = KILLED) -> None:
         """As `kill -9` of one learner."""
-        if any(m.member == member for m in self.members):
+        if any(m.member == member for m in self._joiners):
+            self._lose_joiner(member, failure)
+        elif self.script.is_live and self._phase == _Phase.TRAINING and {member} < {m.member for m in self.members}:
+            self._regroup(member, failure)
+        elif any(m.member == member for m in self.members):
             self._lose(member, failure, code=None, signal=9)
 
     def kill_all(self, failure: Failure = KILLED) -> None:
@@ -138,6 +151,11 @@ class ScriptedJob:
         self.kill_guardian()
         if self.members:
             self._lose(self.members[0].member, failure, code=None, signal=9)
+
+    @property
+    def learners(self) -> tuple[MemberWanted, ...]:
+        """All whose processes live: who trains, and who is about to join them."""
+        return (*self.members, *self._joiners)
 
     @property
     def step(self) -> int:
@@ -201,7 +219,9 @@ class ScriptedJob:
         elif self._phase in (_Phase.LEAVING, _Phase.STORING):
             return  # what comes after it is considered then
         elif wanted.goal == Goal.HALT or wanted.generation > self._generation or self._has_left:
-            if self._phase == _Phase.TRAINING:
+            if wanted.goal == Goal.RUN and self._may_change(wanted):
+                self._change(wanted)
+            elif self._phase == _Phase.TRAINING:
                 self._leave(wanted)
             else:
                 self._end_learners(signal=15)
@@ -240,9 +260,12 @@ class ScriptedJob:
         self._since_step = self._committed = self._checkpoint or 0
         self._phase = _Phase.STARTING
         for rank, one in enumerate(self.members):
-            pid = 100_000 + one.member
-            self._fact(FactKind.LEARNER_UP, member=one.member, rank=rank, generation=self._generation, pid=pid, start=0)
+            self._up(one, rank, self._generation)
         self._later(self.script.start_s, self._ready)
+
+    def _up(self, one: MemberWanted, rank: int, generation: int) -> None:
+        pid = 100_000 + one.member
+        self._fact(FactKind.LEARNER_UP, member=one.member, rank=rank, generation=generation, pid=pid, start=0)
 
     def _ready(self) -> None:
         for one in self.members:
@@ -251,7 +274,8 @@ class ScriptedJob:
         now = self._clock.now_s()
         idle_s = None if self._left_s is None else now - self._left_s
         self._phase, self._since_s, self._left_s = _Phase.TRAINING, now, None
-        self._fact(FactKind.GENERATION, generation=self._generation, step=self._since_step, idle_s=idle_s)
+        live = self.script.is_live or None
+        self._fact(FactKind.GENERATION, generation=self._generation, step=self._since_step, idle_s=idle_s, live=live)
         self._train()
         self._consider()
 
@@ -374,10 +398,75 @@ class ScriptedJob:
 
     def _end_learners(self, code: int | None = None, signal: int | None = None) -> None:
         self._life += 1
-        for one in self.members:
+        for one in self.learners:
             self._fact(FactKind.LEARNER_DOWN, member=one.member, generation=self._generation, code=code, signal=signal)
-        self.members = ()
+        self.members, self._joiners, self._ready_s = (), (), None
         self._phase = _Phase.IDLE
+
+    # ---- changing while they train ---------------------------------------------------------------------------
+
+    def _may_change(self, wanted: Wanted) -> bool:
+        there = {m.member for m in self.members}
+        stays = self._ready_s is not None or any(m.member in there for m in wanted.members)
+        return self.script.is_live and self._phase == _Phase.TRAINING and not self._has_left and stays
+
+    def _change(self, wanted: Wanted) -> None:
+        """Who is to join starts, while the others train on; then all go over at once."""
+        now = self._clock.now_s()
+        if self._ready_s is None:
+            there = {m.member for m in self.members}
+            self._joiners = tuple(m for m in wanted.members if m.member not in there)
+            self._ready_s = now + (self.script.start_s if self._joiners else 0.0)
+            for rank, one in enumerate(wanted.members):
+                if one in self._joiners:
+                    self._up(one, rank, wanted.generation)
+        if now + 1e-9 < self._ready_s:
+            self._later_guardian(self._ready_s - now, self._consider)
+            return
+        for one in self._joiners:
+            if self._joins_lost < self.script.joins_lost:
+                self._joins_lost += 1
+                self._lose_joiner(one.member, KILLED)
+            else:
+                self._fact(FactKind.LEARNER_READY, member=one.member, generation=wanted.generation)
+        self._go_over(wanted)
+
+    def _go_over(self, wanted: Wanted) -> None:
+        """For each that was to be there and is not, one stays that was to leave."""
+        came, target = self._joiners, {m.member for m in wanted.members}
+        leavers = [m for m in self.members if m.member not in target]
+        missing = len(target) - (len(self.members) - len(leavers)) - len(came)
+        gone = leavers[missing:]
+        self._mark(self.step)
+        self._joiners, self._ready_s = (), None
+        for one in gone:
+            self._fact(FactKind.LEARNER_DOWN, member=one.member, generation=self._generation, code=0)
+        idle_s = self.script.change_s if came or gone else None
+        self.members, self._generation = (*(m for m in self.members if m not in gone), *came), wanted.generation
+        self._together(FactKind.GENERATION, idle_s=idle_s)
+
+    def _regroup(self, member: int, failure: Failure) -> None:
+        """One of them died; the others go on without it."""
+        self._mark(self.step)
+        self._fact(FactKind.LEARNER_DOWN, member=member, generation=self._generation, signal=9, failure=failure)
+        self.members = tuple(m for m in self.members if m.member != member)
+        self._together(FactKind.REGROUPED, idle_s=self.script.change_s, failure=failure)
+        self._consider()
+
+    def _together(self, kind: FactKind, **fields: object) -> None:
+        members = tuple(m.member for m in self.members)
+        self._fact(kind, generation=self._generation, step=self._since_step, members=members, live=True, **fields)
+        self._train()
+
+    def _mark(self, step: int) -> None:
+        """What was trained until now was trained by those who are there now."""
+        self._commit(step)
+        self._since_step, self._since_s = step, self._clock.now_s()
+
+    def _lose_joiner(self, member: int, failure: Failure) -> None:
+        generation = self.wanted.generation if self.wanted is not None else self._generation
+        self._joiners = tuple(m for m in self._joiners if m.member != member)
+        self._fact(FactKind.LEARNER_DOWN, member=member, generation=generation, signal=9, failure=failure)
 
     # ---- telling ---------------------------------------------------------------------------------------------
 

@@ -239,7 +239,7 @@ class SimulatedPool:
 
     def learners(self, job: str) -> tuple[int, ...]:
         """The members whose simulated processes live."""
-        return tuple(m.member for m in self._job(job).play.members)
+        return tuple(m.member for m in self._job(job).play.learners)
 
     def step(self, job: str) -> int:
         """The step that training has reached."""
@@ -313,7 +313,7 @@ class SimulatedPool:
         one = self._jobs[job]
         if fact.kind == FactKind.LEARNER_UP:
             assert fact.member is not None
-            member = next((m for m in one.play.members if m.member == fact.member), None)
+            member = next((m for m in one.play.learners if m.member == fact.member), None)
             known = {(n.name, d.id) for n in self._nodes for d in n.devices}
             for seat in [(member.node, d) for d in member.devices] if member else []:
                 if seat not in known:

@@ -1,0 +1,294 @@
+"""Running gangs are moved: to sit together, or so that one that waits fits. The engine on a simulated pool, where what
+changes while it trains does so, and what cannot is restarted from a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Job, Node
+from dlaas_server.core.moving import AGAIN_S
+from dlaas_server.core.states import Event
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Placement, Submit
+from tests.engine.driving import Engine, engine_on, submit
+
+Play = Callable[[Engine, SimulatedPool], Awaitable[None]]
+RESTARTED = Script(steps=20_000, checkpoint_every_steps=100)
+"""With two learners about 1000 s."""
+LIVE = replace(RESTARTED, is_live=True)
+TOGETHER = "Its 2 learners can sit on one node (n1) now, and train faster there."
+WAYS = pytest.mark.parametrize("script", [LIVE, RESTARTED], ids=["live", "restarted"])
+
+
+def node(name: str, devices: int = 2, rack: str = "") -> Node:
+    ids = (f"{name}/{i}" for i in range(devices))
+    return Node(name=name, rack=rack, devices=tuple(Device(id=d, index=i, kind="GPU") for i, d in enumerate(ids)))
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Run a scene on two nodes of two; no device is ever held twice, no step trained twice or left out."""
+
+    def run(scene: Play, script: Script = LIVE, nodes: tuple[Node, ...] = (node("n1"), node("n2"))) -> None:
+        async def whole() -> None:
+            clock = VirtualClock(1000.0)
+            pool = SimulatedPool(nodes, clock, script=script)
+            engine = await engine_on(tmp_path, pool, clock)
+            try:
+                await scene(engine, pool)
+                assert pool.conflicts == []
+                for job in engine.lifecycle.jobs:
+                    await assert_each_step_once(pool, job)
+            finally:
+                await engine.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+async def assert_each_step_once(pool: SimulatedPool, job: str) -> None:
+    facts, _ = await pool.facts(job, 0)
+    trained = [(fact.first_step, fact.step) for fact in facts if fact.kind is FactKind.COMMITTED]
+    assert all(before[1] == after[0] for before, after in pairwise(trained)), f"{job}: {trained}"
+
+
+def asks(learners: int, name: str, *, gpus: int = 1, priority: int = 0, is_spread: bool = False) -> Submit:
+    request = submit((learners, learners), name=name, priority=priority)
+    placement = Placement.SPREAD if is_spread else None
+    return replace(request, spec=replace(request.spec, gpus_per_learner=gpus, placement=placement))
+
+
+async def apart(engine: Engine, pool: SimulatedPool, *, priority: int = 0) -> tuple[str, str, str]:
+    """A gang of two on two nodes, and the jobs beside it that keep it there: on n1, on n2."""
+    left = await engine.submit(asks(1, "left", is_spread=True))
+    right = await engine.submit(asks(1, "right", is_spread=True))
+    gang = await engine.submit(asks(2, "gang", priority=priority))
+    await engine.until(lambda: pool.step(gang) > 300)
+    assert [nodes_of(engine, one) for one in (left, right, gang)] == [["n1"], ["n2"], ["n1", "n2"]]
+    return gang, left, right
+
+
+def job_of(engine: Engine, job: str) -> Job:
+    return engine.lifecycle.jobs[job]
+
+
+def nodes_of(engine: Engine, job: str) -> list[str]:
+    return sorted(m.seat.node for m in job_of(engine, job).members)
+
+
+def members_of(engine: Engine, job: str) -> list[int]:
+    return [m.member for m in job_of(engine, job).gang]
+
+
+def moves(engine: Engine, job: str) -> list[tuple[int, int, str]]:
+    return [(one.before, one.after, one.by) for one in job_of(engine, job).resizes]
+
+
+def is_calm(engine: Engine, job: str) -> bool:
+    one = job_of(engine, job)
+    return one.resize is None and len(one.members) == len(one.gang)
+
+
+async def told(engine: Engine, job: str) -> list[str]:
+    return [str(event["text"]) for event in await engine.requests.story("ana", job)]
+
+
+async def moved_at(engine: Engine, job: str) -> list[float]:
+    story = await engine.requests.story("ana", job)
+    return [float(str(event["at_s"])) for event in story if event["kind"] == "scaling"]
+
+
+# -- for its own sake --------------------------------------------------------------------------------------------------
+
+
+@WAYS
+def test_a_gang_on_two_nodes_moves_to_one_and_its_owner_is_told_why(play: Callable[..., None], script: Script) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, left, _ = await apart(engine, pool)
+        before = pool.step(gang)
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: job_of(engine, gang).resize is not None)
+        view = engine.lifecycle.view(job_of(engine, gang))
+        assert (view.state_label, view.reason) == ("Processing · moving", TOGETHER)
+
+        await engine.until(lambda: is_calm(engine, gang))
+        assert nodes_of(engine, gang) == ["n1", "n1"]
+        assert members_of(engine, gang) == ([0, 2] if script.is_live else [2, 3]), "who stays where it is goes on"
+        assert moves(engine, gang) == [(2, 2, "pool")]
+        assert job_of(engine, gang).resizes[0].step >= before
+        assert job_of(engine, gang).restarts_total == 0
+        [decided, done] = [text for text in await told(engine, gang) if "Mov" in text]
+        assert decided == f"{TOGETHER} Moving, by pool."
+        assert done.startswith("Moved, by pool, at step ")
+        assert engine.lifecycle.view(job_of(engine, gang)).reason == ""
+
+    play(scene, script)
+
+
+@pytest.mark.parametrize(("is_live", "count"), [(True, 1), (False, 0)])
+def test_who_has_half_a_minute_left_moves_only_if_it_costs_no_restart(
+    play: Callable[..., None], is_live: bool, count: int
+) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, left, right = await apart(engine, pool)
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: engine.is_at(gang, "COMPLETED"))
+        assert len(moves(engine, gang)) == count
+        await engine.act(right, Event.CANCEL)
+
+    play(scene, Script(steps=900, checkpoint_every_steps=100, is_live=is_live))
+
+
+@WAYS
+def test_who_was_moved_is_not_moved_again_within_ten_minutes(play: Callable[..., None], script: Script) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        second = await engine.submit(asks(1, "second"))
+        first = await engine.submit(asks(1, "first", is_spread=True))
+        gang = await engine.submit(asks(2, "gang"))
+        await engine.until(lambda: pool.step(gang) > 300)
+        assert [nodes_of(engine, one) for one in (first, second, gang)] == [["x1"], ["x2"], ["x1", "y1"]]
+
+        await engine.act(second, Event.CANCEL)
+        await engine.until(lambda: nodes_of(engine, gang) == ["x1", "x2"])
+        await engine.act(first, Event.CANCEL)
+        await engine.until(lambda: nodes_of(engine, gang) == ["x1", "x1"])
+        [rack_s, node_s] = await moved_at(engine, gang)
+        assert AGAIN_S <= node_s - rack_s < AGAIN_S + 60
+
+    play(scene, script, (node("x1", 2, "x"), node("x2", 1, "x"), node("y1", 1, "y")))
+
+
+def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> None:
+    """What becomes free on n1 is promised to the urgent one, which waits for what the right one gives up, slowly."""
+
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        pool.scripts["right-2"] = replace(RESTARTED, checkpoint_s=20.0)
+        gang, left, right = await apart(engine, pool, priority=5)
+        await engine.until(lambda: pool.step(gang) > 1500)
+        urgent = await engine.submit(asks(2, "urgent", priority=10))
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
+
+        assert any("Makes room: urgent-4" in text for text in await told(engine, right))
+        assert nodes_of(engine, urgent) == nodes_of(engine, gang) == ["n1", "n2"]
+        assert moves(engine, gang) == []
+
+    play(scene)
+
+
+# -- for one that waits ------------------------------------------------------------------------------------------------
+
+
+async def in_the_way(engine: Engine, pool: SimulatedPool) -> tuple[str, str]:
+    """The gang, with one free device beside each of its learners, and a job that waits for two on one node."""
+    gang, left, right = await apart(engine, pool)
+    whole = await engine.submit(asks(1, "whole", gpus=2))
+    await engine.act(left, Event.CANCEL)
+    await engine.until(lambda: job_of(engine, left).is_closed)
+    assert job_of(engine, gang).resize is None, "nobody goes together while somebody waits"
+    await engine.act(right, Event.CANCEL)
+    await engine.until(lambda: job_of(engine, gang).resize is not None)
+    return gang, whole
+
+
+@WAYS
+def test_a_move_lets_one_in_that_would_else_not_fit(play: Callable[..., None], script: Script) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, whole = await in_the_way(engine, pool)
+        assert engine.is_at(whole, "QUEUED")
+        await engine.until(lambda: engine.is_at(whole, "PROCESSING") and is_calm(engine, gang))
+
+        assert engine.is_at(gang, "PROCESSING")
+        assert moves(engine, gang) == [(2, 2, "pool")]
+        assert {*nodes_of(engine, gang)}.isdisjoint(nodes_of(engine, whole))
+        texts = await told(engine, gang)
+        [node_name] = nodes_of(engine, whole)
+        why = f"Makes room on {node_name} for {whole}, which waits: it fits there then."
+        assert f"{why} Moving, by pool." in texts
+        assert not any("preempted" in text or "queue" in text for text in texts)
+
+    play(scene, script)
+
+
+# -- what goes wrong meanwhile -----------------------------------------------------------------------------------------
+
+
+def test_a_move_to_which_nobody_comes_is_given_up_and_tried_again_ten_minutes_later(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, left, _ = await apart(engine, pool)
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: job_of(engine, gang).resize is not None)
+        await engine.until(lambda: is_calm(engine, gang))
+
+        assert (nodes_of(engine, gang), members_of(engine, gang)) == (["n1", "n2"], [0, 1])
+        assert (moves(engine, gang), job_of(engine, gang).restarts_total) == ([], 0)
+        assert (await told(engine, gang))[-1] == "1 learner that was to join did not come: it goes on as it was."
+
+        await engine.until(lambda: nodes_of(engine, gang) == ["n1", "n1"])
+        [given_up_s, again_s] = await moved_at(engine, gang)
+        assert AGAIN_S <= again_s - given_up_s < AGAIN_S + 60
+        assert members_of(engine, gang) == [0, 3]
+
+    play(scene, replace(LIVE, joins_lost=1))
+
+
+def test_who_waits_for_a_move_that_is_given_up_waits_on(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, whole = await in_the_way(engine, pool)
+        await engine.until(lambda: is_calm(engine, gang))
+        assert members_of(engine, gang) == [0, 1]
+        assert engine.is_at(whole, "QUEUED")
+        assert engine.lifecycle.view(job_of(engine, whole)).place == 1
+
+        await engine.until(lambda: engine.is_at(whole, "PROCESSING"))
+        [_, again_s] = await moved_at(engine, gang)
+        assert again_s >= (await moved_at(engine, gang))[0] + AGAIN_S
+
+    play(scene, replace(LIVE, joins_lost=1))
+
+
+@pytest.mark.parametrize(
+    ("victim", "left_over", "where"),
+    [(0, [1, 2], ["n1", "n2"]), (1, [0, 2], ["n1", "n1"]), (2, [0, 1], ["n1", "n2"])],
+    ids=["who stays", "who leaves", "who comes"],
+)
+def test_a_death_in_a_move_costs_no_restart_and_no_size(
+    play: Callable[..., None], victim: int, left_over: list[int], where: list[str]
+) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, left, _ = await apart(engine, pool)
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: 2 in pool.learners(gang))
+        pool.kill_learner(gang, victim)
+        await engine.until(lambda: is_calm(engine, gang))
+
+        assert (members_of(engine, gang), nodes_of(engine, gang)) == (left_over, where)
+        assert job_of(engine, gang).restarts_total == 0
+        assert sorted(pool.learners(gang)) == left_over
+
+    play(scene)
+
+
+def test_a_move_is_forgotten_when_the_job_is_halted_in_it(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        gang, left, _ = await apart(engine, pool)
+        await engine.act(left, Event.CANCEL)
+        await engine.until(lambda: 2 in pool.learners(gang))
+        await engine.act(gang, Event.HALT)
+        await engine.until(lambda: engine.is_at(gang, "HALTED"))
+        assert job_of(engine, gang).members == ()
+        await engine.act(gang, Event.RESUME)
+        await engine.until(lambda: engine.is_at(gang, "PROCESSING"))
+        assert nodes_of(engine, gang) == ["n1", "n1"]
+        assert moves(engine, gang) == []
+
+    play(scene)
