@@ -1,6 +1,6 @@
 """The engine is killed before and after every write and every act, and replaced: the end is always the same.
 
-Exhaustive over the points of two scenes. A new engine gets what was committed, the pool what was done, and nothing else
+Exhaustive over the points of each scene. A new engine gets what was committed, the pool what was done, and nothing else
 survives.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -21,7 +23,7 @@ from dlaas_server.pools.scripted import KILLED
 from dlaas_server.pools.simulated import Fault, Script, SimulatedPool
 from dlaas_server.store import Batch
 from jupyter_dlaas.facts import Wanted
-from jupyter_dlaas.protocol import State
+from jupyter_dlaas.protocol import Placement, State, Submit
 from tests.engine.driving import Engine, engine_on, submit
 
 
@@ -122,6 +124,44 @@ async def drain_and_uncordon(engine: Engine, pool: SimulatedPool) -> None:
     await engine.until(engine.all_ended)
 
 
+def beside(number: int, learners: int, *, gpus: int = 1, is_spread: bool = False) -> Submit:
+    request = submit((learners, learners), key=f"key-number-{number}")
+    placement = Placement.SPREAD if is_spread else None
+    return replace(request, spec=replace(request.spec, gpus_per_learner=gpus, placement=placement))
+
+
+async def go_together(engine: Engine, pool: SimulatedPool) -> None:
+    """A gang on two nodes goes to one of them while it trains, when somebody there ends."""
+    jobs = engine.lifecycle.jobs
+    pool.scripts["job-3"] = Script(steps=200, checkpoint_every_steps=50, is_live=True)
+    for request in (beside(1, 1, is_spread=True), beside(2, 1, is_spread=True), beside(3, 2)):
+        await engine.submit(request)
+    await engine.until(lambda: pool.step("job-3") >= 15 or jobs["job-3"].state.is_final)
+    if not jobs["job-1"].state.is_final:
+        await engine.act("job-1", Event.CANCEL)
+    await engine.until(lambda: jobs["job-3"].resizes != () or jobs["job-3"].state.is_final)
+    if not jobs["job-2"].state.is_final:
+        await engine.act("job-2", Event.CANCEL)
+    await engine.until(engine.all_ended)
+    assert [(one.before, one.after, one.by) for one in jobs["job-3"].resizes] == [(2, 2, "pool")]
+
+
+async def make_room(engine: Engine, pool: SimulatedPool) -> None:
+    """A gang on two nodes is restarted on one of them, so that one that waits has the other."""
+    jobs = engine.lifecycle.jobs
+    for job in ("job-1", "job-2", "job-3"):
+        pool.scripts[job] = Script(steps=600, checkpoint_every_steps=200)
+    for request in (beside(1, 1, is_spread=True), beside(2, 1, is_spread=True), beside(3, 2), beside(4, 1, gpus=2)):
+        await engine.submit(request)
+    await engine.until(lambda: pool.step("job-3") >= 210 or jobs["job-3"].state.is_final)
+    for job in ("job-1", "job-2"):
+        if not jobs[job].state.is_final:
+            await engine.act(job, Event.CANCEL)
+    await engine.until(engine.all_ended)
+    assert (jobs["job-4"].started_s or 0) < (jobs["job-3"].ended_s or 0), "it did not wait for the gang's end"
+    assert [(one.before, one.after, one.by) for one in jobs["job-3"].resizes] == [(2, 2, "pool")]
+
+
 async def live_one(scene: Scene, engine: Engine, pool: SimulatedPool, killer: Executioner) -> bool:
     """Play until the scene ends or the engine is killed. True: killed."""
     killer.guard(engine, pool)
@@ -162,12 +202,17 @@ def play(scene: Scene, folder: Path, point: int) -> tuple[bool, dict[str, str], 
     return asyncio.run(whole())
 
 
+MOVED: Final = {"job-1": State.CANCELLED, "job-2": State.CANCELLED, "job-3": State.COMPLETED}
+
+
 @pytest.mark.parametrize(
     ("scene", "end"),
     [
         (resize_and_halt, {"job-1": State.COMPLETED, "job-2": State.COMPLETED}),
         (loss_and_cancel, {"job-1": State.COMPLETED, "job-2": State.CANCELLED}),
         (drain_and_uncordon, dict.fromkeys(("job-1", "job-2", "job-3"), State.COMPLETED)),
+        (go_together, MOVED),
+        (make_room, MOVED | {"job-4": State.COMPLETED}),
     ],
 )
 def test_wherever_the_engine_dies_the_end_is_the_same(scene: Scene, end: dict[str, State], tmp_path: Path) -> None:
