@@ -7,10 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import preempted, resized, started, wanted
+from dlaas_server.core.fold import ask, preempted, resized, started, wanted
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.plan import Plan, plan, scheduled
 from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.states import Event
 from jupyter_dlaas.facts import FactKind, Goal
 from jupyter_dlaas.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, told, training
@@ -72,14 +73,18 @@ def test_one_without_a_checkpoint_is_stopped_too_with_a_notice_and_both_are_told
     assert [start.job for start in after.starts] == ["job-2"]
 
 
-def test_its_notice_holds_for_this_time_only() -> None:
-    leaving = preempted(spot(training(job(1), *seats("n1", 1))), "job-2", 60.0, 5.0)[0]
-    back = told(told(leaving, FactKind.HALTED, step=3, has_checkpoint=True), FactKind.CLOSED)
+def test_a_notice_holds_for_this_time_only_and_when_it_shrinks() -> None:
+    def grace_s(one: Job) -> float:
+        document = wanted(one)
+        assert document is not None
+        return document.grace_s
 
-    document = wanted(started(back, seats("n1", 1), 70.0)[0])
+    runs = spot(training(job(1, (1, 2)), *seats("n1", 2)))
 
-    assert document is not None
-    assert document.grace_s == 30.0
+    assert grace_s(preempted(runs, "job-2", 60.0, 5.0)[0]) == 5.0
+    smaller = resized(runs, seats("n1", 1), "pool", 60.0, notice_s=5.0)[0]
+    assert grace_s(smaller) == 5.0
+    assert grace_s(ask(smaller, Event.HALT, by="ben", now_s=61.0)[0]) == 30.0, "its owner's halt has no hurry"
 
 
 def elastic(number: int, count: int, first: int = 0) -> Job:
@@ -92,8 +97,8 @@ def test_one_that_can_shrink_does_so_instead_before_another_is_stopped() -> None
 
     found = plan(pool([node(devices=8)], elastic(1, 4), rigid, job(3, (3, 3))), 60.0)
 
-    assert [(one.job, len(one.seats), one.why) for one in found.resizes] == [
-        ("job-1", 1, "It is a spot job: 3 GPUs go back to ana's job-3.")
+    assert [(one.job, len(one.seats), one.why, one.notice_s) for one in found.resizes] == [
+        ("job-1", 1, "It is a spot job: 3 GPUs go back to ana's job-3.", 30.0)
     ]
     assert found.preempts == ()
 
