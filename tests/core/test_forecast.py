@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.estimates import length_s
 from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, starts_with, world_of
 from dlaas_server.core.model import Known, Pool
+from dlaas_server.core.orders import Order, made
 from dlaas_server.core.place import Layout, Shape
 from dlaas_server.core.scheduler import Policy
 from tests.core.builders import job, node, pool, seats, training
@@ -42,6 +43,22 @@ def test_each_starts_when_those_before_it_have_ended() -> None:
 
 def test_nobody_can_say_when_who_waits_for_a_job_of_unknown_length_starts() -> None:
     assert forecast(waiting(None, 50.0), 1000.0, FIFO, 0.0) == {"job-2": (1060.0, 1060.0)}
+
+
+def test_who_starts_first_is_told_with_what_the_order_has_learnt() -> None:
+    """All jobs took 10,000 GPU-seconds until now, so one that had 9,800 of them is soon through; others know nothing
+    but that it had much already."""
+    picture = waiting(5000.0, 5000.0)
+    known = {**picture.known, "job-3": Known(length_s=5000.0, executed_s=4900.0)}
+    policy, learnt = Policy(order="gittins", preempts=False), made("gittins")
+    for _ in range(60):
+        learnt.learn(10_000.0)
+
+    def first(order: Order | None) -> str:
+        found = forecast(replace(picture, known=known), 1000.0, policy, 0.0, order=order)
+        return min(found, key=lambda job: found[job])
+
+    assert (first(None), first(learnt)) == ("job-2", "job-3")
 
 
 def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:

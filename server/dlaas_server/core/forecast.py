@@ -339,23 +339,29 @@ def _newcomers(
         yield at_s, one.ask(NEWCOMER + n, at_s), its_s
 
 
-def world_of(pool: Pool, now_s: float, policy: Policy) -> World:
-    """The pool as the scheduler sees it, those that leave gone already."""
+def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
+    """The pool as the scheduler sees it, those that leave gone already. `order`: with what it learnt; None: nothing."""
     leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
-    scheduler, _ = scheduled(pool, now_s, policy, leaving)
+    scheduler, _ = scheduled(pool, now_s, policy, leaving, order)
     return World.of(scheduler, now_s)
 
 
 def forecast(
-    pool: Pool, now_s: float, policy: Policy, spread: float, factor: float = 1.0, draws: int = 20
+    pool: Pool,
+    now_s: float,
+    policy: Policy,
+    spread: float,
+    factor: float = 1.0,
+    draws: int = 20,
+    order: Order | None = None,
 ) -> Mapping[str, tuple[float, float]]:
     """Between which times each waiting job is expected to start, in eight of ten cases.
 
     `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known
     of a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
-    (`width_factor`). Jobs behind one of unknown length are left out: nobody can say.
+    (`width_factor`); `order`: with what it learnt. Jobs behind one of unknown length are left out: nobody can say.
     """
-    world = world_of(pool, now_s, policy)
+    world = world_of(pool, now_s, policy, order)
     ids = {ask.number: ask.id for ask in world.waiting}
     known = {ask.number: pool.known.get(ask.id) for ask in (*world.running, *world.waiting)}
     spreads = {number: one.spread for number, one in known.items() if one is not None and one.spread is not None}
@@ -378,8 +384,8 @@ def starts_with(world: World, now_s: float, number: int) -> int:
     return fits if is_alone and any(ask.number == number for ask in choice.starts) else 0
 
 
-def offers(pool: Pool, now_s: float, policy: Policy) -> Mapping[str, int]:
+def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
     """With how many learners, fewer than they ask for, the first of those that wait would start at once."""
-    world = world_of(pool, now_s, policy)
+    world = world_of(pool, now_s, policy, order)
     found = {ask.id: starts_with(world, now_s, ask.number) for ask in world.waiting[:OFFERS_MOST]}
     return {job: learners for job, learners in found.items() if learners}

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Final
 
 from dlaas_server.core.forecast import forecast, offers
 from dlaas_server.core.model import Pool as Picture
+from dlaas_server.core.orders import Order
 from dlaas_server.core.scheduler import Policy
 
 __all__ = ["Foreteller"]
@@ -43,11 +45,18 @@ class Foreteller:
         self._at_s = 0.0
 
     def look(
-        self, waiting: int, seen: Callable[[], Picture], policy: Policy, spread: float, factor: float, now_s: float
+        self,
+        waiting: int,
+        seen: Callable[[], Picture],
+        policy: Policy,
+        order: Order,
+        spread: float,
+        factor: float,
+        now_s: float,
     ) -> float | None:
         """Begin another forecast if the old one does not hold any more. Returns when to look again.
 
-        `waiting`: how many jobs wait; `seen` makes the picture, where one is needed.
+        `waiting`: how many jobs wait; `seen` makes the picture, where one is needed; `order`: with what it learnt.
         """
         if not 0 < waiting <= WAITING_MOST:
             self.expected, self.offers, self._key = {}, {}, None
@@ -62,13 +71,16 @@ class Foreteller:
         if key == self._key and now_s < self._at_s + EVERY_S:
             return self._at_s + EVERY_S
         self._key, self._at_s = key, now_s
-        self.task = asyncio.create_task(self._foretell(picture, policy, spread, factor, now_s), name="forecast")
+        told = self._foretell(picture, policy, copy(order), spread, factor, now_s)  # it learns on meanwhile
+        self.task = asyncio.create_task(told, name="forecast")
         self.task.add_done_callback(self._done)
         return now_s + EVERY_S
 
-    async def _foretell(self, picture: Picture, policy: Policy, spread: float, factor: float, now_s: float) -> None:
-        self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor)
-        self.offers = await asyncio.to_thread(offers, picture, now_s, policy)
+    async def _foretell(
+        self, picture: Picture, policy: Policy, order: Order, spread: float, factor: float, now_s: float
+    ) -> None:
+        self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor, order=order)
+        self.offers = await asyncio.to_thread(offers, picture, now_s, policy, order)
         self.has_news = True
 
     def _done(self, task: asyncio.Task[None]) -> None:

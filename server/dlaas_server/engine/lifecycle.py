@@ -281,7 +281,9 @@ class Lifecycle:
             return
         factor = width_factor(one.held for one in self.forecasts)
         waiting, spread = sum(1 for wait in self.waits.values() if wait.place), self.lengths.spread
-        again_s = self._foreteller.look(waiting, self.picture, self.policy, spread, factor, draft.now_s)
+        policy = self.policy
+        order = self.lengths.order(policy.order)
+        again_s = self._foreteller.look(waiting, self.picture, policy, order, spread, factor, draft.now_s)
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 

@@ -175,7 +175,8 @@ class Requests:
         active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
         jobs, now_s = {**active, job.id: job}, lifecycle.clock()
         known = lifecycle.lengths.known(jobs.values(), lifecycle.progress, now_s)
-        decided = plan(Picture(nodes=lifecycle.nodes(), jobs=jobs, known=known), now_s, lifecycle.policy)
+        picture, policy = Picture(nodes=lifecycle.nodes(), jobs=jobs, known=known), lifecycle.policy
+        decided = plan(picture, now_s, policy, lifecycle.lengths.order(policy.order))
         waits = {w.job: w for w in decided.waits}
         estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
         return {"problems": [], "estimate": estimate}
