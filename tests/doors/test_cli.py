@@ -133,7 +133,8 @@ def test_submit_sends_the_script_and_its_own_modules(
     (tmp_path / "my-train.py").write_text("import torch\nimport own\n")
 
     code, out, _ = run(
-        capsys, "submit", "my-train.py", "--gpus", "1:4", "--priority", "high", "-o", "model,history", "-e", "A=b",
+        capsys, "submit", "my-train.py", "--gpus", "1:4", "--spot", "--priority", "high", "-o", "model,history",
+        "-e", "A=b",
         *("--include", "table.csv", "--memory", "8G", "--max-time", "2h", "--metric", "loss: (.*)"),
         *("--autolog", "off", "--", "--lr", "0.1"),
     )  # fmt: skip
@@ -143,6 +144,7 @@ def test_submit_sends_the_script_and_its_own_modules(
     sent: dict[str, Any] = json.loads((pool.fake / "submit.json").read_text())
     spec = sent["spec"]
     assert (spec["name"], spec["learners_min"], spec["learners_max"], spec["priority"]) == ("my_train", 1, 4, 100)
+    assert spec["spot"] is True
     assert (spec["outputs"], spec["command"], spec["framework"]) == (["model", "history"], ["--lr", "0.1"], "torch")
     assert spec["autolog"] is False
     assert (spec["memory_bytes_per_learner"], spec["max_time_s"]) == (8 * 2**30, 7200.0)

@@ -174,3 +174,32 @@ def test_options_that_make_no_sense_are_refused(option: str, said: str, capsys: 
     with pytest.raises(SystemExit):
         main([TRACE, option])
     assert said in capsys.readouterr().err
+
+
+def test_a_part_of_the_jobs_may_be_spot_and_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--pool", "2x8", "--spot-share", "0.3", "--seed", "1", "--json"]) == 0
+
+    everyone, ordinary, spot = json.loads(capsys.readouterr().out)
+    assert (everyone["jobs"], ordinary["jobs"] + spot["jobs"]) == (60, 60)
+    assert ordinary["preemptions"] == 0 < spot["preemptions"]
+
+
+def test_ordinary_jobs_end_as_if_there_were_no_spot_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On one node, where all seats are as good as each other."""
+    lines = [f"{n},{n * 7 % 300},A,{1 + n % 4},{30 + n * 37 % 200}" for n in range(60)]
+    lines.sort(key=lambda line: int(line.split(",")[1]))
+    both, alone = tmp_path / "both.csv", tmp_path / "alone.csv"
+    header = "job_id,submit_s,queue,gpus,duration_s"
+    both.write_text("\n".join([f"{header},spot", *(f"{line},{n % 2}" for n, line in enumerate(lines))]) + "\n")
+    alone.write_text("\n".join([header, *(line for n, line in enumerate(lines) if n % 2 == 0)]) + "\n")
+
+    assert main([str(both), "--pool", "1x8", "--order", "fifo-skip", "--json"]) == 0
+    _, ordinary, _ = json.loads(capsys.readouterr().out)
+    assert main([str(alone), "--pool", "1x8", "--order", "fifo-skip", "--json"]) == 0
+    assert ordinary["jct_avg_s"] == json.loads(capsys.readouterr().out)["jct_avg_s"]
+
+
+def test_others_rules_know_no_spot_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([TRACE, "--rules", "tiresias:fifo", "--spot-share", "0.5"]) == 2
+
+    assert capsys.readouterr().err == "sim: others' rules know no spot jobs: name an --order\n"

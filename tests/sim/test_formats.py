@@ -26,6 +26,7 @@ SAMPLES = {
     "philly": PHILLY + "0,5,2,146\n",
     "tiresias": "job_id,submit_s,gpus,duration_s,model,iterations\n0,0,1,164,vgg19,606\n",
     "queues": "job_id,submit_s,queue,gpus,duration_s\n0,0,A,1,1800\n",
+    "spot": "job_id,submit_s,queue,gpus,duration_s,spot\n0,0,A,1,1800,1\n",
     "muri": (
         "job_id,submit_s,gpus,duration_s,model,batch_size,iterations,iter_time_ms,res0_ms,res1_ms,res2_ms,priority\n"
         "0,0.0,4,927475.0,bert,4,4881447,190,0.5,163,18,0\n"
@@ -85,6 +86,11 @@ def test_the_order_of_columns_decides_nothing(tmp_path: Path) -> None:
 
 def test_a_philly_job_is_read_with_whole_seconds(tmp_path: Path) -> None:
     assert only_job(tmp_path, "philly") == TraceJob(id="0", submit_s=5, duration_s=146, gpus_per_learner=2)
+
+
+def test_a_trace_may_say_who_is_spot(tmp_path: Path) -> None:
+    assert only_job(tmp_path, "spot").spot
+    assert not only_job(tmp_path, "queues").spot
 
 
 def test_a_gang_asks_for_its_learners_times_their_gpus(tmp_path: Path) -> None:
@@ -169,6 +175,10 @@ def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
         ("job_id,submit_s,gpus\n0,0,1\n", "line 1, column duration_s: is missing (the rest looks like a philly trace)"),
         ("job_id,submit_s,gpus,duration_s,colour\n0,0,1,5,red\n", "line 1, column colour: is unknown"),
         ("job_id,submit_s,gpus,gpus\n0,0,1,1\n", "line 1, column gpus: stands twice in the header"),
+        (
+            "job_id,submit_s,queue,gpus,duration_s,spot\n0,0,A,1,1800,yes\n",
+            "line 2, column spot: 'yes' is neither 0 nor 1",
+        ),
         (PHILLY + "0,0,1,5\n1,x,1,5\n", "line 3, column submit_s: 'x' is no number"),
         (PHILLY + "0,nan,1,5\n", "line 2, column submit_s: 'nan' is no finite number"),
         (PHILLY + "0,-1,1,5\n", "line 2, column submit_s: -1 is negative"),

@@ -28,6 +28,7 @@ from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, compared, table, write_jobs
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.rules.names import RULES, pool_rule
+from dlaas_server.sim.spot import has_spot, marked, parted
 from dlaas_server.sim.trace import NodeSpec, Trace
 from jupyter_dlaas.doors import pool_directory
 from jupyter_dlaas.wire import DlaasError
@@ -83,6 +84,14 @@ def sigma(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 10:
         raise argparse.ArgumentTypeError(f"{text} is no σ: say a number between 0 and 10")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A part of a whole."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no part of a whole: say a number between 0 and 1")
     return value
 
 
@@ -147,6 +156,13 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="tell each job that waits when it will start, and say how often that was right",
     )
+    made.add_argument(
+        "--spot-share",
+        type=fraction,
+        default=0.0,
+        metavar="SHARE",
+        help="this part of the jobs, drawn by chance, are spot jobs; they are told apart in the table (default 0)",
+    )
     made.add_argument("--no-preemption", action="store_true", help="nobody who runs is stopped")
     made.add_argument("--workload", type=int, help="which of several workloads in the file")
     made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
@@ -187,6 +203,7 @@ def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) ->
             restart_s=options.restart_s,
             estimate_error=options.estimate_error,
             seed=options.seed,
+            lends=has_spot(trace),
         )
     return name, replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
 
@@ -232,6 +249,7 @@ def scored(options: argparse.Namespace, trace: Trace) -> str:
         restart_s=options.restart_s,
         estimate_error=options.estimate_error,
         seed=options.seed,
+        lends=has_spot(trace),
     )
     rule = Foretold(core, options.estimate_error)
     replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
@@ -244,6 +262,10 @@ def answer(options: argparse.Namespace) -> str:
     trace = past.trace if past else read_trace(Path(options.trace), options.workload)
     if options.part:
         trace = part_of(trace, *options.part)
+    if options.spot_share:
+        trace = marked(trace, options.spot_share, options.seed)
+    if options.rules and has_spot(trace):
+        raise Unrunnable("others' rules know no spot jobs: name an --order")
     full = filled(options, trace)
     if full is not None:
         return full
@@ -255,6 +277,7 @@ def answer(options: argparse.Namespace) -> str:
         write_jobs(options.jobs_csv, results[asked])
     if options.plot:
         plot(options.plot, results)
+    results = (parted(results[asked]) if len(results) == 1 else {}) or results
     if options.json:
         all_of_them = [as_json(name, options.seed, result) for name, result in results.items()]
         return json.dumps(all_of_them if len(all_of_them) > 1 else all_of_them[0], indent=2)

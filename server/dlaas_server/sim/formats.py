@@ -137,6 +137,14 @@ def _positive(text: str) -> float:
 _seconds: Final = _least_zero
 _one: Final = _whole(1)
 _zero: Final = _whole(0)
+
+
+def _bit(text: str) -> int:
+    if text not in ("0", "1"):
+        raise ValueError(f"{text!r} is neither 0 nor 1")
+    return int(text)
+
+
 _COMMON: Final[dict[str, Reader]] = {"job_id": _text, "submit_s": _seconds, "gpus": _one, "duration_s": _positive}
 
 
@@ -252,6 +260,14 @@ def _node(row: Row) -> NodeSpec:
 
 
 _PHILLY: Final = {"id": "job_id", "submit_s": "submit_s", "gpus_per_learner": "gpus", "duration_s": "duration_s"}
+
+
+def _spot(row: Row) -> TraceJob:
+    job = _common(row, queue=row.text("queue"))
+    job.spot = bool(row.whole("spot"))
+    return job
+
+
 _GANG: Final[dict[str, Reader]] = {
     "job_id": _text, "submit_s": _seconds, "learners": _one, "gpus_per_learner": _zero, "duration_s": _positive,
 }  # fmt: skip
@@ -270,6 +286,7 @@ FORMATS: Final = (
     Format("philly", _COMMON, _fields(TraceJob, **_PHILLY)),
     Format("tiresias", {**_COMMON, "model": _text, "iterations": _zero}, _tiresias),
     Format("queues", {**_COMMON, "queue": _text}, lambda row: _common(row, queue=row.text("queue"))),
+    Format("spot", {**_COMMON, "queue": _text, "spot": _bit}, _spot),
     Format(
         "muri",
         {

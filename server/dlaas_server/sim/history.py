@@ -114,6 +114,7 @@ def _done(job: Job, first_s: float) -> Done:
             cpus_per_learner=spec.cpus_per_learner,
             mem_gb_per_learner=spec.memory_bytes_per_learner / GB,
             queue=spec.queue,
+            spot=spec.spot,
         ),
         start_s=job.started_s - first_s,
         end_s=job.ended_s - first_s,

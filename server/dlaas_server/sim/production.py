@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History
+from dlaas_server.core.lending import Lending
 from dlaas_server.core.model import Device, Node
 from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Policy, Scheduler
@@ -66,7 +67,9 @@ class ByCore:
     estimate_error: float | None = 0.0
     """None: there are no estimates."""
     seed: int = 0
-    scheduler: Scheduler = field(init=False)
+    lends: bool = False
+    """There are spot jobs."""
+    scheduler: Scheduler | Lending = field(init=False)
     asks: dict[int, Ask] = field(init=False, default_factory=dict)
     """Unfinished jobs, by place in the trace."""
     _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
@@ -78,7 +81,8 @@ class ByCore:
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(free_of(nodes_of(self.specs), ()), self.policy)
+        kind = Lending if self.lends else Scheduler
+        self.scheduler = kind(free_of(nodes_of(self.specs), ()), self.policy)
         # What ended jobs teach is needed where lengths are guessed wrong or not at all, and where they matter.
         self._learns = self.estimate_error != 0 and (
             self.estimate_error is None or self.scheduler.order.lifted is not None
@@ -134,6 +138,7 @@ class ByCore:
             batch_s=0.0 if run.job.work is None else self._batch_s(run),
             queue=run.job.queue,
             restart_s=self.restart_s,
+            is_spot=run.job.spot,
         )
 
     def _batch_s(self, run: Run) -> float:

@@ -115,6 +115,8 @@ class TraceJob:
     cpus_per_learner: float = 0.0
     mem_gb_per_learner: float = 0.0
     queue: str = "default"
+    spot: bool = False
+    """It runs on what the others leave idle."""
     work: Work | None = None
 
     @property
