@@ -75,6 +75,9 @@ class FactKind(StrEnum):
     """`generation` lost learners while it trained and goes on as `members` from `step`; `failure` says why."""
     AWAITED = "awaited"
     """The others wait for `member`, which is busy at `why`, a place in the user's words; no member: no longer."""
+    SLOW = "slow"
+    """`member` does its part of a step at `rate` of the others' speed (the median's), and holds them up; no member: no
+    longer."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of `step` is on disk, whole."""
     COMMITTED = "committed"

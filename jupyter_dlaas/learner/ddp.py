@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jupyter_dlaas.learner import checkpoints
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.working import Work
 
 __all__ = ["Gang", "build_group", "lonely_group", "to_device"]
 
@@ -51,6 +52,8 @@ class Gang:
         """What this learner's gradients count in the present step: its share of the samples."""
         self.may_change = may_change
         self.is_stranded = False
+        self.work: Work | None = None
+        """Is told when this learner's gradients are there; None where nobody wants to know."""
         self._gate = gate
         """Is told when the gradients of a step are not everybody's."""
         self._squares: list[torch.Tensor] | None = None
@@ -74,6 +77,8 @@ class Gang:
         self._group, self.rank, self.size = group, rank, size
         self.weight = 1.0 / size
         self.is_stranded = False
+        if self.work is not None:
+            self.work.reset()
         if group is not None:
             for ddp in self._wrappers:
                 self._put(ddp, group)
@@ -227,6 +232,8 @@ class Gang:
     def _average(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         if self.is_alone:
             return _now(buffer)
+        if self.work is not None:
+            self.work.done()
         if self._squares is not None:
             self._squares.append(buffer.square().sum())
         if self.weight == 0.0:

@@ -17,6 +17,7 @@ from jupyter_dlaas.learner.data import BadData, Source, length
 from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.seeds import derive, seed_all
+from jupyter_dlaas.learner.working import Work
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.growing import Growth
@@ -76,6 +77,8 @@ class Batches:
                 here = position
                 continue
             run._reach()
+            if (work := self._work()) is not None:
+                work.begin()
             share = todo.share(self._place(here))
             yield from self._step(here, share)
             if run._gate.end():
@@ -110,6 +113,17 @@ class Batches:
         except GeneratorExit:
             run._gate.close()
             raise
+
+    def _work(self) -> Work | None:
+        """Where others can take a slow learner's place, and all have alike to do."""
+        gang = self._run._gang
+        if gang is None or not gang.may_change or self._run._exact is not None:
+            return None
+        if gang.work is None:
+            assert self._run._context is not None
+            gang.work = Work(self._run._context.control.tell)
+        found: Work = gang.work
+        return found
 
     def _learn(self, watched: Any) -> None:
         """Before the optimiser's step: how much the learners' gradients differ."""

@@ -13,6 +13,7 @@ from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read
 from jupyter_dlaas.runtime.journal import Journal
 from jupyter_dlaas.runtime.manifests import Range, manifests
 from jupyter_dlaas.runtime.process import Identity
+from jupyter_dlaas.runtime.stragglers import Slow
 from jupyter_dlaas.wire import decode
 
 __all__ = ["Chronicle"]
@@ -158,6 +159,11 @@ class Chronicle:
     def awaited(self, member: int | None, at: str) -> None:
         """The others wait for one that is busy; for nobody any more."""
         self.journal.append(FactKind.AWAITED, member=member, why=at or None)
+
+    def slow(self, found: Slow | None) -> None:
+        """One learner holds the others up; none does any more."""
+        member, speed = (None, None) if found is None else (found.member, found.speed)
+        self.journal.append(FactKind.SLOW, member=member, rate=speed)
 
     def is_together(self, generation: int) -> bool:
         return self._together >= generation

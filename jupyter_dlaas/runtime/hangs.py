@@ -17,6 +17,7 @@ from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.gang import Learner
 from jupyter_dlaas.runtime.lines import Message
 from jupyter_dlaas.runtime.process import Activity, activity_of, send
+from jupyter_dlaas.runtime.stragglers import Stragglers
 
 __all__ = ["Hangs", "Pulse", "Verdict", "judge", "waits"]
 
@@ -196,9 +197,16 @@ class Hangs:
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
         self._awaited: int | None = None
+        self._stragglers = Stragglers()
+        self._slow: int | None = None
 
     def hear(self, one: Learner, message: Message, now: float) -> bool:
-        """Take a message in, if it is a heartbeat. Tells whether it was."""
+        """Take a message in, if it is of a learner's progress. Tells whether it was."""
+        if message.get("t") == "work":
+            seconds, steps = message.get("s"), message.get("steps")
+            if isinstance(seconds, float) and isinstance(steps, int):
+                self._stragglers.hear(one.member, seconds, steps, now)
+            return True
         if message.get("t") != "beat":
             return False
         self._pulse(one, now).hear(message, now)
@@ -239,6 +247,7 @@ class Hangs:
             elif now >= at_s:
                 send(members[member].who, signal.SIGKILL)
         self._tell_awaited(verdict)
+        self._tell_slow([one.member for one in alive if one.trains_from is not None], now)
 
     def _pulse(self, one: Learner, now: float) -> Pulse:
         return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))
@@ -256,3 +265,9 @@ class Hangs:
         if member != self._awaited:
             self._awaited = member
             self._chronicle.awaited(member, at)
+
+    def _tell_slow(self, members: Sequence[int], now: float) -> None:
+        found = self._stragglers.slow(members, now)
+        if (found.member if found is not None else None) != self._slow:
+            self._slow = found.member if found is not None else None
+            self._chronicle.slow(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core import sizing
-from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat
+from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat, Slow
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
@@ -263,8 +263,16 @@ def _awaited(job: Job, fact: Fact) -> Told:
     return _tell(replace(job, awaited=text), "awaited", text)
 
 
+def _slow(job: Job, fact: Fact) -> Told:
+    if fact.member is None:
+        return replace(job, slow=None), ()
+    slow = Slow(fact.member, fact.rate or 0.0)
+    text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in each step."
+    return _tell(replace(job, slow=slow), "slow", text)
+
+
 def _guardian_up(job: Job, fact: Fact) -> Told:
-    job = replace(job, awaited=None)  # a guardian tells it again
+    job = replace(job, awaited=None, slow=None)  # a guardian tells it again
     if fact.took_over:
         return _tell(job, "guardian", "A new guardian took over; the learners went on.")
     return job, ()
@@ -520,6 +528,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.AWAITED: _awaited,
+    FactKind.SLOW: _slow,
     FactKind.HALTED: _halted,
     FactKind.COMPLETED: _completed,
     FactKind.CLOSED: _closed,

@@ -14,7 +14,7 @@ from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
 if TYPE_CHECKING:
     from dlaas_server.core.shapes import Loan
 
-__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Said", "Seat"]
+__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Said", "Seat", "Slow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,14 @@ class Node:
     """Why no learner may be placed here, in words; those that run stay."""
     drains: bool = False
     """Those that run shall leave, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A learner that does its part of a step at `speed` of the others' (the median's, 0 to 1)."""
+
+    member: int
+    speed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,8 @@ class Job:
     """The gang can change its size while it trains: members that stay go on."""
     awaited: str | None = None
     """Whom the others wait for, as a sentence."""
+    slow: Slow | None = None
+    """Who holds the others up in each step."""
     joins_failed: int = 0
     """Changes in a row in which somebody who was to join did not come to it."""
     next_member: int = 0

@@ -1,6 +1,6 @@
-"""Which running elastic jobs are moved now: to let a waiting gang in, or to bring their own learners together.
+"""Which running elastic jobs are moved now: away from a slow learner, to let a waiting gang in, or closer together.
 
-Who waits comes first: while somebody does, nobody is moved for its own sake. A move goes the way of a change of size.
+Who waits comes first: while somebody does, no learners are brought together. A move goes the way of a change of size.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dlaas_server.core.consolidate import HORIZON_S, Movable, Move, Wanted, cons
 from dlaas_server.core.frees import Frees
 from dlaas_server.core.loans import free_in
 from dlaas_server.core.model import Job, Known, Pool, Seat
+from dlaas_server.core.place import beside
 from dlaas_server.core.resizing import cost_s
 from dlaas_server.core.seating import WHERE
 from dlaas_server.core.shapes import Layout, Shape, shape_of
 from dlaas_server.core.words import count
 
-__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again"]
+__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved"]
 
 AGAIN_S: Final = 600.0
 """A job that was moved is not moved again before so long."""
@@ -60,6 +61,23 @@ def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: L
             on = f" ({move.node})" if move.node else ""
             said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
             yield Moved(job.id, move.seats, said)
+
+
+def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
+    """Gangs that one learner holds up: another joins on a free seat before that one leaves.
+
+    The seats are taken from `frees`. Only where the others train on meanwhile: a restart costs more than it gives.
+    """
+    for job in sorted(pool.jobs.values(), key=lambda j: j.number):
+        late = next((m for m in job.gang if job.slow is not None and m.member == job.slow.member), None)
+        if late is None or job.slow is None or len(job.gang) < 2 or not job.is_live or not may_move(job):
+            continue
+        one = _movable(job, pool, frees, usual)
+        staying = tuple(m.seat for m in job.gang if m is not late)
+        fresh = None if one is None else beside(frees, one.shape, 1, staying)
+        if fresh is not None:
+            said = f"Learner {late.member} on {late.seat.node} runs at {job.slow.speed:.0%} of the others' speed"
+            yield Moved(job.id, staying + fresh, f"{said}: another takes its place.")
 
 
 def made_room(

@@ -17,7 +17,7 @@ from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.lending import Lending, charged
 from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding, idle_in, loans_of
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
-from dlaas_server.core.moving import gathered, made_room, may_move_again
+from dlaas_server.core.moving import gathered, made_room, may_move_again, relieved
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, beside, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
@@ -300,7 +300,8 @@ def _moved(
     policy: Policy,
     order: Order | None,
 ) -> tuple[Resized, ...]:
-    """Who goes elsewhere with as many learners as before: for the first that waits, or if nobody does, to sit together.
+    """Who goes elsewhere with as many learners as before: one learner that holds others up; else, for the first that
+    waits, or if nobody does, to sit together.
 
     A job is moved once in a while at most.
     """
@@ -311,10 +312,11 @@ def _moved(
     def starts_then(then: Pool) -> Collection[str]:
         return {ask.id for ask in scheduled(then, now_s, policy, (), order)[0].decide(now_s).starts}
 
-    if waiting:
+    moves = list(relieved(pool, frees, may_move, policy.placement))
+    if waiting and not moves:
         room = made_room(pool, frees, waiting, may_move, policy.placement, starts_then)
         moves = [room] if room is not None else []
-    else:
+    elif not moves:
         moves = list(gathered(pool, frees, may_move, policy.placement))
     return tuple(Resized(one.job, one.seats, "pool", one.why) for one in moves)
 

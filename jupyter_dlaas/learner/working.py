@@ -1,0 +1,47 @@
+"""How long this learner's own part of a step takes, before it waits for the others: what tells a slow one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["Work"]
+
+_NEW: Final = 0.1
+"""What the last step counts in the moving mean."""
+_TOLD_S: Final = 1.0
+
+
+class Work:
+    """A moving mean of the time from a step's beginning until this learner's gradients are there."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        """`tell` takes a message for the guardian."""
+        self._tell = tell
+        self._began_s: float | None = None
+        self._done_s: float | None = None
+        self._mean_s = 0.0
+        self._steps = 0
+        self._told_s = 0.0
+
+    def reset(self) -> None:
+        """Another gang: other shares of a batch."""
+        self._began_s = self._done_s = None
+        self._steps = 0
+
+    def begin(self) -> None:
+        """A step begins, its data are still to be read."""
+        now_s = time.monotonic()
+        if self._began_s is not None and self._done_s is not None:
+            took_s = self._done_s - self._began_s
+            self._steps += 1
+            self._mean_s += (took_s - self._mean_s) * max(_NEW, 1 / self._steps)
+            if now_s - self._told_s >= _TOLD_S:
+                self._told_s = now_s
+                self._tell(t="work", s=self._mean_s, steps=self._steps)
+        self._began_s, self._done_s = now_s, None
+
+    def done(self) -> None:
+        """Gradients are there, for now: of several parts of the model the last counts."""
+        self._done_s = time.monotonic()

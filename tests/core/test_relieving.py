@@ -1,0 +1,77 @@
+"""A learner that holds its gang up gets a replacement on a free seat; the others train on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlaas_server.core.fold import resized
+from dlaas_server.core.model import Job, Pool, Slow
+from dlaas_server.core.moving import AGAIN_S
+from dlaas_server.core.plan import Resized, plan
+from dlaas_server.core.policy import Policy
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.protocol import Elastic
+from tests.core.builders import job, node, pool, seats, told, training
+
+NOW_S = 1000.0
+GANG = replace(training(job(1, (1, 3)), *seats("a", 3)), is_live=True)
+FIRST = GANG.gang[0].member
+
+
+def slowed(gang: Job, member: int) -> Job:
+    return told(gang, FactKind.SLOW, member=member, rate=0.5)
+
+
+def changes(on: Pool) -> tuple[Resized, ...]:
+    return plan(on, NOW_S, Policy()).resizes
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_slow_learner_goes_whatever_its_rank_and_the_owner_is_told_why(rank: int) -> None:
+    late = GANG.gang[rank]
+    on = pool([node("a", 4)], slowed(GANG, late.member))
+
+    (change,) = changes(on)
+    assert len(change.seats) == 3
+    assert late.seat not in change.seats
+    assert {m.seat for m in GANG.gang if m is not late} < set(change.seats)
+    assert change.why == f"Learner {late.member} on a runs at 50% of the others' speed: another takes its place."
+    after, _ = resized(on.jobs["job-1"], change.seats, change.by, NOW_S, change.why)
+    assert late.member not in {m.member for m in after.gang}
+    assert {m.member for m in GANG.gang} - {late.member} < {m.member for m in after.gang}
+    assert after.moved_s == NOW_S
+
+
+@pytest.mark.parametrize(
+    "gang",
+    [
+        GANG,
+        replace(GANG, slow=Slow(77, 0.5)),
+        replace(slowed(GANG, FIRST), elastic=Elastic.OFF),
+        replace(slowed(GANG, FIRST), is_live=False, checkpoint_step=5),
+        replace(slowed(GANG, FIRST), moved_s=NOW_S - AGAIN_S + 1),
+        told(slowed(GANG, FIRST), FactKind.SLOW),
+        told(slowed(GANG, FIRST), FactKind.GUARDIAN_UP),
+    ],
+    ids=[
+        "nobody",
+        "one that left",
+        "never to change",
+        "only by a restart",
+        "just moved",
+        "no longer",
+        "a new guardian",
+    ],
+)
+def test_nobody_is_replaced_where_that_helps_nobody(gang: Job) -> None:
+    assert changes(pool([node("a", 4)], gang)) == ()
+
+
+def test_without_a_free_device_it_stays_and_somebody_who_waits_does_not_keep_it() -> None:
+    slow = slowed(GANG, FIRST)
+
+    assert changes(pool([node("a", 3)], slow)) == ()
+    large = job(2, (4, 4))
+    assert [one.job for one in changes(pool([node("a", 4), node("b", 2)], slow, large))] == ["job-1"]

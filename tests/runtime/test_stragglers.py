@@ -1,0 +1,67 @@
+"""Who is slow is told when it has been so for a while, and only where all have told of themselves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.runtime.stragglers import FRESH_S, PATIENCE_S, STEPS, Slow, Stragglers
+
+
+def heard(one: Stragglers, times_s: dict[int, float], now_s: float, steps: int = STEPS) -> Slow | None:
+    for member, seconds in times_s.items():
+        one.hear(member, seconds, steps, now_s)
+    return one.slow(times_s, now_s)
+
+
+def over(times_s: dict[int, float], until_s: float) -> Slow | None:
+    """Told each second, from 0 on."""
+    one = Stragglers()
+    found = None
+    for second in range(int(until_s) + 1):
+        found = heard(one, times_s, second)
+    return found
+
+
+def test_a_slow_learner_is_told_after_a_while_with_its_speed() -> None:
+    times_s = {0: 0.10, 1: 0.20, 2: 0.10}
+
+    assert over(times_s, PATIENCE_S - 1) is None
+    assert over(times_s, PATIENCE_S) == Slow(1, 0.5)
+
+
+def test_of_two_the_slow_one_is_held_against_the_middle_of_both() -> None:
+    assert over({0: 0.10, 1: 0.14}, 60) is None
+    found = over({0: 0.10, 1: 0.30}, 60)
+    assert found is not None
+    assert found.member == 1
+
+
+def test_a_slowness_that_passes_is_forgotten() -> None:
+    one = Stragglers()
+    for second in range(60):
+        is_slow = second % int(PATIENCE_S) != 0
+        assert heard(one, {0: 0.1, 1: 0.1, 2: 0.3 if is_slow else 0.1}, second) is None
+
+
+def test_who_has_not_told_enough_or_lately_keeps_judgement_back() -> None:
+    one = Stragglers()
+    for second in range(30):
+        one.hear(2, 0.1, STEPS - 1, second)
+        one.hear(0, 0.1, STEPS, second)
+        one.hear(1, 0.5, STEPS, second)
+        assert one.slow((0, 1, 2), second) is None
+    assert heard(one, {0: 0.1, 1: 0.5}, 30.0) is None, "its time begins when all are known"
+    found = heard(one, {0: 0.1, 1: 0.5}, 30.0 + PATIENCE_S)
+    assert found is not None
+    assert found.member == 1
+    assert one.slow((0, 1), 30.0 + PATIENCE_S + FRESH_S + 1) is None
+
+
+@given(st.dictionaries(st.integers(0, 20), st.floats(0.001, 100), min_size=1, max_size=8))
+def test_at_most_the_slowest_is_named_and_never_one_near_the_others(times_s: dict[int, float]) -> None:
+    found = over(times_s, 2 * PATIENCE_S)
+
+    assert found is None or (times_s[found.member] == max(times_s.values()) and found.speed < 0.8)
+    if max(times_s.values()) <= 1.2 * min(times_s.values()):
+        assert found is None

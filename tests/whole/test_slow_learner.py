@@ -1,0 +1,36 @@
+"""A learner that holds its gang up is replaced while the others train: on a free slot, and without a lost step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.runtime.journal import read_facts
+from tests.learner.coverage import check
+from tests.learner.live_programs import LIVE
+from tests.whole.site import Site, until
+
+Build = Callable[..., Site]
+SAMPLES, EPOCHS = 101, 60
+SLOW = LIVE.replace(
+    "            opt.zero_grad()\n",
+    '            opt.zero_grad()\n            time.sleep(0.1 if me == "0" and not (out / "hurry").exists() else 0)\n',
+).replace("me = os", "out.mkdir(exist_ok=True)\nme = os")
+
+
+def test_who_holds_the_others_up_is_replaced_and_each_sample_is_trained_once(site: Build) -> None:
+    here = site(slots=4)
+    gang = here.submit(SLOW, name="gang", gpus="1:3", start_with=3, framework="torch", checkpoint_every=0)
+
+    until(lambda: "Learner 0 on" in gang.story(), f"it is told who is slow\n{gang.story()}", 60)
+    until(lambda: here.job(gang.id).view.transition is None, "the replacement is there", 30)
+    until(lambda: len(here.learners(gang.id)) == 3, "the slow one is gone", 30)
+    (gang.directory / "output" / "hurry").touch()
+    gang.wait(90)
+
+    facts = read_facts(gang.directory / "journal.jsonl")[0]
+    check(facts, gang.directory / "output", range(SAMPLES), EPOCHS)
+    assert next(fact.member for fact in facts if fact.kind is FactKind.SLOW) == 0
+    assert next(fact.member for fact in facts if fact.kind is FactKind.LEARNER_DOWN and not fact.failure) == 0
+    assert not list(gang.directory.glob("checkpoints/step-*")), "no checkpoint was needed"
+    assert "another takes its place. Moving, by pool." in gang.story()
