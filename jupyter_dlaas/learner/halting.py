@@ -52,6 +52,8 @@ class Boundaries:
         self._limit: int | None = None
         self._stop_at: int | None = None
         self._switch: Switch | None = None
+        self._let_go = 0
+        """Who was to leave for this round, or an earlier one, may do so."""
         self._control = control
         self._is_asking = False
         """It waits for a word."""
@@ -116,6 +118,13 @@ class Boundaries:
                 self.round = found.round
         return found
 
+    def may_leave(self, number: int) -> bool:
+        """Wait until the others are together in the group of this round; False if they need this learner after all."""
+        with self._changed:
+            while self._let_go < number and self._switch is None and self._stop_at is None:
+                self._wait()
+            return self._switch is None
+
     def _wait(self) -> None:
         self._is_asking = True
         self._changed.wait()
@@ -159,6 +168,10 @@ class Boundaries:
                 self.on_urgent(switch.round)  # first, so that it cannot hit the group that is entered next
             with self._changed:
                 self._switch = switch
+                self._changed.notify_all()
+        elif kind == "go":
+            with self._changed:
+                self._let_go = int(message["round"])
                 self._changed.notify_all()
         elif kind == "checkpoint":
             self.wants_checkpoint = True

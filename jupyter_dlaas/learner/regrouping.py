@@ -51,7 +51,7 @@ class Regrouping:
         return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
-        """Go over into the next group; None when it was lost before all were in it.
+        """Go over into the next group, or leave; None when it was lost before all were in it.
 
         Returns `position` itself, or the place of a learner that is further, with its state.
         """
@@ -59,6 +59,8 @@ class Regrouping:
         if switch is None:
             return position
         if context.member not in switch.members:
+            if not run._boundaries.may_leave(switch.round):
+                return None
             run._metrics.close()
             raise Leave("told")
         try:

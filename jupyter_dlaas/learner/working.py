@@ -14,14 +14,14 @@ _TOLD_S: Final = 1.0
 
 
 class Work:
-    """A moving mean of the time from a step's beginning until this learner's gradients are there."""
+    """Moving means of the time from a step's beginning until this learner's gradients are there, and of whole steps."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         """`tell` takes a message for the guardian."""
         self._tell = tell
         self._began_s: float | None = None
         self._done_s: float | None = None
-        self._mean_s = 0.0
+        self._mean_s = self._step_s = 0.0
         self._steps = 0
         self._told_s = 0.0
 
@@ -34,12 +34,13 @@ class Work:
         """A step begins, its data are still to be read."""
         now_s = time.monotonic()
         if self._began_s is not None and self._done_s is not None:
-            took_s = self._done_s - self._began_s
             self._steps += 1
-            self._mean_s += (took_s - self._mean_s) * max(_NEW, 1 / self._steps)
+            counts = max(_NEW, 1 / self._steps)
+            self._mean_s += counts * (self._done_s - self._began_s - self._mean_s)
+            self._step_s += counts * (now_s - self._began_s - self._step_s)
             if now_s - self._told_s >= _TOLD_S:
                 self._told_s = now_s
-                self._tell(t="work", s=self._mean_s, steps=self._steps)
+                self._tell(t="work", s=self._mean_s, step_s=self._step_s, steps=self._steps)
         self._began_s, self._done_s = now_s, None
 
     def done(self) -> None:

@@ -552,8 +552,9 @@ class Guardian:
             self._count(one.member, failure)
 
     def _count(self, member: int, failure: Failure) -> None:
-        """Who failed breaks its gang, unless the others go on without it."""
-        if failure.cause not in RETRIED or not self._live.lost(failure):
+        """Who failed breaks its gang, unless the others go on without it; who only came to join breaks nobody."""
+        is_joiner = member in self._learners and self._learners[member].round < 0
+        if (failure.cause not in RETRIED and not is_joiner) or not self._live.lost(failure):
             self._failed.append((member, failure))
 
     # -- files ---------------------------------------------------------------------------------------------------------

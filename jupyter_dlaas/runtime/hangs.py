@@ -203,9 +203,9 @@ class Hangs:
     def hear(self, one: Learner, message: Message, now: float) -> bool:
         """Take a message in, if it is of a learner's progress. Tells whether it was."""
         if message.get("t") == "work":
-            seconds, steps = message.get("s"), message.get("steps")
-            if isinstance(seconds, float) and isinstance(steps, int):
-                self._stragglers.hear(one.member, seconds, steps, now)
+            seconds, step_s, steps = message.get("s"), message.get("step_s"), message.get("steps")
+            if isinstance(seconds, float) and isinstance(step_s, float) and isinstance(steps, int):
+                self._stragglers.hear(one.member, seconds, step_s, steps, now)
             return True
         if message.get("t") != "beat":
             return False

@@ -58,7 +58,8 @@ class Live:
         """Whether the gang can go over into what is wanted: somebody must stay who has the state."""
         if self._state is None or self.is_over:
             return False
-        return any(one.member in self._state.members for one in wanted.members)
+        goal = regroup.goal(self._state, self._peers(), [one.member for one in wanted.members])
+        return any(member in self._state.members for member in goal)
 
     def begin(self, *, is_new: bool) -> None:
         """Look whether the gang can change by now. `is_new`: this guardian started it, so nothing is under way."""
@@ -91,9 +92,9 @@ class Live:
             if member not in self._learners:
                 self._join(wanted, member)
         generation = self._turn(target, generation, wanted.generation)
-        there = tuple(member for member in target if self._learners[member].is_alive)
-        if generation < wanted.generation and self._state.members == there and not self.is_told:
-            self._through(wanted.generation)  # none of those who were to join came to it
+        there = regroup.goal(self._state, self._peers(), target)
+        if generation < wanted.generation and self._state.members == there and self._state.change is None:
+            self._through(wanted.generation, None)  # none of those who were to join came, so nobody stood still
             generation = wanted.generation
         return generation
 
@@ -112,16 +113,24 @@ class Live:
                 break
             if before.change is not None and self._state.change is None and self._state.members:
                 now = self._next
-                self._through(now)
+                self._through(now, self._idle_s())
         change = self._state.change
         if change is not None:
-            self._next = then if set(change.members) == {m for m in target if peers[m].is_alive} else now
+            self._next = then if set(change.members) == set(regroup.goal(self._state, peers, target)) else now
         for member in regroup.strays(self._state, peers, target):
             self._end(self._learners[member])
         self._tell()
+        for member in regroup.released(self._state, self._peers()):
+            self._order(self._learners[member], "go", {"t": "go", "round": self._state.round})
         return now
 
-    def _through(self, generation: int) -> None:
+    def _idle_s(self) -> float | None:
+        """How long those who are there now stood still for the last change."""
+        assert self._state is not None
+        there = [self._learners[member] for member in self._state.members]
+        return max((one.idle_s for one in there if one.idle_s is not None), default=None)
+
+    def _through(self, generation: int, idle_s: float | None) -> None:
         assert self._state is not None
         members = self._state.members
         for one in self._learners.values():
@@ -132,10 +141,8 @@ class Live:
             one.generation, one.rank = generation, rank
             for number, ranges in one.trained:
                 self._chronicle.committed(number, [decode(Range, part) for part in ranges])
-        there = [self._learners[member] for member in members]
-        idle_s = max((one.idle_s for one in there if one.idle_s is not None), default=None)
         failure, self._failure = self._failure, None
-        step = max(one.trains_from or 0 for one in there)
+        step = max(self._learners[member].trains_from or 0 for member in members)
         self._chronicle.regrouped(generation, members, step, idle_s, failure)
 
     def _tell(self) -> None:
@@ -143,11 +150,16 @@ class Live:
         for member, told in regroup.orders(self._state).items():
             one = self._learners[member]
             for order in told:
-                if one.line is not None and order not in one.heard:
-                    one.heard.add(order)
-                    one.line.tell(self._message(order))
+                self._order(one, order, self._message(order))
             if self._state.change is not None and self._state.change.is_told:
-                one.is_asked = one.is_asked or member not in self._state.change.members
+                one.is_asked = member not in self._state.change.members
+
+    @staticmethod
+    def _order(one: Learner, order: Order | str, message: Message) -> None:
+        """Tell it once per connection."""
+        if one.line is not None and order not in one.heard:
+            one.heard.add(order)
+            one.line.tell(message)
 
     def _message(self, order: Order) -> Message:
         if isinstance(order, Propose):

@@ -12,7 +12,21 @@ from dataclasses import dataclass, replace
 
 from jupyter_dlaas.runtime.coordinator import agree
 
-__all__ = ["Build", "Change", "Order", "Peer", "Propose", "Regroup", "Switch", "advance", "found", "orders", "strays"]
+__all__ = [
+    "Build",
+    "Change",
+    "Order",
+    "Peer",
+    "Propose",
+    "Regroup",
+    "Switch",
+    "advance",
+    "found",
+    "goal",
+    "orders",
+    "released",
+    "strays",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +132,26 @@ def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> 
     return tuple(m for m in unwanted if not peers[m].is_asked or peers[m].is_stranded)
 
 
+def released(state: Regroup, peers: Mapping[int, Peer]) -> tuple[int, ...]:
+    """Who was asked to leave and may go now: all others are together, so nobody needs what it has any more."""
+    if state.change is not None:
+        return ()
+    return tuple(m for m, peer in peers.items() if peer.is_alive and peer.is_asked and m not in state.members)
+
+
+def goal(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tuple[int, ...]:
+    """Who is to train together, in rank order: those of the target that are not dead, who was there before first.
+
+    For each that is dead one stays that was to leave: nobody goes for somebody who never comes.
+    """
+    there = tuple(m for m in target if m not in peers or peers[m].is_alive)
+    leavers = [m for m in state.members if m not in target and peers[m].is_alive]
+    kept = {*there, *leavers[: len(target) - len(there)]}
+    return tuple(m for m in state.members if m in kept) + tuple(m for m in there if m not in state.members)
+
+
 def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> Regroup:
-    """What follows from what is known. `target`: who is wanted, in rank order; the dead count as not wanted.
+    """What follows from what is known. `target`: who is wanted, in rank order; what follows from that is the `goal`.
 
     Called again after each change of what is known; the same knowledge gives the same state.
     """
@@ -128,20 +160,22 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
     if change is not None and change.is_told:
         there = tuple(m for m in change.members if peers[m].is_alive)
         if there != change.members or any(_is_lost(peers[m], change) for m in there):
+            if all(peers[m].round < 0 for m in there):  # who was to leave, and has not left yet, has the state
+                there = (*(m for m in alive if m not in there), *there)
             return _now(state, there, peers)
         if all(peers[m].round == change.round for m in change.members):
             return replace(state, members=change.members, change=None)
         return state
     if alive != state.members or any(peers[m].is_stranded for m in alive):
         return _now(state, alive, peers)
-    wanted = tuple(m for m in target if peers[m].is_alive)
+    wanted = goal(state, peers, target)
     if not any(m in state.members for m in wanted):
         return state
+    is_ready = all(m in state.members or peers[m].is_waiting for m in wanted)
     if change is None:
-        is_ready = all(m in state.members or peers[m].is_waiting for m in wanted)
         return _begin(state, wanted) if wanted != state.members and is_ready else state
     if any(not peers[m].is_alive for m in change.members):
-        return _begin(state, tuple(m for m in change.members if peers[m].is_alive))
+        return _begin(state, wanted if is_ready else state.members)
     if not change.is_built:
         if any(peers[m].built < change.round for m in change.members):
             return state

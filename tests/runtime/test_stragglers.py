@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dlaas.runtime.stragglers import FRESH_S, PATIENCE_S, STEPS, Slow, Stragglers
 
 
-def heard(one: Stragglers, times_s: dict[int, float], now_s: float, steps: int = STEPS) -> Slow | None:
+def heard(
+    one: Stragglers, times_s: dict[int, float], now_s: float, steps: int = STEPS, step_s: float = 0.5
+) -> Slow | None:
     for member, seconds in times_s.items():
-        one.hear(member, seconds, steps, now_s)
+        one.hear(member, seconds, step_s, steps, now_s)
     return one.slow(times_s, now_s)
 
 
-def over(times_s: dict[int, float], until_s: float) -> Slow | None:
+def over(times_s: dict[int, float], until_s: float, step_s: float = 0.5) -> Slow | None:
     """Told each second, from 0 on."""
     one = Stragglers()
     found = None
     for second in range(int(until_s) + 1):
-        found = heard(one, times_s, second)
+        found = heard(one, times_s, second, step_s=step_s)
     return found
 
 
@@ -37,6 +40,16 @@ def test_of_two_the_slow_one_is_held_against_the_middle_of_both() -> None:
     assert found.member == 1
 
 
+def test_where_a_step_would_hardly_be_shorter_nobody_is_told() -> None:
+    times_s = {0: 0.010, 1: 0.030, 2: 0.010}
+
+    assert over(times_s, 60, step_s=0.25) is None
+    found = over(times_s, 60, step_s=0.15)
+    assert found is not None
+    assert found.member == 1
+    assert found.speed == pytest.approx(1 / 3)
+
+
 def test_a_slowness_that_passes_is_forgotten() -> None:
     one = Stragglers()
     for second in range(60):
@@ -47,9 +60,9 @@ def test_a_slowness_that_passes_is_forgotten() -> None:
 def test_who_has_not_told_enough_or_lately_keeps_judgement_back() -> None:
     one = Stragglers()
     for second in range(30):
-        one.hear(2, 0.1, STEPS - 1, second)
-        one.hear(0, 0.1, STEPS, second)
-        one.hear(1, 0.5, STEPS, second)
+        one.hear(2, 0.1, 0.5, STEPS - 1, second)
+        one.hear(0, 0.1, 0.5, STEPS, second)
+        one.hear(1, 0.5, 0.5, STEPS, second)
         assert one.slow((0, 1, 2), second) is None
     assert heard(one, {0: 0.1, 1: 0.5}, 30.0) is None, "its time begins when all are known"
     found = heard(one, {0: 0.1, 1: 0.5}, 30.0 + PATIENCE_S)
