@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from dlaas_server.core.asks import Ask, Key, level
 from dlaas_server.core.place import Shape
 
 __all__ = ["Group"]
 
-_Entry = tuple[int, int, float, float, int, int, Ask, "_Line"]
-"""The key, flat (it is compared in half the time), stamp, who, the line of its length. Outdated once the stamp is."""
+_Entry = tuple[int, int, float, float, int, int, Ask]
+"""The key, flat (it is compared in half the time), stamp, who. Outdated once the stamp is."""
 _Line = list[_Entry]
 """A heap."""
 
@@ -23,9 +23,13 @@ def _trim(line: _Line) -> None:
         heappop(line)
 
 
+def _length(ask: Ask) -> int:
+    return 0 if ask.estimate_s is None else level(ask.estimate_s)
+
+
 @dataclass(slots=True, eq=False)
 class Group:
-    """Gangs of one shape and queue that wait: in one line, and by expected length."""
+    """Gangs of one shape and queue that wait: in one line, and by expected length once somebody asks for that."""
 
     shape: Shape
     learners: int
@@ -36,29 +40,33 @@ class Group:
     devices_min: int = field(init=False)
     """With fewer free devices than that, none of them has room."""
     _line: _Line = field(default_factory=list)
-    _by_length: dict[int, _Line] = field(default_factory=dict)
-    """Level of the expected length -> those of that length, the same entries."""
+    _by_length: dict[int, _Line] | None = None
+    """Level of the expected length -> those of that length, the same entries. None: `heads` was not asked for yet."""
 
     def __post_init__(self) -> None:
         self.devices_min = 0 if self.shape.is_share else self.learners * self.shape.gpus
 
     def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is the first of its length now."""
-        length = 0 if ask.estimate_s is None else level(ask.estimate_s)
-        alike = self._by_length.get(length)
-        if alike is None:
-            alike = self._by_length[length] = []
-        elif alike:
-            _trim(alike)
-        entry = (*key, ask.stamp, ask, alike)
+        """Put a job in line; True if it is one of `heads` now. As long as nobody asked for them, only the first is."""
+        entry = (*key, ask.stamp, ask)
         heappush(self._line, entry)
-        heappush(alike, entry)
         if self.key is None or key < self.key:
             self.key, self.head = key, ask
+        if self._by_length is None:
+            return self.head is ask
+        alike = self._by_length.setdefault(_length(ask), [])
+        _trim(alike)
+        heappush(alike, entry)
         return alike[0] is entry
 
     def heads(self) -> list[Ask]:
         """The first of each length, first in order first."""
+        if self._by_length is None:
+            self._by_length = {}
+            for entry in self._line:
+                self._by_length.setdefault(_length(entry[6]), []).append(entry)
+            for line in self._by_length.values():
+                heapify(line)
         found: list[tuple[Key, Ask]] = []
         for line in self._by_length.values():
             _trim(line)
@@ -77,8 +85,9 @@ class Group:
                 self.key, self.head = first[:5], ask
                 return
             heappop(line)
-            _trim(first[7])
-        self.key = self.head = None
+            if self._by_length is not None:
+                _trim(self._by_length.get(_length(ask), []))
+        self.key = self.head = self._by_length = None
 
     def waiting(self) -> Iterator[tuple[Key, Ask]]:
         """All of them, in no order."""

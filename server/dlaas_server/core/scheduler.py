@@ -396,11 +396,11 @@ class Scheduler:
         if self._refused:
             for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
                 group.is_shut = False
-            self._refused.clear()
-            self._is_open = True
+            self._refused, self._is_open = [], True
         wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
-        promised = (None, None) if reservation is None else (reservation.ask, reservation.at_s)
-        return Choice(starts, stops, wake_s, *promised)
+        if reservation is not None:
+            return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
+        return Choice(starts, stops, wake_s)
 
     def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups.

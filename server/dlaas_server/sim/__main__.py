@@ -17,6 +17,7 @@ from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.sim.calibration import Foretold, part_of, said_of, scores
+from dlaas_server.sim.collector import collector_at_rest
 from dlaas_server.sim.experiments import EXPERIMENTS
 from dlaas_server.sim.filling import filled_json, filled_table
 from dlaas_server.sim.formats import read_nodes, read_trace
@@ -288,11 +289,10 @@ def answer(options: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """0; or 2 and one sentence where the trace, the nodes or a file do not hold."""
     options = parser().parse_args(argv)
-    if options.trace in EXPERIMENTS:
-        print(EXPERIMENTS[options.trace](options.seed))
-        return 0
     try:
-        print(answer(options))
+        with collector_at_rest():
+            said = EXPERIMENTS[options.trace](options.seed) if options.trace in EXPERIMENTS else answer(options)
+        print(said)
     except (DlaasError, OSError) as error:
         print(f"sim: {error}", file=sys.stderr)
         return 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
 from math import inf
 from typing import Protocol
 
@@ -110,9 +109,6 @@ class Replay:
     """(time, GPUs in use, jobs waiting) after each event."""
 
 
-_Step = tuple[float, float, int, bool]
-"""What holds from this time on: GPUs in use, jobs waiting, whether the first in line is blocked."""
-
 _End = tuple[float, int, int, Run]
 """End, index, starts: outdated once the job was stopped."""
 
@@ -128,10 +124,16 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
     submits_s = [*(job.submit_s for job in jobs), inf]
     done: list[Done | None] = [None] * len(jobs)
     ends: list[_End] = []
-    steps: list[_Step] = []
+    timeline: list[tuple[float, int, int]] = []
     busy: float = 0
-    queued = came = outdated = 0
+    queued = came = outdated = queued_max = 0
     wake_s: float | None = None
+    is_blocked = False
+    last_s = jobs[0].submit_s
+    busy_gpu_s: float = 0
+    queued_s: float = 0
+    blocked_s: float = 0
+    blocked_free_gpu_s: float = 0
     while True:
         while outdated and ends and _is_outdated(ends[0]):
             heappop(ends)
@@ -143,6 +145,12 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             break
         if wake_s is not None and wake_s < now_s:
             now_s = wake_s
+        passed_s, last_s = now_s - last_s, now_s
+        busy_gpu_s += busy * passed_s
+        queued_s += queued * passed_s
+        if is_blocked:
+            blocked_s += passed_s
+            blocked_free_gpu_s += (gpus - busy) * passed_s
         ended: list[Run] = []
         while ends and ends[0][0] == now_s:
             entry = heappop(ends)
@@ -156,7 +164,8 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
         arrived: list[Run] = []
         while submits_s[came] == now_s:
             job = jobs[came]
-            arrived.append(Run(came, job, job.gpus, job.held_gpus, works_s[came]))
+            wanted = job.gpus
+            arrived.append(Run(came, job, wanted, wanted if job.work is None else job.held_gpus, works_s[came]))
             came += 1
         decision = rule.decide(now_s, ended, arrived)
         for run in decision.stops:
@@ -169,9 +178,24 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             busy += run.held_gpus
         assert busy <= gpus + 1e-6, f"{busy} of {gpus} GPUs were given at {now_s}"
         queued += len(arrived) + len(decision.stops) - len(decision.starts)
-        wake_s = decision.wake_s
-        steps.append((now_s, busy, queued, decision.is_blocked))
-    return _result(trace, gpus, done, steps)
+        if queued > queued_max:
+            queued_max = queued
+        wake_s, is_blocked = decision.wake_s, decision.is_blocked
+        timeline.append((now_s, round(busy), queued))
+    return Replay(
+        trace=trace,
+        gpus=gpus,
+        done=_all(trace, gpus, done),
+        events=len(timeline),
+        begin_s=jobs[0].submit_s,
+        end_s=max(one.end_s for one in done if one is not None),
+        busy_gpu_s=busy_gpu_s,
+        queued_s=queued_s,
+        queued_max=queued_max,
+        blocked_s=blocked_s,
+        blocked_free_gpu_s=blocked_free_gpu_s,
+        timeline=tuple(timeline),
+    )
 
 
 def _work_s(job: TraceJob) -> float:
@@ -210,33 +234,9 @@ def _start(run: Run, now_s: float, restart_s: float) -> None:
     run.starts += 1
 
 
-def _result(trace: Trace, gpus: int, done: Sequence[Done | None], steps: Sequence[_Step]) -> Replay:
+def _all(trace: Trace, gpus: int, done: Sequence[Done | None]) -> tuple[Done, ...]:
     ended = tuple([one for one in done if one is not None])
     if len(ended) < len(done):
         job = trace.jobs[done.index(None)]
         raise Unrunnable(f"job {job.id} ({job.gpus} GPUs) never runs on this pool of {gpus} GPUs")
-    busy_gpu_s: float = 0
-    queued_s: float = 0
-    blocked_s: float = 0
-    blocked_free_gpu_s: float = 0
-    for (at_s, busy, queued, is_blocked), (next_s, _, _, _) in pairwise(steps):
-        passed_s = next_s - at_s
-        busy_gpu_s += busy * passed_s
-        queued_s += queued * passed_s
-        if is_blocked:
-            blocked_s += passed_s
-            blocked_free_gpu_s += (gpus - busy) * passed_s
-    return Replay(
-        trace=trace,
-        gpus=gpus,
-        done=ended,
-        events=len(steps),
-        begin_s=trace.jobs[0].submit_s,
-        end_s=max([one.end_s for one in ended]),
-        busy_gpu_s=busy_gpu_s,
-        queued_s=queued_s,
-        queued_max=max([queued for _, _, queued, _ in steps]),
-        blocked_s=blocked_s,
-        blocked_free_gpu_s=blocked_free_gpu_s,
-        timeline=tuple([(at_s, round(busy), queued) for at_s, busy, queued, _ in steps]),
-    )
+    return ended

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.estimates import History
@@ -21,6 +22,7 @@ from jupyter_dlaas.protocol import Placement
 __all__ = ["ByCore", "nodes_of", "shape_in"]
 
 GB = 10**9
+NOTHING: Final = Decision()
 
 
 def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
@@ -93,14 +95,14 @@ class ByCore:
         """Tell the scheduler, and do what it decides."""
         scheduler, runs = self.scheduler, self._runs
         for run in ended:
-            ask = self.asks.pop(run.index)
-            del runs[run.index]
+            index, work = run.index, run.job.work
+            ask = self.asks.pop(index)
+            del runs[index]
             scheduler.leave(ask, now_s)
-            work = run.job.work
             if work is not None and isinstance(work, Task):
                 self._shorten(work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
-                self.history.learn(self._guesses.pop(run.index), ask.executed_s, ask.weight)
+                self.history.learn(self._guesses.pop(index), ask.executed_s, ask.weight)
         for run in arrived:
             work = run.job.work
             if work is not None and isinstance(work, Task):
@@ -110,11 +112,14 @@ class ByCore:
             runs[run.index] = run
             scheduler.enter(ask, now_s)
         choice = scheduler.decide(now_s)
+        is_blocked = scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked()
+        if not (choice.starts or choice.stops or is_blocked) and choice.wake_s is None:
+            return NOTHING
         return Decision(
             [runs[ask.number] for ask in choice.starts] if choice.starts else (),
             [runs[one.victim.number] for one in choice.stops] if choice.stops else (),
             choice.wake_s,
-            scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked(),
+            is_blocked,
         )
 
     def _ask(self, run: Run) -> Ask:

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+from dlaas_server.sim.collector import collector_at_rest
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.pollux import play
 from dlaas_server.sim.trace import NodeSpec
@@ -24,7 +25,8 @@ def measure(bench: Bench) -> list[Line]:
     jct_s: dict[int, float] = {}
     decided_ms: list[float] = []
     for workload in (*DEVELOPED_ON, *JUDGED_ON):
-        found = play(read_trace(FILES / "pollux_workloads_1.0.csv", workload), pool, "elastic")
+        with collector_at_rest():  # as the command does: a full collection would count as a slow decision
+            found = play(read_trace(FILES / "pollux_workloads_1.0.csv", workload), pool, "elastic")
         jct_s[workload] = statistics.mean(one.jct_s for one in found.result.done)
         decided_ms += [1000 * took_s for took_s in found.decided_s]
     decided_ms.sort()

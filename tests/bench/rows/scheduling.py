@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
+from dlaas_server.sim.collector import collector_at_rest
 from dlaas_server.sim.experiments import TRACES, gang_outcome, pack_spread_nodes, tetris_outcome
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.fragmentation import FULL, SEEDS, filled_by, openb, published
@@ -51,7 +52,8 @@ def _pool(gpus: int, each: int = 8) -> tuple[NodeSpec, ...]:
 
 def _replayed(name: str, gpus: int, order: str, error: float, seed: int) -> Replay:
     rule = ByCore(_pool(gpus), Policy(order=order), restart_s=RESTART_S, estimate_error=error, seed=seed)
-    return replay(read_trace(FILES / f"{name}.csv"), gpus, rule, restart_s=RESTART_S)
+    with collector_at_rest():  # as the command does
+        return replay(read_trace(FILES / f"{name}.csv"), gpus, rule, restart_s=RESTART_S)
 
 
 def _once(value: float, unit: str) -> Figure:
