@@ -121,7 +121,10 @@ class Live:
             self._end(self._learners[member])
         self._tell()
         for member in regroup.released(self._state, self._peers()):
-            self._order(self._learners[member], "go", {"t": "go", "round": self._state.round})
+            one = self._learners[member]
+            if one.line is not None and "go" not in one.heard:
+                one.heard.add("go")
+                one.line.tell({"t": "go", "round": self._state.round})
         return now
 
     def _idle_s(self) -> float | None:
@@ -150,16 +153,11 @@ class Live:
         for member, told in regroup.orders(self._state).items():
             one = self._learners[member]
             for order in told:
-                self._order(one, order, self._message(order))
+                if one.line is not None and order not in one.heard:
+                    one.heard.add(order)
+                    one.line.tell(self._message(order))
             if self._state.change is not None and self._state.change.is_told:
                 one.is_asked = member not in self._state.change.members
-
-    @staticmethod
-    def _order(one: Learner, order: Order | str, message: Message) -> None:
-        """Tell it once per connection."""
-        if one.line is not None and order not in one.heard:
-            one.heard.add(order)
-            one.line.tell(message)
 
     def _message(self, order: Order) -> Message:
         if isinstance(order, Propose):

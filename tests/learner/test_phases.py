@@ -58,6 +58,27 @@ def test_a_death_while_one_leaves(live: Job, victim: int, phase: str, trial: int
     ends_whole(live, survivor=1 if victim == 0 else 0)
 
 
+REPLACED = [
+    *((0, phase) for phase in ("commit", "propose", "build")),  # it enters nothing
+    *((1, phase) for phase in ("build", "commit", "propose", "switch")),
+    *((2, phase) for phase in ALL),
+]
+
+
+@trials
+@pytest.mark.parametrize(("victim", "phase"), some(REPLACED, 2))  # 0 leaves, 1 stays, 2 comes in its place
+def test_a_death_while_one_is_replaced(live: Job, victim: int, phase: str, trial: int) -> None:
+    """Nobody leaves for one that dies before it is in the group, or if one that was to stay dies."""
+    live.run(2)
+    trains(live, 1)
+    watcher = 2 if phase == "spawn" else 1 if phase in ("build", "propose") else victim
+    die(live, watcher, phase, victim)
+    live.resize(1, fresh=1)
+
+    done(live, watcher)
+    ends_whole(live, survivor=0 if victim == 1 else 1)
+
+
 @trials
 @pytest.mark.parametrize("phase", ALL)
 def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change(

@@ -9,7 +9,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.runtime.regroup import Build, Order, Peer, Propose, Regroup, Switch, advance, found, orders, strays
+from jupyter_dlaas.runtime.regroup import (
+    Build,
+    Change,
+    Order,
+    Peer,
+    Propose,
+    Regroup,
+    Switch,
+    advance,
+    found,
+    goal,
+    orders,
+    released,
+    strays,
+)
 
 STEPS = 200
 LAST_STEPS = 40
@@ -31,6 +45,7 @@ class Learner:
     is_waiting: bool = False
     is_stranded: bool = False
     is_asked: bool = False
+    is_let_go: bool = False
     has_left: bool = False
     inbox: list[Order] = field(default_factory=list)
     heard: set[Order] = field(default_factory=set)
@@ -79,11 +94,15 @@ class Gang:
         for member, told in orders(self.state).items():
             one = self.learners[member]
             change = self.state.change
-            one.is_asked = one.is_asked or (change is not None and change.is_told and member not in change.members)
+            if change is not None and change.is_told:
+                one.is_asked = member not in change.members
+                one.is_let_go = False
             for order in told:
                 if order not in one.heard:
                     one.heard.add(order)
                     one.inbox.append(order)
+        for member in released(self.state, self.peers()):
+            self.learners[member].is_let_go = True
 
     def deliver(self, one: Learner) -> None:
         if one.inbox and one.is_alive:
@@ -93,13 +112,16 @@ class Gang:
         """Whoever is at a switch goes over when all of the new group are there; a whole group makes a step."""
         there = [one for one in self.learners.values() if one.is_alive and not one.has_left]
         for one in there:
-            if one.switch is not None and one.member not in one.switch.members and self.is_due(one):
+            is_leaving = one.switch is not None and one.member not in one.switch.members
+            if is_leaving and one.is_let_go and self.is_due(one):
                 one.has_left = True
         for switch in {one.switch for one in there if one.switch is not None}:
             group = [self.learners[m] for m in switch.members]
             if all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
                 furthest = max(g.step for g in group)
                 assert furthest >= 0, "somebody has the state"
+                if all(one.step <= furthest for one in there):  # who was further died, and what it made with it
+                    self.made = [made for made in self.made if made[0] <= furthest]
                 for g in group:
                     g.step, g.round, g.switch, g.limit, g.is_waiting = furthest, switch.round, None, None, False
                     g.is_stranded = False
@@ -180,7 +202,7 @@ def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once
     with_state = [one for one in gang.learners.values() if one.is_alive and not one.has_left and one.round >= 0]
     if not with_state:
         return  # all were killed: a matter of checkpoints
-    wanted = {m for m in gang.target if gang.learners[m].is_alive and not gang.learners[m].has_left}
+    wanted = set(goal(gang.state, gang.peers(), gang.target))
     if not wanted & set(gang.state.members):
         return  # those who were to stay are all dead
     assert gang.state.change is None
@@ -231,3 +253,46 @@ def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
     assert again.change.at is None, "the step before the boundary cannot be made any more"
     assert again.round > told.round
     assert advance(again, peers, (0, 1)) == again
+
+
+def test_nobody_leaves_for_somebody_who_died_before_joining() -> None:
+    """0 is to be replaced by 2, which dies: while it rehearses, or when the new group is being built."""
+    state, target = Regroup(members=(0, 1)), (1, 2)
+    peers = {0: Peer(round=0), 1: Peer(round=0), 2: Peer(round=-1)}
+    early = peers | {2: Peer(round=-1, is_alive=False)}
+    assert goal(state, early, target) == (0, 1)
+    assert advance(state, early, target) == state
+
+    going = advance(state, peers | {2: Peer(round=-1, is_waiting=True)}, target)
+    assert going.change is not None
+    assert going.change.members == (1, 2)
+    back = advance(going, early, target)
+    assert back.change is not None
+    assert (back.change.members, back.round) == ((0, 1), 2), "a group of its own ends whatever was agreed on"
+
+
+def test_who_was_to_leave_stays_for_one_that_dies_who_was_to_stay() -> None:
+    peers = {0: Peer(round=0), 1: Peer(is_alive=False), 2: Peer(round=-1, is_waiting=True)}
+
+    assert goal(Regroup(members=(0,)), peers, (1, 2)) == (0, 2)
+
+
+def test_whoever_is_to_leave_leaves_when_all_who_were_to_join_came() -> None:
+    peers = {0: Peer(round=0), 1: Peer(round=0), 2: Peer(round=-1)}
+
+    assert goal(Regroup(members=(0, 1)), peers, (1, 2)) == (1, 2)
+    assert goal(Regroup(members=(0, 1)), peers, (1,)) == (1,)
+
+
+def test_if_all_who_stay_die_after_the_word_was_given_who_was_to_leave_goes_on() -> None:
+    change = Change(round=1, members=(1, 2), is_built=True, is_told=True, at=7)
+    state = Regroup(round=1, members=(0, 1), change=change)
+    joiner = Peer(round=-1, built=1, is_waiting=True)
+    peers = {0: Peer(round=0, is_limited=True, is_asked=True), 1: Peer(is_alive=False), 2: joiner}
+
+    again = advance(state, peers, (1, 2))
+
+    assert again.change is not None
+    assert (again.change.members, again.change.at, again.round) == ((0, 2), None, 2)
+    gone = advance(state, peers | {0: Peer(is_alive=False)}, (1, 2))
+    assert (gone.members, gone.change) == ((), None), "nobody has what was trained: it starts from a checkpoint"
