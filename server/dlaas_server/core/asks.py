@@ -106,16 +106,18 @@ class Ask:
 
     def end_s(self, now_s: float) -> float | None:
         """When it ends, if it runs (or were started now)."""
-        total_s, since_s, executed_s, begin_s = self.estimate_s, self.since_s, self.executed_s, now_s
+        total_s, since_s, executed_s = self.estimate_s, self.since_s, self.executed_s
         if total_s is None:
             return None
         if since_s is None:
-            begin_s += self.restart_s if self.starts else 0.0
+            now_s += self.restart_s if self.starts else 0.0
         elif since_s > now_s:
-            begin_s = since_s
+            now_s = since_s
         else:
             executed_s = executed_s + now_s - since_s
-        return begin_s + _again(total_s, executed_s) - executed_s
+        if total_s <= executed_s:
+            total_s = _again(total_s, executed_s)
+        return now_s + total_s - executed_s
 
     def bound_s(self, least_s: float, factor: float, *, is_hopeful: bool = False) -> float:
         """What waiting is measured by: this time, or so many times its length by the longer guess (or the shorter)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from dlaas_server.core.asks import Ask, Key, level
 from dlaas_server.core.place import Shape
@@ -15,6 +16,8 @@ _Entry = tuple[int, int, float, float, int, int, Ask]
 """The key, flat (it is compared in half the time), stamp, who. Outdated once the stamp is."""
 _Line = list[_Entry]
 """A heap."""
+FEW: Final = 1024
+"""So many are sorted by length when somebody asks; if there are more, as they come."""
 
 
 def _trim(line: _Line) -> None:
@@ -29,7 +32,7 @@ def _length(ask: Ask) -> int:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Gangs of one shape and queue that wait: in one line, and by expected length once somebody asks for that."""
+    """Gangs of one shape and queue that wait: in one line, and by expected length once that is needed."""
 
     shape: Shape
     learners: int
@@ -41,34 +44,40 @@ class Group:
     """With fewer free devices than that, none of them has room."""
     _line: _Line = field(default_factory=list)
     _by_length: dict[int, _Line] | None = None
-    """Level of the expected length -> those of that length, the same entries. None: `heads` was not asked for yet."""
+    """Level of the expected length -> those of that length, the same entries. None: few wait, and nobody asked yet."""
 
     def __post_init__(self) -> None:
         self.devices_min = 0 if self.shape.is_share else self.learners * self.shape.gpus
 
     def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is one of `heads` now. As long as nobody asked for them, only the first is."""
+        """Put a job in line; True if it is one of `heads` now, or the first while nobody has asked for them."""
         entry = (*key, ask.stamp, ask)
         heappush(self._line, entry)
         if self.key is None or key < self.key:
             self.key, self.head = key, ask
         if self._by_length is None:
+            if len(self._line) > FEW:  # in time: it takes long where many wait
+                self._sort_by_length()
             return self.head is ask
         alike = self._by_length.setdefault(_length(ask), [])
         _trim(alike)
         heappush(alike, entry)
         return alike[0] is entry
 
+    def _sort_by_length(self) -> dict[int, _Line]:
+        lines: dict[int, _Line] = {}
+        for entry in self._line:
+            lines.setdefault(_length(entry[6]), []).append(entry)
+        for line in lines.values():
+            heapify(line)
+        self._by_length = lines
+        return lines
+
     def heads(self) -> list[Ask]:
         """The first of each length, first in order first."""
-        if self._by_length is None:
-            self._by_length = {}
-            for entry in self._line:
-                self._by_length.setdefault(_length(entry[6]), []).append(entry)
-            for line in self._by_length.values():
-                heapify(line)
+        lines = self._sort_by_length() if self._by_length is None else self._by_length
         found: list[tuple[Key, Ask]] = []
-        for line in self._by_length.values():
+        for line in lines.values():
             _trim(line)
             if line:
                 found.append((line[0][:5], line[0][6]))

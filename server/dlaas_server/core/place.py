@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from dlaas_server.core.fragments import Option
@@ -33,7 +34,7 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
     A gang that takes any kind of device gets one kind where one has enough. What is lent is taken last (`sparing`).
     """
     if frees.lent:
-        return sparing(frees, shape, lambda: _place(frees, shape, learners, waited_s))
+        return sparing(frees, shape, partial(_place, frees, shape, learners, waited_s))
     return _place(frees, shape, learners, waited_s)
 
 
@@ -84,7 +85,7 @@ def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> t
     None, and nothing is taken, where they do not fit.
     """
     if frees.lent:
-        return sparing(frees, shape, lambda: _beside(frees, shape, learners, held))
+        return sparing(frees, shape, partial(_beside, frees, shape, learners, held))
     return _beside(frees, shape, learners, held)
 
 

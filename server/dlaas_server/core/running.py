@@ -36,9 +36,10 @@ class Ends:
         """It runs from now on."""
         end_s = ask.end_s(now_s)
         if end_s is not None:
-            self.of[ask.number] = end_s
-            self._new.append((end_s, ask.number))
-            if len(self._new) > NEW_MOST:
+            number, new = ask.number, self._new
+            self.of[number] = end_s
+            new.append((end_s, number))
+            if len(new) > NEW_MOST:
                 self._sort()
 
     def drop(self, ask: Ask) -> float | None:
