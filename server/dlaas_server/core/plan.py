@@ -216,7 +216,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         if promised:
             staying = without(future, {name: kept for name, (kept, _) in ways.items()})
             jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
-            jobs |= {name: holding(jobs[name], its) for name, its in seats.items()}
+            jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
             jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
             then = idle_in(replace(pool, jobs=jobs))
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
