@@ -82,3 +82,31 @@ def test_a_gang_that_was_lost_as_a_whole_starts_with_fresh_members() -> None:
 
     assert [m.member for m in one.gang] == [2, 3]
     assert not one.is_live
+
+
+def moving() -> Job:
+    """Of learners 0 and 1 the first is to be replaced by 2, on another node."""
+    one = training(job(1, (2, 2)), *seats("n1", 1), *seats("n2", 1))
+    one = told(one, FactKind.GENERATION, generation=1, step=7, live=True)
+    return resized(one, (*seats("n2", 2)[1:], *seats("n2", 1)), "pool", 60.0, "They can sit together.")[0]
+
+
+def test_a_move_to_which_nobody_came_leaves_all_as_it_was_and_counts_as_one() -> None:
+    one = moving()
+    assert (one.moved_s, [m.member for m in one.gang]) == (60.0, [1, 2])
+    one = told(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
+    one, story = fold(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
+
+    assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
+    assert (one.resize, one.resizes, one.members, one.step) == (None, (), one.gang, 7)
+    assert story[0].text == "1 learner that was to join did not come: it goes on as it was."
+    assert one.moved_s == 60.0
+
+
+def test_who_was_to_leave_stays_in_the_job_for_one_that_died() -> None:
+    one = told(moving(), FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
+    one = told(one, FactKind.GENERATION, generation=2, members=(0, 2), step=9, live=True, idle_s=0.1)
+
+    assert [(m.member, m.rank) for m in one.gang] == [(0, 0), (2, 1)]
+    assert [(r.before, r.after, r.by) for r in one.resizes] == [(2, 2, "pool")]
+    assert one.joins_failed == 0, "who was to join came"
