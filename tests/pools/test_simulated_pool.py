@@ -143,6 +143,33 @@ def test_committed_steps_cover_all_steps_once_whatever_hits_the_job(plan: list[t
     assert all(before[1] == after[0] for before, after in pairwise(covered))
 
 
+@pytest.mark.parametrize("joins_lost", [0, 1])
+async def test_a_live_gang_changes_while_it_trains_and_goes_on_without_one_that_dies(
+    rig: SimulatedRig, joins_lost: int
+) -> None:
+    rig.simulated.scripts["a-1"] = Script(steps=200, is_live=True, joins_lost=joins_lost)
+    await rig.pool.create("a-1", "me", JobSpec(), {})
+    await rig.pool.act("a-1", run(1, {0: "n0-0", 1: "n0-1"}))
+    rig.clock.advance(rig.clock.now_s() + 1)
+    await rig.pool.act("a-1", run(2, {1: "n0-1", 2: "n0-2"}))
+    rig.clock.advance(rig.clock.now_s() + 1)
+    together = rig.simulated.learners("a-1")
+    assert together == ((0, 1) if joins_lost else (1, 2)), "nobody leaves for one that never came"
+    rig.simulated.kill_learner("a-1", 1)
+    rig.clock.advance(rig.clock.now_s() + 100)
+
+    facts = await facts_of(rig.pool, "a-1")
+    covered = [(f.first_step, f.step) for f in facts if f.kind == FactKind.COMMITTED]
+    groups = [(f.kind, f.members) for f in facts if f.members is not None]
+    assert groups == [
+        (FactKind.GENERATION, together),
+        (FactKind.REGROUPED, tuple(m for m in together if m != 1)),
+    ]
+    assert (covered[0][0], covered[-1][1]) == (0, 200)
+    assert all(before[1] == after[0] for before, after in pairwise(covered))
+    assert (facts[-1].why, rig.simulated.conflicts) == ("completed", [])
+
+
 async def test_late_facts_are_readable_only_later() -> None:
     rig = await opened(VirtualClock(), Trouble(late_s=5.0))
     job = await rig.job()
