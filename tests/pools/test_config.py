@@ -92,6 +92,7 @@ def test_where_nodes_stand_and_which_devices_are_linked_is_read(tmp_path: Path) 
 def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         '[pool]\norder = "fair"\nplacement = "topology"\npreemption = false\nadmins = ["ben"]\n'
+        "spot_price = 0.5\nspot_notice_s = 5\n"
         '[[queues]]\nname = "research"\nguaranteed = 6\n'
     )
     config = load_config(tmp_path)
@@ -99,6 +100,7 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
 
     assert config.pool.admins == ("ben",)
     assert policy.placement == "topology"
+    assert (policy.spot_price, policy.spot_notice_s) == (0.5, 5.0)
     assert (policy.order, policy.preempts, policy.shares["research"].guaranteed) == ("fair", False, 6)
 
 
@@ -107,6 +109,7 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
     [
         ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
         ('[pool]\nplacement = "far"\n', "pool.placement: 'far' is none of pack, spread, tetris, fgd, topology"),
+        ("[pool]\nspot_price = 2\n", "pool.spot_price: 2"),
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
     ],
 )

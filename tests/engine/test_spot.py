@@ -1,0 +1,103 @@
+"""Spot jobs in the engine, on a simulated pool: an ordinary job waits for their notice, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.policy import Policy
+from dlaas_server.core.states import Event
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from tests.engine.driving import Engine, engine_on, submit
+
+
+def play(folder: Path, script: Script, scene: Callable[[Engine, SimulatedPool], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        clock = VirtualClock(1000.0)
+        devices = tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(4))
+        pool = SimulatedPool([Node(name="n1", devices=devices)], clock, script=script)
+        engine = await engine_on(folder, pool, clock)
+        engine.lifecycle.configured = Policy(spot_notice_s=12.0)
+        try:
+            await scene(engine, pool)
+            assert pool.conflicts == []
+        finally:
+            await engine.close()
+
+    asyncio.run(whole())
+
+
+async def lent(engine: Engine, learners: tuple[int, int] = (4, 4)) -> str:
+    request = submit(learners, name="lent")
+    return await engine.submit(replace(request, spec=replace(request.spec, spot=True)))
+
+
+def test_one_that_does_not_leave_is_ended_when_its_notice_is_over(tmp_path: Path) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        spot = await lent(engine)
+        await engine.until(lambda: engine.is_at(spot, "PROCESSING"))
+        asked_s = engine.clock.now_s()
+        ours = await engine.submit(submit((2, 2), name="ours"))
+        assert engine.lifecycle.view(engine.lifecycle.jobs[ours]).reason.startswith(
+            f"Needs 2 GPUs at once; 0 are free now. The spot job {spot} gives 4 GPUs back."
+        )
+        await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
+        assert engine.clock.now_s() - asked_s == pytest.approx(12.0, abs=1.0)  # virtual seconds: notice and start
+        story = [str(e["text"]) for e in await engine.requests.story("ana", spot)]
+        assert any(f"4 GPUs go back to ana's {ours}. Checkpoint within 12 s" in text for text in story)
+
+    play(tmp_path, Script(steps=1000, ignores_halt=True), scene)
+
+
+def test_one_that_listens_goes_on_where_it_was_also_if_the_engine_dies_meanwhile(tmp_path: Path) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        spot = await lent(engine)
+        await engine.until(lambda: (engine.lifecycle.jobs[spot].checkpoint_step or 0) > 0)
+        ours = await engine.submit(submit((4, 4), name="ours"))
+        await engine.lifecycle.turn()  # it was told; nobody has done anything yet
+        await engine.close()
+        await engine.open()
+        engine.lifecycle.configured = Policy(spot_notice_s=12.0)
+        await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
+        at = engine.lifecycle.jobs[spot].checkpoint_step
+        assert engine.is_at(spot, "QUEUED")
+        await engine.until(engine.all_ended)
+        story = [str(e["text"]) for e in await engine.requests.story("ana", spot)]
+        assert any(f"train from step {at}." in text for text in story)
+        assert engine.states() == {spot: "COMPLETED", ours: "COMPLETED"}
+
+    play(tmp_path, Script(steps=60), scene)
+
+
+def test_an_elastic_one_gives_up_what_is_wanted_and_takes_it_again(tmp_path: Path) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        spot = await lent(engine, (1, 4))
+        await engine.until(lambda: engine.lifecycle.jobs[spot].checkpoint_step is not None)
+        ours = await engine.submit(submit((3, 3), name="ours"))
+        await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
+        await engine.act(ours, Event.CANCEL)
+        await engine.until(engine.all_ended)
+        sizes = [(one.before, one.after) for one in engine.lifecycle.jobs[spot].resizes]
+        assert sizes == [(4, 1), (1, 4)]
+
+    play(tmp_path, Script(steps=400), scene)
+
+
+def test_when_it_starts_is_told_beside_ordinary_jobs(tmp_path: Path) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        spot = await lent(engine)
+        await engine.until(engine.all_ended)  # the pool knows how long such a job runs
+        ours = await engine.submit(submit((4, 4), name="lent"))
+        spot = await lent(engine)
+        await engine.until(lambda: "Expected to start" in engine.lifecycle.waits[spot].reason, 30.0)
+        view = engine.lifecycle.view(engine.lifecycle.jobs[spot])
+        assert (view.state_label, view.spot, view.place) == ("Queued · spot", True, 1)
+        await engine.act(ours, Event.CANCEL)
+
+    play(tmp_path, Script(steps=600), scene)
