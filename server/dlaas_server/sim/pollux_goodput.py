@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,36 @@ class Limits:
     local_most: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choices:
+    """The batches that may be chosen on some placements. Shapes: (batches, placements), or (placements,) for GPUs."""
+
+    counts: NDArray[np.int64]
+    many: NDArray[np.bool_]
+    """On several nodes."""
+    local: Floats
+    passes: Floats
+    batch: Floats
+    allowed: NDArray[np.bool_]
+
+
+@lru_cache(maxsize=256)
+def _choices(nodes: tuple[int, ...], gpus: tuple[int, ...], limits: Limits) -> _Choices:
+    counts = np.asarray(gpus)
+    low = np.maximum(limits.batch_least, limits.local_least * counts).astype(float)
+    fits = low <= limits.batch_most
+    low = np.minimum(low, limits.batch_most)
+    shares = np.linspace(0.0, 1.0, BATCHES)[:, None]
+    per_gpu = low * (limits.batch_most / low) ** shares / counts
+    passes = np.ceil(per_gpu / limits.local_most - 1e-8) - 1
+    # One GPU sees how its gradients vary only over two passes.
+    alone = (counts == 1) & (per_gpu > limits.batch_least + 1e-8)
+    passes = np.where(alone, np.maximum(passes, 1), passes)
+    local = np.ceil(per_gpu / (passes + 1) - 1e-8)
+    allowed = (local >= limits.local_least) & (local <= limits.local_most) & fits
+    return _Choices(counts, np.asarray(nodes) > 1, local, passes, counts * local * (passes + 1), allowed)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """Seconds of a step: (computing^gamma + network^gamma)^(1/gamma); passes that only add gradients need no network.
@@ -57,30 +88,27 @@ class Model:
 
         Shapes: all (placements,). Where GPUs are too many for the largest batch, the goodput is 0.
         """
-        counts, many = np.asarray(gpus), np.asarray(nodes) > 1
-        low = np.maximum(limits.batch_least, limits.local_least * counts).astype(float)
-        fits = low <= limits.batch_most
-        low = np.minimum(low, limits.batch_most)
-        shares = np.linspace(0.0, 1.0, BATCHES)[:, None]
-        per_gpu = low * (limits.batch_most / low) ** shares / counts
-        passes = np.ceil(per_gpu / limits.local_most - 1e-8) - 1
-        # One GPU sees how its gradients vary only over two passes.
-        alone = (counts == 1) & (per_gpu > limits.batch_least + 1e-8)
-        passes = np.where(alone, np.maximum(passes, 1), passes)
-        local = np.ceil(per_gpu / (passes + 1) - 1e-8)
-        batch = counts * local * (passes + 1)
-        pass_s = self.fixed_s + self.sample_s * local
-        beyond = np.maximum(counts - 2, 0)
-        network_s = np.where(many, self.across[0] + self.across[1] * beyond, self.within[0] + self.within[1] * beyond)
-        network_s = np.where(counts > 1, network_s, LEAST_S)
-        step_s = (pass_s**self.gamma + network_s**self.gamma) ** (1 / self.gamma) + passes * pass_s
+        choices = _choices(tuple(nodes), tuple(gpus), limits)
         square, variance = noise
+        batch = choices.batch
         below = variance * limits.batch_least / batch + square
         gain = np.where(below > 0, (variance + square) / np.where(below > 0, below, 1.0), batch / limits.batch_least)
-        allowed = (local >= limits.local_least) & (local <= limits.local_most) & fits
-        goodput = np.where(allowed, gain / step_s, 0.0)
-        at = np.argmax(goodput, axis=0), np.arange(len(counts))
-        return goodput[at], local[at].astype(np.int64), passes[at].astype(np.int64)
+        goodput = np.where(choices.allowed, gain / _step_s(self, choices), 0.0)
+        at = np.argmax(goodput, axis=0), np.arange(len(gpus))
+        return goodput[at], choices.local[at].astype(np.int64), choices.passes[at].astype(np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _step_s(model: Model, choices: _Choices) -> Floats:
+    """Seconds of a step, by batch and placement: the same until the job measures something new."""
+    gamma, counts = model.gamma, choices.counts
+    pass_s = model.fixed_s + model.sample_s * choices.local
+    beyond = np.maximum(counts - 2, 0)
+    across, within = model.across, model.within
+    network_s = np.where(choices.many, across[0] + across[1] * beyond, within[0] + within[1] * beyond)
+    network_s = np.where(counts > 1, network_s, LEAST_S)
+    step_s: Floats = (pass_s**gamma + network_s**gamma) ** (1 / gamma) + choices.passes * pass_s
+    return step_s
 
 
 def fit(measured: Measured) -> Model:

@@ -1,0 +1,51 @@
+"""Lines of waiting jobs of one shape: the head, and the first of each expected length, whenever they are asked for."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dlaas_server.core import groups
+from dlaas_server.core.asks import Ask, Key, level
+from dlaas_server.core.groups import Group
+from dlaas_server.core.shapes import Layout, Shape
+
+SHAPE = Shape(1, 0.0, 0, None, Layout.PACK)
+
+
+def key_of(ask: Ask) -> Key:
+    return (-ask.priority, 0, 0, ask.submitted_s, ask.number)
+
+
+def firsts(waiting: list[Ask]) -> list[Ask]:
+    """Plainly: who is first of all that are as long."""
+    found: dict[int, Ask] = {}
+    for ask in sorted(waiting, key=key_of):
+        found.setdefault(0 if ask.estimate_s is None else level(ask.estimate_s), ask)
+    return sorted(found.values(), key=key_of)
+
+
+@pytest.mark.parametrize("few", [0, 5, 1024])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_of_each_length_is_the_same_whenever_one_asks(
+    seed: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "FEW", few)
+    chance, group, waiting = Random(seed), Group(SHAPE, 1), list[Ask]()
+    for number in range(300):
+        if chance.random() < 0.55:
+            length_s = chance.choice([None, 3.0, 50.0, 900.0, 9e4])
+            ask = Ask(number, SHAPE, 1, chance.choice([0.0, 10.0 * number]), length_s, priority=chance.randrange(2))
+            waiting.append(ask)
+            is_first = group.push(key_of(ask), ask)
+            assert is_first or ask is not group.head
+        elif waiting:
+            ask = group.head if chance.random() < 0.7 and group.head else chance.choice(waiting)
+            waiting.remove(ask)
+            ask.stamp += 1
+            if group.head is ask:
+                group.refresh()
+        if chance.random() < 0.1:
+            assert group.heads() == firsts(waiting)
+        assert group.head is min(waiting, key=key_of, default=None)
