@@ -24,6 +24,8 @@ from dlaas_server.sim.formats import read_nodes, read_trace
 from dlaas_server.sim.fragmentation import filled_by
 from dlaas_server.sim.history import Past, read_past
 from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
+from dlaas_server.sim.muri import RULES as MURI
+from dlaas_server.sim.muri import play as play_muri
 from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, compared, table, write_jobs
@@ -122,12 +124,14 @@ def parser() -> argparse.ArgumentParser:
         "--pool",
         type=pool_of,
         metavar="16x8[,cpus=32,mem_gb=128]",
-        help="nodes x GPUs of each (default 16x8; for Pollux 16x4)",
+        help="nodes x GPUs of each (default 16x8; for Pollux 16x4, for Muri 8x8)",
     )
     pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
     who = made.add_mutually_exclusive_group()
     who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
-    who.add_argument("--rules", choices=sorted({*RULES, *POLLUX, *FILLERS}), help="the rules of another simulator")
+    who.add_argument(
+        "--rules", choices=sorted({*RULES, *MURI, *POLLUX, *FILLERS}), help="the rules of another simulator"
+    )
     made.add_argument(
         "--placement", choices=[layout.value for layout in Layout], default="pack", help="where gangs sit"
     )
@@ -148,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
         "--against",
         action="append",
         default=[],
-        choices=sorted({*ORDERS, *RULES}),
+        choices=sorted({*ORDERS, *RULES, *MURI}),
         metavar="NAME",
         help="another order or other rules, beside it in the table and over it in the picture; may be given again",
     )
@@ -191,6 +195,8 @@ def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) ->
     """Replay what the command line asks for: the policy's name and what came of it."""
     if trace.format == "pollux" or options.rules in POLLUX:
         return _pollux(trace, options)
+    if options.rules in MURI:
+        return options.rules, play_muri(trace, nodes, options.rules)
     rule: Rule
     if options.rules:
         name, rule = options.rules, pool_rule(options.rules, nodes)
@@ -226,7 +232,8 @@ def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
 
 def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> dict[str, Replay]:
     """Each policy that is asked for, by name; first what really was, where it is the pool's own past."""
-    nodes = read_nodes(options.nodes) if options.nodes else options.pool or (past.nodes if past else pool_of("16x8"))
+    usual = pool_of("8x8" if trace.format == "muri" else "16x8")
+    nodes = read_nodes(options.nodes) if options.nodes else options.pool or (past.nodes if past else usual)
     results = {"as it was": past.as_it_was} if past else {}
     name, result = run(options, trace, nodes)
     results[name] = result

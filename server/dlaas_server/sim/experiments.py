@@ -15,6 +15,7 @@ from dlaas_server.sim.fairness import fairness
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.fragmentation import fragmentation
 from dlaas_server.sim.loop import Replay, Rule, replay
+from dlaas_server.sim.muri_experiment import muri
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
@@ -226,5 +227,6 @@ EXPERIMENTS: Final = {
     "fairness": fairness,
     "fair-share": fair_share,
     "slices": slices,
+    "muri": muri,
 }
 """Name on the command line -> what prints it, given a seed."""
