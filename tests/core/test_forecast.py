@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlaas_server.core.estimates import length_s
+from dlaas_server.core.fold import resized
 from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, starts_with, world_of
 from dlaas_server.core.model import Known, Pool
 from dlaas_server.core.orders import Order, made
@@ -59,6 +60,17 @@ def test_who_starts_first_is_told_with_what_the_order_has_learnt() -> None:
         return min(found, key=lambda job: found[job])
 
     assert (first(None), first(learnt)) == ("job-2", "job-3")
+
+
+def test_seats_that_are_being_given_up_count_as_free() -> None:
+    """A gang is just being moved off the node that one waits for."""
+    gang = training(job(1, (2, 2)), *seats("n1", 1), *seats("n2", 1))
+    moved = replace(gang, is_live=True)
+    moved, _ = resized(moved, seats("n2", 2), "pool", 1000.0)
+    picture = pool([node("n1", 2), node("n2", 2)], moved, job(2, gpus=2))
+    known = {"job-1": Known(length_s=5000.0), "job-2": Known(length_s=10.0)}
+
+    assert forecast(replace(picture, known=known), 1000.0, FIFO, 0.0) == {"job-2": (1000.0, 1000.0)}
 
 
 def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:

@@ -168,7 +168,7 @@ def test_a_queue_is_charged_the_price_for_what_is_lent_to_it() -> None:
     picture = pool([node(devices=7)], lent, other, mine, theirs)
 
     def first(price: float) -> str:
-        scheduler, _ = scheduled(picture, 60.0, Policy(order="fair", spot_price=price), ())
+        scheduler, _ = scheduled(picture, 60.0, Policy(order="fair", spot_price=price))
         return scheduler.decide(60.0).starts[0].id
 
     assert (first(0.3), first(1.0)) == ("job-3", "job-4")
@@ -285,7 +285,7 @@ def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stop
     known = {name: Known(executed_s=100.0, restart_s=1.0) for name in picture.jobs}
     picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in new}}, known=known)
 
-    found, (scheduler, _) = plan(picture, 200.0), scheduled(picture, 200.0, Policy(), ())
+    found, (scheduler, _) = plan(picture, 200.0), scheduled(picture, 200.0, Policy())
     choice = scheduler.decide(200.0)
 
     stopped = {one.job for one in found.preempts if not picture.jobs[one.winner].spec.spot}

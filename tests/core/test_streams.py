@@ -34,7 +34,7 @@ def said(choice: Choice) -> tuple[object, ...]:
 
 
 def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[Choice], None]:
-    whole, _ = scheduled(on.picture(now_s), now_s, on.on.policy, (), on.on.order)
+    whole, _ = scheduled(on.picture(now_s), now_s, on.on.policy, on.on.order)
     wanted = said(whole.decide(now_s))
 
     def after(choice: Choice) -> None:

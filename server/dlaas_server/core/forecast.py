@@ -20,8 +20,8 @@ from dlaas_server.core.model import Pool
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
 from dlaas_server.core.plan import scheduled
+from dlaas_server.core.resizing import ahead
 from dlaas_server.core.scheduler import Policy, Scheduler
-from jupyter_dlaas.facts import Goal
 
 __all__ = [
     "CLOSE",
@@ -340,9 +340,8 @@ def _newcomers(
 
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
-    """The pool as the scheduler sees it, those that leave gone already. `order`: with what it learnt; None: nothing."""
-    leaving = {job.id for job in pool.jobs.values() if job.members and job.goal is not Goal.RUN}
-    scheduler, _ = scheduled(pool, now_s, policy, leaving, order)
+    """The pool as the scheduler sees it, what is under way done already. `order`: what it learnt; None: nothing."""
+    scheduler, _ = scheduled(ahead(pool), now_s, policy, order)
     return World.of(scheduler, now_s)
 
 

@@ -8,7 +8,7 @@ Jobs above their least size make way for those that wait, before anybody is pree
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -267,16 +267,16 @@ def _chosen(
     def may_change(job: Job) -> bool:
         return _may_change(job, now_s)
 
-    scheduler, queue = scheduled(pool, now_s, policy, (), order)
+    scheduler, queue = scheduled(pool, now_s, policy, order)
     line = scheduler.line()
     kept = make_way(pool, line, may_change) if line else {}
     if kept:
-        scheduler, queue = scheduled(without(pool, kept), now_s, policy, (), order)
+        scheduler, queue = scheduled(without(pool, kept), now_s, policy, order)
     choice = scheduler.decide(now_s)
     if choice.stops:
         more = make_way(pool, line, may_change, {one.winner.id for one in choice.stops})
         if more != kept:
-            scheduler, _ = scheduled(without(pool, more), now_s, policy, (), order)
+            scheduler, _ = scheduled(without(pool, more), now_s, policy, order)
             milder = scheduler.decide(now_s)
             if len(milder.stops) < len(choice.stops):
                 choice, kept = milder, more
@@ -310,7 +310,7 @@ def _moved(
         return job.id not in changing and _may_change(job, now_s) and may_move_again(job, now_s)
 
     def starts_then(then: Pool) -> Collection[str]:
-        return {ask.id for ask in scheduled(then, now_s, policy, (), order)[0].decide(now_s).starts}
+        return {ask.id for ask in scheduled(then, now_s, policy, order)[0].decide(now_s).starts}
 
     moves = list(relieved(pool, frees, may_move, policy.placement))
     if waiting and not moves:
@@ -347,19 +347,18 @@ def _shared_out(
 
 
 def scheduled(
-    pool: Pool, now_s: float, policy: Policy, leaving: Container[str], order: Order | None = None
+    pool: Pool, now_s: float, policy: Policy, order: Order | None = None
 ) -> tuple[Scheduler | Lending, list[Job]]:
-    """The picture as the scheduler sees it, those that leave gone already; and all jobs that wait."""
-    there = {name: job for name, job in pool.jobs.items() if name not in leaving}
-    frees = free_in(replace(pool, jobs=there))
+    """The picture as the scheduler sees it, and all jobs that wait."""
+    frees = free_in(pool)
     scheduler: Scheduler | Lending
-    if any(job.spec.spot for job in there.values()):
+    if any(job.spec.spot for job in pool.jobs.values()):
         scheduler = Lending(frees, policy, order)
     else:
         scheduler = Scheduler(frees, policy, order)
         scheduler.charged = charged(pool.lent, policy.spot_price)
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
-    held = [job for job in jobs if job.gang and job.id not in leaving]
+    held = [job for job in jobs if job.gang]
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
         scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s, job.seated_s)
     queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
