@@ -130,20 +130,28 @@ def beside(number: int, learners: int, *, gpus: int = 1, is_spread: bool = False
     return replace(request, spec=replace(request.spec, gpus_per_learner=gpus, placement=placement))
 
 
-async def go_together(engine: Engine, pool: SimulatedPool) -> None:
+async def go_together(engine: Engine, pool: SimulatedPool, *, joins_lost: int = 0) -> None:
     """A gang on two nodes goes to one of them while it trains, when somebody there ends."""
     jobs = engine.lifecycle.jobs
-    pool.scripts["job-3"] = Script(steps=200, checkpoint_every_steps=50, is_live=True)
+    pool.scripts["job-3"] = Script(steps=200, checkpoint_every_steps=50, is_live=True, joins_lost=joins_lost)
     for request in (beside(1, 1, is_spread=True), beside(2, 1, is_spread=True), beside(3, 2)):
         await engine.submit(request)
     await engine.until(lambda: pool.step("job-3") >= 15 or jobs["job-3"].state.is_final)
     if not jobs["job-1"].state.is_final:
         await engine.act("job-1", Event.CANCEL)
-    await engine.until(lambda: jobs["job-3"].resizes != () or jobs["job-3"].state.is_final)
+    await engine.until(lambda: pool.step("job-3") >= 60 or jobs["job-3"].state.is_final)
     if not jobs["job-2"].state.is_final:
         await engine.act("job-2", Event.CANCEL)
     await engine.until(engine.all_ended)
-    assert [(one.before, one.after, one.by) for one in jobs["job-3"].resizes] == [(2, 2, "pool")]
+    done = [] if joins_lost else [(2, 2, "pool")]
+    assert [(one.before, one.after, one.by) for one in jobs["job-3"].resizes] == done
+    assert jobs["job-3"].restarts_total == 0
+    assert jobs["job-3"].moved_s is not None
+
+
+async def give_up_a_move(engine: Engine, pool: SimulatedPool) -> None:
+    """Who was to join the gang on that node dies before it does."""
+    await go_together(engine, pool, joins_lost=1)
 
 
 async def make_room(engine: Engine, pool: SimulatedPool) -> None:
@@ -212,6 +220,7 @@ MOVED: Final = {"job-1": State.CANCELLED, "job-2": State.CANCELLED, "job-3": Sta
         (loss_and_cancel, {"job-1": State.COMPLETED, "job-2": State.CANCELLED}),
         (drain_and_uncordon, dict.fromkeys(("job-1", "job-2", "job-3"), State.COMPLETED)),
         (go_together, MOVED),
+        (give_up_a_move, MOVED),
         (make_room, MOVED | {"job-4": State.COMPLETED}),
     ],
 )
