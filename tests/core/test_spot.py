@@ -143,6 +143,21 @@ def test_who_grows_to_its_wish_gets_it_back_too() -> None:
     )
 
 
+def test_nobody_gives_anything_back_so_that_another_sits_better() -> None:
+    lent = spot(training(job(1, (2, 2)), *seats("n1", 4)[2:]))
+    apart = training(job(2, (2, 2)), seats("n1", 1)[0], seats("n2", 1)[0])
+    apart = replace(apart, is_live=True, checkpoint_step=5, spec=replace(apart.spec, learners_max=2))
+    filled = training(job(3, (3, 3)), *seats("n2", 4)[1:])
+    picture = pool([node("n1"), node("n2")], lent, apart, filled)
+
+    found = plan(picture, 60.0)
+    assert (found.preempts, [one.job for one in found.resizes]) == ((), ["job-2"]), "one device of n1 is idle"
+
+    other = spot(training(job(4, (1, 1)), seats("n1", 2)[1]))
+    full = plan(replace(picture, jobs={**picture.jobs, other.id: other}), 60.0)
+    assert (full.preempts, full.resizes) == ((), ())
+
+
 def test_what_is_taken_back_is_given_to_no_other_spot_job_meanwhile() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
     picture = pool([node(devices=4)], lent, job(2, (4, 4)), spot(job(3, (1, 1))))

@@ -203,22 +203,26 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     )
     if not blocked:
         resizes += _shared_out(future, frees, seats, resizes, busy, now_s, policy.placement)
-    chosen = {ask.id for ask in choice.starts}
-    if not (preempts or ways or chosen - seats.keys()):  # else somebody makes room already
-        changing, waiting = busy | {one.job for one in resizes}, [ask for ask in line if ask.id not in chosen]
-        resizes += _moved(future, frees, changing, waiting, now_s, policy, order)
+    changing = busy | {one.job for one in resizes}
     promised = {ask.id: (ask.shape, ask.seats) for ask in choice.starts if ask.id not in seats}
-    then = None
     if idle is not frees:
         resizes, grows = _parted(pool, resizes, idle, policy.placement)
         promised |= grows
         short += tuple(Wait(name, _lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
-        if promised:
-            staying = without(future, {name: kept for name, (kept, _) in ways.items()})
-            jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
-            jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
-            jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
-            then = idle_in(replace(pool, jobs=jobs))
+    if not (preempts or ways or promised):  # else somebody makes room already
+        chosen = {ask.id for ask in choice.starts}
+        waiting = [ask for ask in line if ask.id not in chosen]
+        moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
+        if waiting and idle is not frees:  # for who waits what is lent is given back, for a better place it is not
+            moves, promised = _parted(pool, moves, idle, policy.placement)
+        resizes += moves
+    then = None
+    if idle is not frees and promised:
+        staying = without(future, {name: kept for name, (kept, _) in ways.items()})
+        jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
+        jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
+        jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
+        then = idle_in(replace(pool, jobs=jobs))
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
