@@ -94,7 +94,7 @@ class Scheduler:
         """Heap of those that wait and are late, with their stamps: the first is promised a time."""
         self._first: tuple[Key, Ask] | None = None
         """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
-        self._promises_first = policy.order == "fifo-skip"
+        self._is_strict, self._promises_first = policy.is_strict, policy.order == "fifo-skip"
         self._admitted: Ask | None = None
         """The last that passed the reservation."""
         self._relaxes = False
@@ -150,7 +150,7 @@ class Scheduler:
             group.is_shut, self._is_open = False, True
         if ask.late and ask.late >= Late.LATE:
             heappush(self._lates, (key, ask.stamp, ask))
-        for relax_s in relaxes_s(self.frees, ask):
+        for relax_s in relaxes_s(self.frees, ask) if ask.weight > 1 else ():
             self._relaxes = True
             heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
 
@@ -359,7 +359,7 @@ class Scheduler:
         self._starts = starts
         stops: list[Preemption] = []
         reservation: Reservation | None = None
-        frees, is_strict, may_preempt = self.frees, self.policy.is_strict, self._may_preempt
+        frees, is_strict, may_preempt = self.frees, self._is_strict, self._may_preempt
         todo = self._open() if self._is_open else []
         while todo:
             _, _, key, group = heappop(todo)
@@ -407,7 +407,7 @@ class Scheduler:
 
         Those that too few devices are free for are shut at once, unless others may be preempted for them.
         """
-        is_strict, is_fair = self.policy.is_strict, self._is_fair
+        is_strict, is_fair = self._is_strict, self._is_fair
         devices = inf if is_strict or self._may_preempt else self.frees.devices
         todo: list[_Todo] = []
         first: Group | None = None

@@ -133,18 +133,12 @@ class ByCore:
         if self._learns:
             self._guesses[run.index] = guess_s
             usual_s = self.history.expected_s(guess_s, learners * (shape.gpus or 1))
-        return Ask(
-            run.index,
-            shape,
-            learners,
-            run.job.submit_s,
-            usual_s if guess_s is None else guess_s,
-            usual_s=usual_s,
-            batch_s=0.0 if run.job.work is None else self._batch_s(run),
-            queue=run.job.queue,
-            restart_s=self.restart_s,
-            is_spot=run.job.spot,
-        )
+        job, estimate_s = run.job, usual_s if guess_s is None else guess_s
+        batch_s = 0.0 if job.work is None else self._batch_s(run)
+        return Ask(  # by position: by name it takes 1.7 times as long
+            run.index, shape, learners, job.submit_s, estimate_s, batch_s, usual_s, 0, job.queue, self.restart_s,
+            job.spot,
+        )  # fmt: skip
 
     def _batch_s(self, run: Run) -> float:
         """What the other tasks of the same job take: all that arrive are told at once."""
