@@ -14,6 +14,8 @@ from jupyter_dlaas.learner.control import Control
 
 __all__ = ["Boundaries", "Switch", "Verdict"]
 
+_PART_S: Final = 60.0
+"""So long who is to leave waits for the others at most."""
 _LOOSE_S: Final = 20.0
 """How long a learner without a guardian may take to its next boundary before a signal ends it."""
 
@@ -121,8 +123,9 @@ class Boundaries:
     def may_leave(self, number: int) -> bool:
         """Wait until the others are together in the group of this round; False if they need this learner after all."""
         with self._changed:
-            while self._let_go < number and self._switch is None and self._stop_at is None:
-                self._wait()
+            self._is_asking = True
+            self._changed.wait_for(lambda: self._let_go >= number or self._switch or self._stop_at is not None, _PART_S)
+            self._is_asking = False
             return self._switch is None
 
     def _wait(self) -> None:
