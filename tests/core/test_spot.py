@@ -11,6 +11,7 @@ from dlaas_server.core.fold import ask, preempted, resized, started, wanted
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.plan import Plan, plan, scheduled
 from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.reconcile import reconcile
 from dlaas_server.core.states import Event
 from jupyter_dlaas.facts import FactKind, Goal
 from jupyter_dlaas.protocol import Elastic
@@ -85,6 +86,14 @@ def test_a_notice_holds_for_this_time_only_and_when_it_shrinks() -> None:
     smaller = resized(runs, seats("n1", 1), "pool", 60.0, notice_s=5.0)[0]
     assert grace_s(smaller) == 5.0
     assert grace_s(ask(smaller, Event.HALT, by="ben", now_s=61.0)[0]) == 30.0, "its owner's halt has no hurry"
+
+
+def test_one_that_is_just_between_two_tries_is_told_at_once() -> None:
+    waits = replace(spot(training(job(1), *seats("n1", 1))), not_before_s=999.0)
+
+    acts = reconcile([preempted(waits, "job-2", 60.0, 5.0)[0]], {}, 60.0)
+
+    assert [(act.job, act.wanted.goal) for act in acts] == [("job-1", Goal.HALT)]
 
 
 def elastic(number: int, count: int, first: int = 0) -> Job:
