@@ -1,8 +1,9 @@
 """How a gang changes while it trains: who is told what next. Pure: no torch, no clock, no processes.
 
 Make before break: those who come rehearse while the others train; the new group is built beside the old one; all agree
-on a boundary; there they change over. After a loss the survivors change over at once. Each group has a round of its
-own, which only rises; what is said of an earlier round no longer counts. One change at a time.
+on a boundary; there they change over. Who leaves stays until all others are together: should they die, it has the
+state. After a loss the survivors change over at once. Each group has a round of its own, which only rises; what is said
+of an earlier round no longer counts. One change at a time.
 """
 
 from __future__ import annotations

@@ -116,6 +116,26 @@ def test_the_guardian_is_killed_while_one_leaves_and_the_next_one_ends_the_chang
 
 
 @trials
+@pytest.mark.parametrize("phase", some(ALL, 2))
+def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_change(
+    live: Job, phase: str, trial: int
+) -> None:
+    live.run(2)
+    trains(live, 1)
+    who = guardian(live)
+    watcher = 2 if phase == "spawn" else 1
+    die(live, watcher, phase, "guardian")
+    live.resize(1, fresh=1)
+    done(live, watcher)
+    another_guardian(live, who)
+    until(lambda: not is_alive(live.learner(0)), "the first has left")
+    trains(live, 2, size=2)
+
+    ends_whole(live, survivor=1)
+    assert {fact.code for fact in live.facts(FactKind.LEARNER_DOWN)} == {0}
+
+
+@trials
 @pytest.mark.parametrize("victim", some([2, 0, 1], 3))
 def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job, victim: int, trial: int) -> None:
     live.run(2)
