@@ -71,7 +71,10 @@ class Format:
 
     name: str
     columns: Mapping[str, Reader]
-    build: Callable[[Row], Record]
+    build: Callable[..., Record]
+    """Takes a row; or, by name, the fields that the columns are."""
+    fields: Mapping[str, str] | None = None
+    """Column -> field of the record, where each column is one."""
 
 
 class _Inconsistent(Exception):
@@ -148,11 +151,6 @@ def _bit(text: str) -> int:
 _COMMON: Final[dict[str, Reader]] = {"job_id": _text, "submit_s": _seconds, "gpus": _one, "duration_s": _positive}
 
 
-def _fields(make: Callable[..., Record], **columns: str) -> Callable[[Row], Record]:
-    """What a line becomes where each field is a column: field -> column."""
-    return lambda row: make(**{field: row.values[column] for field, column in columns.items()})
-
-
 def _common(row: Row, work: Tiresias | Muri | Shockwave | None = None, queue: str = "default") -> TraceJob:
     gpus, duration_s = row.whole("gpus"), row.number("duration_s")
     submit_s = row.number("submit_s")
@@ -201,10 +199,6 @@ def _pollux(row: Row) -> TraceJob:
             batch_size_tuned=row.whole("batch_size_tuned"),
         ),
     )
-
-
-def _gang(columns: Iterable[str]) -> Callable[[Row], Record]:
-    return _fields(TraceJob, **{"id" if column == "job_id" else column: column for column in columns})
 
 
 def _tetris(row: Row) -> TraceJob:
@@ -259,13 +253,18 @@ def _node(row: Row) -> NodeSpec:
     )
 
 
-_PHILLY: Final = {"id": "job_id", "submit_s": "submit_s", "gpus_per_learner": "gpus", "duration_s": "duration_s"}
+_PHILLY: Final = {"job_id": "id", "submit_s": "submit_s", "gpus": "gpus_per_learner", "duration_s": "duration_s"}
 
 
 def _spot(row: Row) -> TraceJob:
     job = _common(row, queue=row.text("queue"))
     job.spot = bool(row.whole("spot"))
     return job
+
+
+def _same(columns: Iterable[str], **others: str) -> dict[str, str]:
+    """Each column is the field of its name, but for these."""
+    return {column: others.get(column, column) for column in columns}
 
 
 _GANG: Final[dict[str, Reader]] = {
@@ -280,10 +279,10 @@ _POD: Final[dict[str, Reader]] = {
     "name": _text, "cpu_milli": _zero, "memory_mib": _zero, "num_gpu": _zero, "gpu_milli": _zero,
 }  # fmt: skip
 _STEP: Final[dict[str, Reader]] = {"local_bsz": _one, "step_time": _seconds, "sync_time": _seconds}
-_TIMES: Final = {"local_batch": "local_bsz", "step_time_s": "step_time", "sync_time_s": "sync_time"}
+_TIMES: Final = {"local_bsz": "local_batch", "step_time": "step_time_s", "sync_time": "sync_time_s"}
 
 FORMATS: Final = (
-    Format("philly", _COMMON, _fields(TraceJob, **_PHILLY)),
+    Format("philly", _COMMON, TraceJob, _PHILLY),
     Format("tiresias", {**_COMMON, "model": _text, "iterations": _zero}, _tiresias),
     Format("queues", {**_COMMON, "queue": _text}, lambda row: _common(row, queue=row.text("queue"))),
     Format("spot", {**_COMMON, "queue": _text, "spot": _bit}, _spot),
@@ -311,8 +310,8 @@ FORMATS: Final = (
         },
         _pollux,
     ),
-    Format("gang", _GANG, _gang(_GANG)),
-    Format("ffdl", _FFDL, _gang(_FFDL)),
+    Format("gang", _GANG, TraceJob, _same(_GANG, job_id="id")),
+    Format("ffdl", _FFDL, TraceJob, _same(_FFDL, job_id="id")),
     Format(
         "tetris",
         {
@@ -334,15 +333,16 @@ FORMATS: Final = (
     Format("nodes-in-racks", {**_NODE, "area": _maybe_text, "rack": _maybe_text}, _node),
     Format("gpu-seconds", {"gpu_seconds": _whole(1)}, lambda row: row.whole("gpu_seconds")),
     Format(
-        "pollux-placements", {"placement": _text, **_STEP}, _fields(PolluxPlacement, placement="placement", **_TIMES)
+        "pollux-placements", {"placement": _text, **_STEP}, PolluxPlacement, {"placement": "placement", **_TIMES}
     ),
     Format(
         "pollux-scalability",
         {"num_nodes": _one, "num_replicas": _one, **_STEP},
-        _fields(PolluxScaling, nodes="num_nodes", replicas="num_replicas", **_TIMES),
+        PolluxScaling,
+        {"num_nodes": "nodes", "num_replicas": "replicas", **_TIMES},
     ),
     Format(
-        "pollux-validation", _VALIDATION, _fields(PolluxValidation, **{column: column for column in _VALIDATION})
+        "pollux-validation", _VALIDATION, PolluxValidation, _same(_VALIDATION)
     ),
 )  # fmt: skip
 
@@ -385,6 +385,8 @@ def _recognise(path: Path, header: list[str]) -> tuple[Format, list[str]]:
 
 def _records(path: Path, kind: Format, header: list[str], lines: Iterator[list[str]]) -> Iterator[tuple[int, Record]]:
     readers = [kind.columns[name] for name in header]
+    build, fields = kind.build, kind.fields
+    names = header if fields is None else [fields[name] for name in header]
     line = 1
     for line, cells in enumerate(lines, start=2):  # no cell of these formats holds a line break
         if not cells:
@@ -392,13 +394,13 @@ def _records(path: Path, kind: Format, header: list[str], lines: Iterator[list[s
         if len(cells) != len(header):
             raise TraceError(path, line, None, f"has {len(cells)} cells, the header {len(header)}")
         values: dict[str, Value] = {}
-        for name, reader, cell in zip(header, readers, cells, strict=True):
-            try:
-                values[name] = reader(cell)
-            except ValueError as error:
-                raise TraceError(path, line, name, str(error)) from None
         try:
-            yield line, kind.build(Row(values))
+            for name, reader, cell in zip(names, readers, cells, strict=True):
+                values[name] = reader(cell)
+        except ValueError as error:
+            raise TraceError(path, line, header[len(values)], str(error)) from None
+        try:
+            yield line, build(Row(values)) if fields is None else build(**values)
         except _Inconsistent as error:
             raise TraceError(path, line, error.column, str(error)) from None
     if line == 1:
