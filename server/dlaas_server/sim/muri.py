@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from dlaas_server.sim.loop import Done, Replay, Unrunnable
+from dlaas_server.sim.muri_antman import AntMan
 from dlaas_server.sim.muri_grouping import MOST, grouped, kind_of, period_s
 from dlaas_server.sim.muri_jobs import Plan, Seat, StagedJob, StagedPool, StagedRule, staged
 from dlaas_server.sim.muri_rules import Attained, Room, Shortest
@@ -44,7 +45,7 @@ class Interleaved:
             if found is not None:
                 startup_s = sum(one.startup_s for one in group)
                 seats.append(Seat(job, group, period_s(kind_of(group)), startup_s, found))
-        return Plan(seats)
+        return Plan(seats, self.nodes * self.width - sum(room.free))
 
     def _key(self, job: StagedJob) -> float:
         if not self.is_told:
@@ -82,6 +83,7 @@ RULES: Final[Mapping[str, Callable[[int, int], StagedRule]]] = {
     "muri:srtf": partial(Shortest, key=_remaining_s),
     "muri:srsf": partial(Shortest, key=_remaining_gpu_s),
     "muri:las": Attained,
+    "muri:antman": AntMan,
     "muri:muri-s": partial(Interleaved, is_told=True),
     "muri:muri-l": partial(Interleaved, is_told=False),
 }

@@ -21,6 +21,7 @@ NAMES: Final = {
     "SRTF": "muri:srtf",
     "SRSF": "muri:srsf",
     "Tiresias_L": "muri:las",
+    "antman": "muri:antman",
     "Muri_S": "muri:muri-s",
     "Muri_L": "muri:muri-l",
 }

@@ -95,6 +95,8 @@ class Plan:
     """Who runs now, in the order of the rule; and when to decide again though nothing else happens."""
 
     seats: Sequence[Seat]
+    busy: int
+    """GPUs that somebody holds to run."""
     wake_s: float = inf
 
 
@@ -139,7 +141,7 @@ class StagedPool:
         """To the end of the last job. Raises Unrunnable if a job never runs."""
         here: list[StagedJob] = []
         came, then_s = 0, 0.0
-        plan, ends = Plan(()), list[tuple[float, list[StagedJob]]]()
+        plan, ends = Plan((), 0), list[tuple[float, list[StagedJob]]]()
         while came < len(self.jobs) or here:
             submit_s = self.jobs[came].trace.submit_s if came < len(self.jobs) else inf
             end_s, first = min(ends, key=lambda end: end[0], default=(inf, []))
@@ -175,23 +177,19 @@ class StagedPool:
                 job.seat = None
                 job.stops += 1
         ends: list[tuple[float, list[StagedJob]]] = []
-        busy, counted = 0, set[StagedJob]()
         for seat in plan.seats:
             job = seat.job
             job.seat = seat
             if job.start_s is None:
                 job.start_s = now_s
-            if job not in counted:
-                counted.update(seat.group)
-                busy += job.gpus
             end_s = now_s + job.left * seat.period_s
             same = next((jobs for at_s, jobs in ends if isclose(at_s, end_s, rel_tol=1e-9)), None)
             if same is None:
                 ends.append((end_s, [job]))
             else:
                 same.append(job)
-        assert busy <= self.gpus, f"{busy} of {self.gpus} GPUs were given at {now_s}"
-        self.timeline.append((now_s, busy, len(here) - len(plan.seats)))
+        assert plan.busy <= self.gpus, f"{plan.busy} of {self.gpus} GPUs were given at {now_s}"
+        self.timeline.append((now_s, plan.busy, len(here) - len(plan.seats)))
         return ends
 
 

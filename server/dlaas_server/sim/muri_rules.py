@@ -68,7 +68,7 @@ class Shortest:
             there = room.take(job.gpus)
             if there is not None:
                 seats.append(alone(job, there))
-        return Plan(seats)
+        return Plan(seats, self.nodes * self.width - sum(room.free))
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Attained:
                 if place < len(LIMITS_GPU_S):
                     wake_s = min(wake_s, ceil(LIMITS_GPU_S[place] / job.gpus) - job.executed_s + now_s)
             queue.extend(waiting)
-        return Plan(seats, wake_s)
+        return Plan(seats, self.nodes * self.width - left, wake_s)
 
     def _demote(self) -> None:
         """One queue at a time, those who ran, in order of submission."""
