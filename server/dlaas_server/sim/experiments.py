@@ -16,6 +16,7 @@ from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.fragmentation import fragmentation
 from dlaas_server.sim.loop import Replay, Rule, replay
 from dlaas_server.sim.muri_experiment import muri
+from dlaas_server.sim.peers import pollux, tiresias
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.rules.packspread import PackSpread
@@ -228,5 +229,7 @@ EXPERIMENTS: Final = {
     "fair-share": fair_share,
     "slices": slices,
     "muri": muri,
+    "tiresias": tiresias,
+    "pollux": pollux,
 }
 """Name on the command line -> what prints it, given a seed."""
