@@ -34,7 +34,7 @@ def tiresias(seed: int) -> str:
     rows = [row for row in _rows("tiresias_measured.csv") if row["trace"] == PHILLY]
     gpus = int(rows[0]["gpus"])
     lines = [
-        f"Tiresias on Philly: {len(trace.jobs):,} jobs on {gpus} GPUs. Theirs: nothing but the number of free GPUs counts.",
+        f"Tiresias on Philly: {len(trace.jobs):,} jobs on {gpus} GPUs. Theirs: only the number of free GPUs counts.",
         f"Core: nodes with 8 GPUs, a restart costs {RESTART_S} s, lengths are guessed (σ = 1, seed {seed})",
         f"{'':<36}{'mean JCT':>13}{'p99 JCT':>15}{'makespan':>15}{'stops':>8}",
     ]
