@@ -36,6 +36,8 @@ class Regrouping:
         self._built: dict[int, Any] = {}
         self._lost_before = 0
         """Groups of earlier rounds are given up."""
+        self._is_parting = False
+        """It was told to leave, and has let go of what the main learner writes."""
         self._trained: list[list[Any]] = []
         """What was trained in each generation that is over."""
         run._boundaries.on_build = self._build
@@ -59,16 +61,17 @@ class Regrouping:
         if switch is None:
             return position
         if context.member not in switch.members:
+            run._metrics.close()  # before it waits: another one writes them from now on
+            self._is_parting = True
             if not run._boundaries.may_leave(switch.round):
                 return None
-            run._metrics.close()
             raise Leave("told")
         try:
             content = self._enter(switch, position)
         except RuntimeError:
             self._gang.is_stranded = True
             return None
-        was_main = run.rank == 0
+        was_main, self._is_parting = run.rank == 0 and not self._is_parting, False
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
         if content is not None:
