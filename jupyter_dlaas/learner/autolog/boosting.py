@@ -41,16 +41,31 @@ def _with_callback(bound: inspect.BoundArguments, round_class: Any, call: Call) 
     return bound
 
 
+class _Clock:
+    """After which round the clock is looked at again: a round may take a millisecond."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self._before: int | None = None
+        self._then_s = monotonic()
+
+    def look(self, done: int) -> float:
+        """It is looked at after this round. Returns the time."""
+        now_s = monotonic()
+        passed = 0 if self._before is None else done - self._before
+        self.at = done + 1 + int(passed * min(1.0, _LOOK_S / max(now_s - self._then_s, 1e-9)))
+        self._before, self._then_s = done, now_s
+        return now_s
+
+
 class _XGBoost:
     def __init__(self, call: Call, rounds: int) -> None:
         super().__init__()
         self.call = call
+        self.clock = _Clock()
         self.begun = -1
         self.seen = 0
         self.round = -1
-        self.look_at = 0
-        """The round after which the clock is looked at again: a round may take a millisecond."""
-        self.looked = (0, monotonic())
         self.curves: Any = {}
         """Data set -> metric -> one number a round. XGBoost goes on with the same lists."""
         call.expect(None, steps=rounds)
@@ -58,19 +73,15 @@ class _XGBoost:
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         self.round = epoch
-        if epoch >= self.look_at:
+        if epoch >= self.clock.at:
             self._look(evals_log)
         return False
 
     @guarded
     def _look(self, evals_log: Any) -> None:
-        now, (before, then) = monotonic(), self.looked
-        if self.begun < 0:
-            self.begun = before = self.round
-        self.looked = (self.round, now)
-        self.look_at = self.round + 1 + int((self.round - before) * min(1.0, _LOOK_S / max(now - then, 1e-9)))
+        self.begun = self.round if self.begun < 0 else self.begun
         self.curves = evals_log
-        if now >= self.call.write_s:
+        if self.clock.look(self.round) >= self.call.write_s:
             self._see()
 
     @guarded
@@ -98,27 +109,36 @@ class _LightGBM:
 
     def __init__(self, call: Call, rounds: int) -> None:
         self.call = call
-        self.kept: list[tuple[int, Any]] = []
-        self.last: Any = None
+        self.clock = _Clock()
+        self.kept: list[Any] = []
         call.on_finish = self._see
 
     def __call__(self, env: Any) -> None:
-        self.last = env
-        self.kept.append((env.iteration, env.evaluation_result_list))
-        if monotonic() >= self.call.write_s:
+        self.kept.append(env)
+        if env.iteration >= self.clock.at:
+            self._look()
+
+    @guarded
+    def _look(self) -> None:
+        if self.clock.look(self.kept[-1].iteration) >= self.call.write_s:
             self._see()
 
     @guarded
     def _see(self) -> None:
-        if self.last is None:
+        if not self.kept:
             return
-        kept, self.kept, env = self.kept, [], self.last
-        self.call.expect(None, steps=env.end_iteration - env.begin_iteration)
-        self.call.at(0, env.iteration + 1 - env.begin_iteration)
-        self.call.points(
+        kept, self.kept = self.kept, []
+        begin, last = kept[0].begin_iteration, kept[-1]
+        self.call.expect(None, steps=last.end_iteration - begin)
+        self.call.at(0, last.iteration + 1 - begin)
+        self.call.points(  # by index: to iterate over one of these results takes 10 µs
             [
-                ({f"{data}_{name}": value for data, name, value, *_ in results}, at + 1 - env.begin_iteration, None)
-                for at, results in kept
-                if results
+                (
+                    {f"{one[0]}_{one[1]}": one[2] for one in env.evaluation_result_list},
+                    env.iteration + 1 - begin,
+                    None,
+                )
+                for env in kept
+                if env.evaluation_result_list
             ]
         )
