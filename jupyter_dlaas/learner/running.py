@@ -485,7 +485,7 @@ class Run:
         content, left_out = self._content()
         try:
             write = checkpoints.take(
-                context.job_dir if context else Path(OUTSIDE),
+                context.job_dir if context else Path(OUTSIDE).absolute(),
                 position,
                 content,
                 generation=context.generation if context else 0,

@@ -418,7 +418,10 @@ def test_the_same_program_runs_outside_of_a_job_and_touches_no_file(
     run.checkpoint()
     for _ in run.batches(list(range(2)), 2):
         pass
+    monkeypatch.chdir(tmp_path.parent)  # while it is being written, maybe
+    checkpoints.settle()
     assert [path.name for path in tmp_path.iterdir()] == ["dlaas-checkpoints"]
+    assert len(list(tmp_path.glob("dlaas-checkpoints/checkpoints/step-*"))) == 1
 
 
 def test_what_is_not_there_yet_or_makes_no_sense_says_so() -> None:

@@ -5,7 +5,8 @@ maximum matching in graphs", ACM Computing Surveys 18, 1986: n stages, each grow
 free vertices over tight edges, and O(n) changes of labels of O(n) steps each, so O(n³) in all.
 
 Vertices are looked at by number, first come first served, which decides between matchings of one weight: as in Muri's
-published simulator, so that a replay is the same to the last digit. For that reason weights are floats.
+published simulator (Rivendile/Muri, Apache-2.0), so that a replay is the same to the last digit. For
+that reason weights are floats.
 """
 
 from __future__ import annotations
