@@ -136,7 +136,7 @@ class Runner:
             result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
             steady -= set(result.unsteady)
             weights = [path for path in wanted if _name(path) in own.weighty]
-            result.repeats = steady.issuperset(weights) if weights else any(path in steady for path in wanted)
+            result.repeats = any(path in steady for path in weights or wanted)
             compared = compare(_only(wanted, steady), _only(found, steady))
         self._tell(result, compared)
         advice = {text for code, note in result.notes if code == "earlier_training" for text in _ADVICE.findall(note)}

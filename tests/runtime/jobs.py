@@ -165,7 +165,7 @@ class Job:
         lines = [str(fact) for fact in self.facts()]
         for path in sorted(self.dir.rglob("*.log")):
             lines += [f"--- {path.relative_to(self.dir)}", path.read_text(errors="replace")[-3000:]]
-        return "\n".join(lines)
+        return "\n".join([*lines, "--- processes", *map(_threads, dict.fromkeys(f.pid for f in self.facts() if f.pid))])
 
     def log(self, member: int = 0) -> str:
         return (self.dir / f"learner-{member}" / "stdout.log").read_text()
@@ -237,3 +237,13 @@ def clean(jobs: Sequence[Job]) -> Iterator[Identity]:
                 if send(who, signal.SIGKILL):
                     yield who
         reap()
+
+
+def _threads(pid: int) -> str:
+    """What each thread of a process does, as far as the kernel tells: its state, and where it waits."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with suppress(OSError):
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            found.append(f"{(task / 'comm').read_text().strip()} {state} {(task / 'wchan').read_text()}")
+    return f"{pid}: {'; '.join(found) or 'gone'}"
