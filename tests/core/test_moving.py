@@ -68,6 +68,14 @@ def test_who_was_moved_is_not_moved_again_soon() -> None:
         assert len(moves(pool([node("a", 1), node("b", 3)], replace(APART, moved_s=NOW_S - ago_s)))) == count
 
 
+def test_the_end_of_a_rest_is_a_time_to_plan_again_also_of_a_spot_job() -> None:
+    nodes = [node("a", 1), node("b", 3)]
+    for one in (APART, replace(APART, spec=replace(APART.spec, spot=True))):
+        for ago_s, wake_s in ((60.0, NOW_S + AGAIN_S - 60), (AGAIN_S, None)):
+            resting = replace(one, moved_s=NOW_S - ago_s)
+            assert plan(pool(nodes, resting), NOW_S, Policy()).wake_s == wake_s
+
+
 def test_while_somebody_waits_nobody_goes_together() -> None:
     waits = job(2, (4, 4))
 

@@ -93,6 +93,10 @@ def moves(engine: Engine, job: str) -> list[tuple[int, int, str]]:
     return [(one.before, one.after, one.by) for one in job_of(engine, job).resizes]
 
 
+def is_live(engine: Engine, job: str) -> bool:
+    return engine.is_at(job, "PROCESSING") and job_of(engine, job).is_live
+
+
 def is_calm(engine: Engine, job: str) -> bool:
     one = job_of(engine, job)
     return one.resize is None and len(one.members) == len(one.gang)
@@ -165,6 +169,28 @@ def test_who_was_moved_is_not_moved_again_within_ten_minutes(play: Callable[...,
         assert AGAIN_S <= node_s - rack_s < AGAIN_S + 60
 
     play(scene, script, (node("x1", 2, "x"), node("x2", 1, "x"), node("y1", 1, "y")))
+
+
+def test_a_rest_that_is_over_is_looked_at_though_nothing_else_happens(play: Callable[..., None]) -> None:
+    """Meanwhile nobody comes, goes or writes a checkpoint."""
+
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        second = await engine.submit(asks(1, "second"))
+        first = await engine.submit(asks(1, "first", is_spread=True))
+        gang = await engine.submit(asks(2, "gang"))
+        await engine.until(lambda: is_live(engine, gang))
+        await engine.act(second, Event.CANCEL)
+        await engine.until(lambda: nodes_of(engine, gang) == ["x1", "x2"] and is_calm(engine, gang))
+        await engine.act(first, Event.CANCEL)
+        await engine.until(lambda: job_of(engine, first).is_closed)
+        assert nodes_of(engine, gang) == ["x1", "x2"]
+
+        await engine.until(lambda: nodes_of(engine, gang) == ["x1", "x1"])
+        [rack_s, node_s] = await moved_at(engine, gang)
+        assert node_s - rack_s == pytest.approx(AGAIN_S)
+
+    silent = replace(LIVE, checkpoint_every_steps=0)
+    play(scene, silent, (node("x1", 2, "x"), node("x2", 1, "x"), node("y1", 1, "y")))
 
 
 def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> None:

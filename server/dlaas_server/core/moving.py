@@ -5,7 +5,7 @@ Who waits comes first: while somebody does, no learners are brought together. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -21,7 +21,7 @@ from dlaas_server.core.seating import WHERE
 from dlaas_server.core.shapes import Layout, Shape, shape_of
 from dlaas_server.core.words import count
 
-__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved"]
+__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
 
 AGAIN_S: Final = 600.0
 """A job that was moved is not moved again before so long."""
@@ -43,6 +43,12 @@ class Moved:
 def may_move_again(job: Job, now_s: float) -> bool:
     """Whether its last move, also one that came to nothing, is long enough ago."""
     return job.moved_s is None or job.moved_s + AGAIN_S <= now_s
+
+
+def rested_s(jobs: Iterable[Job], now_s: float) -> float | None:
+    """When the next of those that hold seats may be moved again: it is looked at then, though nothing else happens."""
+    ends = (job.moved_s + AGAIN_S for job in jobs if job.moved_s is not None and job.gang)
+    return min((at_s for at_s in ends if at_s > now_s), default=None)
 
 
 def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:

@@ -17,7 +17,7 @@ from dlaas_server.core.feasible import said, why_never
 from dlaas_server.core.lending import Lending, charged
 from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding, idle_in, loans_of
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
-from dlaas_server.core.moving import gathered, made_room, may_move_again, relieved
+from dlaas_server.core.moving import gathered, made_room, may_move_again, relieved, rested_s
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Frees, Shape, beside, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
@@ -226,7 +226,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
-    delayed += [choice.wake_s] if choice.wake_s is not None else []
+    delayed += [at_s for at_s in (choice.wake_s, rested_s(pool.jobs.values(), now_s)) if at_s is not None]
     decided = Plan(
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
