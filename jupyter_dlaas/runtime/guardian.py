@@ -34,14 +34,8 @@ from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.meeting import Meeting
-from jupyter_dlaas.runtime.process import (
-    Identity,
-    become_subreaper,
-    boot_id,
-    environment_of,
-    has_ended,
-    identity,
-)
+from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, identity
+from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
 from jupyter_dlaas.wire import decode
 
 __all__ = ["Guardian", "guard", "main"]
@@ -51,8 +45,6 @@ LAST_WORDS_S: Final = 0.3
 HELLO_S: Final = 10.0
 """How long learners that were found alive may take to call; nobody waits meanwhile but who wants them to change."""
 _RUN: Final = re.compile(r"\brun\s*\(")
-TakeParked = Callable[[launch.Order], int | None]
-"""Gives a learner that was forked ahead its order; None when there is none left."""
 
 
 class Guardian:
@@ -60,8 +52,6 @@ class Guardian:
 
     def __init__(self, job_dir: Path, *, is_warm: bool, take_parked: TakeParked | None) -> None:
         self.job_dir = job_dir
-        self._is_warm = is_warm
-        self._take_parked = take_parked
         body = json.loads((job_dir / "spec.json").read_bytes())
         self._job: str = body["id"]
         self._spec = decode(JobSpec, body["spec"], unknown="ignore")
@@ -71,6 +61,9 @@ class Guardian:
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
         self._expects_run = "jupyter_dlaas" in source and _RUN.search(source) is not None
         self._may_change = launch.may_change(self._spec, source)
+        self._spawner = Spawner(
+            self._job, job_dir, self._base, may_change=self._may_change, is_warm=is_warm, take_parked=take_parked
+        )
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._wanted: Wanted | None = None
@@ -83,7 +76,7 @@ class Guardian:
         """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir)
-        self._store = Meeting(job_dir, self._base, is_warm=is_warm)
+        self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
         self._hangs = Hangs(self._tell, float(self._base.get("DLAAS_HANG_S", LIMIT_S)))
@@ -370,31 +363,9 @@ class Guardian:
         self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None, *, joins: bool = False
     ) -> None:
         wanted = members[rank]
-        (launch.learner_folder(self.job_dir, wanted.member) / "result.json").unlink(missing_ok=True)
         generation = self._wanted.generation if joins and self._wanted is not None else self._generation
-        environment = launch.learner_environment(
-            self._base,
-            job=self._job,
-            job_dir=str(self.job_dir),
-            generation=generation,
-            members=members,
-            rank=rank,
-            store=where,
-            package_dir=launch.package_folder(),
-            may_change=self._may_change,
-            joins=joins,
-        )
-        order = launch.Order(
-            job_dir=self.job_dir,
-            member=wanted.member,
-            generation=generation,
-            directory=self._spec.directory,
-            environment=environment,
-        )
         try:
-            pid = self._take_parked(order) if self._take_parked is not None else None
-            if pid is None:
-                pid = launch.start_learner(order, is_warm=self._is_warm)
+            pid = self._spawner.learner(members, rank, generation=generation, store=where, joins=joins)
         except OSError as error:
             print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
             lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)

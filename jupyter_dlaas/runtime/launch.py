@@ -1,11 +1,9 @@
-"""How a learner and the gang's store become processes: by fork where this Python is warm, else by a plain start.
-
-Both ways end in the same code with the same environment; only the time to get there differs.
-"""
+"""How a process begins, forked or started plainly: the same code with the same environment, only sooner or later."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import signal
@@ -13,35 +11,33 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 from jupyter_dlaas.facts import MemberWanted
 from jupyter_dlaas.protocol import Elastic, JobSpec
-from jupyter_dlaas.runtime.logs import LOG
-from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK, thread_count
+from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK
+from jupyter_dlaas.wire import decode, encode
 
 __all__ = [
     "Order",
+    "await_order",
     "become",
     "close_all_but",
     "fork",
+    "give",
     "guardian_environment",
     "learner_environment",
     "learner_folder",
-    "log_of",
+    "may_change",
     "package_folder",
     "put_on",
     "redirect",
     "spawn",
-    "start_learner",
-    "start_store",
     "torch_is_used",
 ]
 
-LEARNER: Final = "jupyter_dlaas.learner.runner"
-STORE: Final = "jupyter_dlaas.runtime.store"
 _OWN: Final = re.compile(
     r"DLAAS_(?!TTL_S$).*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
@@ -56,13 +52,12 @@ _TORCH_IMPORT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One learner that is to be started."""
+    """What a process is to become: one of our modules, with its arguments, its whole environment, and its log."""
 
-    job_dir: Path
-    member: int
-    generation: int
-    directory: str | None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    module: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: str
 
 
 def package_folder() -> str:
@@ -74,13 +69,6 @@ def package_folder() -> str:
 
 def learner_folder(job_dir: Path, member: int) -> Path:
     return job_dir / f"learner-{member}"
-
-
-def log_of(order: Order) -> str:
-    """Where the learner's output goes; its folder is there afterwards."""
-    folder = learner_folder(order.job_dir, order.member)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder / LOG)
 
 
 def torch_is_used(framework: str | None, source: str) -> bool:
@@ -155,42 +143,13 @@ def learner_environment(
 # -- starting ----------------------------------------------------------------------------------------------------------
 
 
-def start_learner(order: Order, *, is_warm: bool) -> int:
-    """Start a learner and return its pid. Raises OSError where the system refuses.
-
-    `is_warm`: this process was forked from a zygote, so its children need not import anything again. A process with a
-    second thread must not fork (a lock held there would stay locked for ever): then a plain start does it.
-    """
-    arguments = [str(order.job_dir), str(order.member)]
-    log = log_of(order)
-    if is_warm and thread_count() == 1:
-        return fork(lambda: become(LEARNER, arguments, order.environment, log))
-    return spawn(LEARNER, arguments, order.environment, log)
-
-
-def start_store(listening: socket.socket, job_dir: Path, environment: Mapping[str, str], *, is_warm: bool) -> int:
-    """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
-    log = str(job_dir / "guardian.log")
-    fd = listening.fileno()
-    if is_warm and thread_count() == 1:
-        return fork(lambda: become(STORE, [str(fd), str(job_dir)], environment, log, keep=(fd,)))
-    return spawn(STORE, ["3", str(job_dir)], environment, log, passed=fd)
-
-
-def spawn(
-    module: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    log: str,
-    passed: int | None = None,
-    executable: str | None = None,
-) -> int:
-    """A plain start of one of our modules in a session of its own; returns its pid. `passed` becomes descriptor 3."""
+def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
+    """A plain start in a session of its own; returns its pid. `passed` becomes descriptor 3. Raises OSError."""
     executable = executable or sys.executable
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600),
+        (os.POSIX_SPAWN_OPEN, 1, order.log, flags, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
     if passed is not None:
@@ -198,8 +157,8 @@ def spawn(
     # -P: what lies in the directory where this starts must not stand in for modules of ours.
     return os.posix_spawn(
         executable,
-        [executable, "-P", "-m", module, *arguments],
-        dict(environment),
+        [executable, "-P", "-m", order.module, *order.arguments],
+        dict(order.environment),
         file_actions=actions,
         setsid=True,
         setsigmask=(),
@@ -233,9 +192,7 @@ def close_all_but(kept: Sequence[int]) -> None:
     os.closerange(low, limit + 1)
 
 
-def become(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: str, keep: Sequence[int] = ()
-) -> NoReturn:
+def become(order: Order, keep: Sequence[int] = ()) -> NoReturn:
     """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -245,14 +202,34 @@ def become(
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     close_all_but(keep)
-    redirect(log)
-    put_on(environment)
+    redirect(order.log)
+    put_on(order.environment)
     runtime = importlib.import_module("jupyter_dlaas.runtime.warm")
-    runtime.wake(environment)
-    main = importlib.import_module(module).main
-    sys.argv = [module, *arguments]
-    main(list(arguments))
+    runtime.wake(order.environment)
+    main = importlib.import_module(order.module).main
+    sys.argv = [order.module, *order.arguments]
+    main(list(order.arguments))
     os._exit(0)
+
+
+def give(line: socket.socket, order: Order) -> bool:
+    """Tell a process that was forked ahead what to become, and close the line; False where it is gone."""
+    with line:
+        try:
+            line.sendall(json.dumps(encode(order)).encode())
+        except OSError:
+            return False
+    return True
+
+
+def await_order(line: socket.socket, keep: Sequence[int] = ()) -> None:
+    """In a process that was forked ahead: become what the line says; return when it says nothing and ends."""
+    data = b""
+    while chunk := line.recv(1 << 16):
+        data += chunk
+    line.close()
+    if data:
+        become(decode(Order, json.loads(data)), keep)
 
 
 def redirect(log: str) -> None:

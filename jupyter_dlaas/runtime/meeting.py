@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from pathlib import Path
 
-from jupyter_dlaas.runtime import launch, store
-from jupyter_dlaas.runtime.process import JOB_MARK, Identity, identity, is_alive, send
+from jupyter_dlaas.runtime import store
+from jupyter_dlaas.runtime.process import Identity, identity, is_alive, send
+from jupyter_dlaas.runtime.spawner import Spawner
 
 __all__ = ["Meeting"]
 
@@ -15,8 +14,8 @@ __all__ = ["Meeting"]
 class Meeting:
     """The store of a job. One that is gone is replaced: a new group needs nothing of an old one."""
 
-    def __init__(self, job_dir: Path, environment: Mapping[str, str], *, is_warm: bool) -> None:
-        self._job_dir, self._environment, self._is_warm = job_dir, environment, is_warm
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
         self.who: Identity | None = None
         self._port: int | None = None
 
@@ -32,9 +31,7 @@ class Meeting:
         self.end()
         with store.listen() as listening:
             self._port = listening.getsockname()[1]
-            environment = {**self._environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-            environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self._job_dir)}
-            pid = launch.start_store(listening, self._job_dir, environment, is_warm=self._is_warm)
+            pid = self._spawner.store(listening)
         self.who = identity(pid)
         return self.where()
 

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.runtime.files import connect, read_json
-from jupyter_dlaas.runtime.launch import guardian_environment, spawn, torch_is_used
+from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.process import Identity, boot_id, send, stat_of
 from jupyter_dlaas.runtime.zygote import LEAN, ROOM, TORCH
 from jupyter_dlaas.wire import DlaasError
 
 __all__ = ["StartError", "Started", "reap", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
+GUARDIAN: Final = "jupyter_dlaas.runtime.guardian"
+ZYGOTE: Final = "jupyter_dlaas.runtime.zygote"
 _THREADS: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -84,13 +86,9 @@ def start_guardian(
 def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str]) -> Started:
     whole = guardian_environment(environment, str(job_dir), str(package_dir))
     try:
-        pid = spawn(
-            "jupyter_dlaas.runtime.guardian",
-            [str(job_dir)],
-            whole,
-            str(job_dir / "guardian.log"),
-            executable=interpreter,
-        )
+        log = str(job_dir / "guardian.log")
+        order = Order(module=GUARDIAN, arguments=(str(job_dir),), environment=whole, log=log)
+        pid = spawn(order, executable=interpreter)
     except OSError as error:
         raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
     _children.add(pid)
@@ -157,7 +155,8 @@ def warm(
         whole[ROOM] = " " * 16_384
         try:
             log = str(path.with_suffix(".log"))
-            pid = spawn("jupyter_dlaas.runtime.zygote", [str(path), kind], whole, log, executable=interpreter)
+            order = Order(module=ZYGOTE, arguments=(str(path), kind), environment=whole, log=log)
+            pid = spawn(order, executable=interpreter)
         except OSError as error:
             raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
         _children.add(pid)

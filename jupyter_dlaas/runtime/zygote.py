@@ -200,30 +200,14 @@ def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None
         if not left:
             return None
         pid, line = left.pop()
-        body = {
-            "arguments": [str(order.job_dir), str(order.member)],
-            "environment": dict(order.environment),
-            "log": launch.log_of(order),
-        }
-        with line:
-            try:
-                line.sendall(json.dumps(body).encode())
-            except OSError:
-                return None
-        return pid
+        return pid if launch.give(line, order) else None
 
     sys.exit(guardian.guard(folder, is_warm=True, take_parked=take_parked))
 
 
 def _wait_as_learner(line: socket.socket) -> None:
     launch.close_all_but((line.fileno(),))
-    data = b""
-    while chunk := line.recv(1 << 16):
-        data += chunk
-    line.close()
-    if data:
-        order = json.loads(data)
-        launch.become(launch.LEARNER, order["arguments"], order["environment"], order["log"])
+    launch.await_order(line)
 
 
 # -- starting ----------------------------------------------------------------------------------------------------------
