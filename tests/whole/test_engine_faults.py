@@ -9,8 +9,8 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.journal import read_facts
 from tests.learner.fault_matrix import some, trials
+from tests.whole.programs import training
 from tests.whole.site import Site, kill, until
-from tests.whole.test_live import PROGRAM
 
 Build = Callable[..., Site]
 
@@ -21,7 +21,7 @@ def test_an_engine_killed_while_a_job_changes_is_no_event_for_the_gang(
     site: Build, before: int, after: int, trial: int
 ) -> None:
     here = site(slots=3)
-    job = here.submit(PROGRAM, name="live", gpus="1:3")
+    job = here.submit(training(), name="live", gpus="1:3")
     until(lambda: job.status == "PROCESSING" and here.job(job.id).view.progress is not None, "it trains")
     job.scale(before)
     until(lambda: here.job(job.id).view.size.held == before == len(here.learners(job)), f"{before} train")

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.whole.programs import training
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
 
-PROGRAM = """
-import time
-import torch
-import jupyter_dlaas as dlaas
-torch.manual_seed(0)
-data = torch.randn(64, 4)
-model = torch.nn.Linear(4, 1)
-opt = torch.optim.SGD(model.parameters(), lr=0.01)
-run = dlaas.run()
-model, opt = run.prepare(model, opt)
-for epoch in run.epochs(100_000):
-    for batch in run.batches(data, 16):
-        opt.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        opt.step()
-        time.sleep(0.01)
-    run.log(loss=loss)
-"""
-
 
 def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(site: Build) -> None:
     here = site(slots=3)
-    job = here.submit(PROGRAM, name="live", gpus="1:3")
+    job = here.submit(training(), name="live", gpus="1:3")
     until(lambda: job.status == "PROCESSING" and here.job(job.id).view.progress is not None, "it trains")
     job.scale(1)
     until(lambda: here.job(job.id).view.size.held == 1 and len(here.learners(job)) == 1, "one trains")

@@ -9,33 +9,10 @@ import json
 from collections.abc import Callable
 from functools import partial
 
+from tests.whole.programs import comes, leaves, training, trains, waits_at
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
-
-LIVE = """
-import time
-import torch
-import jupyter_dlaas as dlaas
-torch.manual_seed(0)
-data = torch.randn(64, 4)
-model = torch.nn.Linear(4, 1)
-opt = torch.optim.SGD(model.parameters(), lr=0.01)
-run = dlaas.run()
-model, opt = run.prepare(model, opt)
-for epoch in run.epochs({epochs}):
-    for batch in run.batches(data, 16):
-        opt.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        opt.step()
-        time.sleep({step_s})
-    run.log(loss=loss)
-"""
-
-
-def live(epochs: int = 100_000, step_s: float = 0.02) -> str:
-    return LIVE.format(epochs=epochs, step_s=step_s)
 
 
 def nodes_of(here: Site, job: str) -> list[str]:
@@ -57,14 +34,11 @@ def alone(here: Site, job: str) -> dict[int, int]:
     return found if len(found) == 1 else {}
 
 
-def step_of(here: Site, job: str) -> int:
-    progress = here.job(job).view.progress
-    return progress.step if progress else 0
-
-
 def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is_killed(site: Build) -> None:
     here = site(slots=2, nodes=2)
-    jobs = [here.submit(live(), name=name, gpus="1:2", placement="spread").id for name in ("left", "right")]
+    jobs = [
+        here.submit(training(step_s=0.02), name=name, gpus="1:2", placement="spread").id for name in ("left", "right")
+    ]
     for job in jobs:
         until(partial(trains_with, here, job, 2), f"{job} trains on both nodes")
         assert nodes_of(here, job) == ["n1", "n2"]
@@ -105,8 +79,8 @@ def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is
 
 def test_a_job_that_cannot_shrink_moves_to_another_node_and_goes_on_at_its_step(site: Build) -> None:
     here = site(slots=1, nodes=2)
-    job = here.submit(live(step_s=0.05), name="single", gpus="1", checkpoint_every="1s")
-    until(lambda: step_of(here, job.id) > 8, "it trains")
+    job = here.submit(training(step_s=0.05), name="single", gpus="1", checkpoint_every="1s")
+    trains(job, 8)
     [node] = nodes_of(here, job.id)
     other = {"n1": "n2", "n2": "n1"}[node]
     until(lambda: here.client.drain(node, is_dry_run=True).jobs[0].way == "move", "it has a checkpoint")
@@ -129,15 +103,15 @@ def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Buil
     assert "research  2           1       0      0" in dlaas("queue", "set", "research", "--guaranteed", "2")
     assert "Order: fair, with preemption." in dlaas("pool", "--order", "fair")
     kill(here.engine_pid())
-    borrower = here.submit(live(step_s=0.2), name="borrower", gpus="2", checkpoint_every="1s")
-    until(lambda: step_of(here, borrower.id) > 4, "the borrower has the idle share", 90)
+    borrower = here.submit(training(step_s=0.2), name="borrower", gpus="2", checkpoint_every="1s")
+    trains(borrower)
 
-    owner = here.submit("import time\ntime.sleep(1)\n", name="owner", gpus="2", queue="research")
-    until(lambda: owner.status in ("PROCESSING", "COMPLETED"), "the queue has its share back", 90)
-    assert borrower.view.state == "QUEUED"
-    assert "It made room: owner-2" in borrower.view.reason
-    assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in borrower.view.reason
-    owner.wait(60)
+    owner = comes(here, "owner", "2", queue="research")
+    waiting = borrower.view
+    waits_at(waiting)
+    assert "It made room: owner-2" in waiting.reason
+    assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in waiting.reason
+    leaves(here, owner)
     until(lambda: borrower.status == "PROCESSING", "the borrower goes on", 60)
     assert here.job(borrower.id).view.restarts == 0
     borrower.cancel()
@@ -145,8 +119,8 @@ def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Buil
 
 def test_what_a_job_was_told_of_its_start_is_put_to_the_test_when_it_starts(site: Build) -> None:
     here = site(slots=2)
-    first = here.submit(live(epochs=40, step_s=0.05), name="first", gpus="2")
-    until(lambda: step_of(here, first.id) > 4, "the first one's rate is known")
+    first = here.submit(training(epochs=40, step_s=0.05), name="first", gpus="2")
+    trains(first)
     second = here.submit("print('done')\n", name="second", gpus="2")
     until(lambda: "Expected to start in" in second.view.reason, "it is told when it starts")
     assert "Waits: needs 2 CPU slots at once" in second.story()

@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from tests.whole.programs import assert_told, comes, hurry, leaves, training, trains, waits_at
 from tests.whole.site import Site, until
-from tests.whole.test_preemption import BRIEF, LONG
 
 Build = Callable[..., Site]
-TRAINS = LONG.replace("epochs(35)", "epochs(15)").replace("sleep(0.4)", "sleep(0.3)")
+TRAINS = training(epochs=100, step_s=0.3)
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\ntime.sleep(600)\n"
 )
 
 
-def step(job: object) -> int:
-    return job.view.progress.step if job.view.progress else 0  # type: ignore[attr-defined]
-
-
 def test_who_is_spot_is_checkpointed_for_an_ordinary_job_and_goes_on_at_its_step(site: Build) -> None:
     here = site(slots=2)
     lent = here.submit(TRAINS, name="lent", gpus="2", spot=True, priority="high", checkpoint_every="60s")
-    until(lambda: step(lent) > 4, "the spot job trains", 60)
+    trains(lent)
     assert lent.view.state_label == "Processing · spot"
     assert here.client.pool().gist == "2 of 2 CPU slots in use · 2 by spot jobs"
 
-    ours = here.submit(BRIEF, name="ours", gpus="2")
-    until(lambda: ours.status == "PROCESSING", "the ordinary one runs", 90)
+    ours = comes(here, "ours", "2")
     waiting = lent.view
-    assert waiting.state == "QUEUED"
+    at = waits_at(waiting)
     assert "As a spot job it takes only what ordinary jobs leave idle." in waiting.reason
     assert "It made room: 2 CPU slots go back to" in waiting.reason
-    at = int(re.search(r"Nothing was lost: it goes on from step (\d+)", waiting.reason)[1])  # type: ignore[index]
-    assert at > 0
     assert "It is a spot job: it goes behind all others" in lent.why()
 
-    ours.wait(60)
+    hurry(here)
+    leaves(here, ours)
     lent.wait(120)
     story = lent.story()
     told = ("Makes room: 2 CPU slots go back to", "Checkpoint within 30 s", "Back in the queue", "Got 2 learners")
-    assert [story.rindex(one) for one in told] == sorted(story.rindex(one) for one in told), "each decision, in order"
+    assert_told(story, *told)
     assert f"train from step {at}." in story
-    assert "trained steps 60" in lent.logs()  # none lost, none twice
+    assert "trained steps 400" in lent.logs()  # none lost, none twice
 
 
 def test_an_elastic_one_only_shrinks_and_grows_again(site: Build) -> None:
     here = site(slots=2)
     lent = here.submit(TRAINS, name="lent", gpus="1:2", spot=True, checkpoint_every="1s")
-    until(lambda: step(lent) > 4, "the spot job trains", 60)
+    trains(lent)
 
-    ours = here.submit(BRIEF, name="ours", gpus="1")
-    until(lambda: ours.status == "PROCESSING", "the ordinary one runs", 90)
+    ours = comes(here, "ours", "1")
     assert (lent.view.state, lent.view.size.held) == ("PROCESSING", 1)
 
-    ours.wait(60)
+    leaves(here, ours)
     until(lambda: lent.view.size.held == 2, "it has grown again", 60)
+    hurry(here)
     lent.wait(120)
     assert "It is a spot job: 1 CPU slot goes back to" in lent.story()
     assert [(one.before, one.after) for one in lent.view.resizes] == [(2, 1), (1, 2)]
@@ -68,8 +61,8 @@ def test_one_that_saves_nothing_and_does_not_listen_has_gone_after_its_notice(si
     lent = here.submit(STUBBORN, name="lent", spot=True)
     until(lambda: "here" in lent.logs(), "the spot job runs", 60)
 
-    ours = here.submit(BRIEF, name="ours")
+    ours = comes(here, "ours", "1")
 
-    ours.wait(60)
+    leaves(here, ours)
     assert "It had no checkpoint: it starts afresh." in lent.story()
     lent.cancel()

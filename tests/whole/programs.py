@@ -1,0 +1,79 @@
+"""A program that trains for as long as its test needs, and how far it is."""
+
+from __future__ import annotations
+
+import re
+
+from jupyter_dlaas.api import Job
+from jupyter_dlaas.protocol import JobView
+from tests.whole.site import Site, until
+
+# It takes its time until the file `hurry` is in its directory.
+TRAINING = """
+import pathlib, time
+import torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+data = torch.randn(64, 4)
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+seen = 0
+for epoch in run.epochs({epochs}):
+    for batch in run.batches(data, 16):
+        opt.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        opt.step()
+        seen += 1
+        time.sleep(0 if pathlib.Path("hurry").exists() else {step_s})
+    run.log(loss=loss)
+print("trained steps", seen, flush=True)
+"""
+# It goes on until the file `enough` is in its directory.
+BRIEF = "import pathlib, time\nwhile not pathlib.Path('enough').exists():\n    time.sleep(0.01)\n"
+
+
+def training(epochs: int = 100_000, step_s: float = 0.01) -> str:
+    """Four steps an epoch."""
+    return TRAINING.format(epochs=epochs, step_s=step_s)
+
+
+def hurry(here: Site) -> None:
+    (here.work / "hurry").touch()
+
+
+def step_of(job: Job) -> int:
+    progress = job.view.progress
+    return progress.step if progress else 0
+
+
+def trains(job: Job, beyond: int = 4) -> None:
+    until(lambda: step_of(job) > beyond, f"{job.id} trains")
+
+
+def comes(here: Site, name: str, gpus: str, **options: str) -> Job:
+    """An ordinary job, which runs now, until `leaves`."""
+    job = here.submit(BRIEF, name=name, gpus=gpus, **options)
+    until(lambda: job.status == "PROCESSING", f"{name} runs", 90)
+    return job
+
+
+def leaves(here: Site, job: Job) -> None:
+    (here.work / "enough").touch()
+    job.wait(60)
+
+
+def waits_at(view: JobView) -> int:
+    """The job is back in the queue with a checkpoint of this step."""
+    found = re.search(r"Nothing was lost: it goes on from step (\d+)", view.reason)
+    assert view.state == "QUEUED"
+    assert found is not None, view.reason
+    assert int(found[1]) > 0
+    return int(found[1])
+
+
+def assert_told(story: str, *said: str) -> None:
+    """Each of these, in this order."""
+    assert [story.rindex(one) for one in said] == sorted(story.rindex(one) for one in said), story
