@@ -7,18 +7,18 @@ too that are left out otherwise, and prints the longest time without a step, by 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive
+from jupyter_dlaas.runtime.process import is_alive
 from jupyter_dlaas.runtime.start import reap
 from tests.learner.live_programs import DEATHS, FAULTS, assert_each_sample_once, trains
 from tests.learner.loop_programs import LOOPS, program
-from tests.runtime.jobs import Job, until
+from tests.runtime.jobs import Job, process_of, until
 from tests.runtime.test_zygote import warm_up
 
 TRIALS: Final = int(os.environ.get("DLAAS_FAULT_TRIALS", "1"))
@@ -63,15 +63,12 @@ def done(job: Job, watcher: int) -> None:
     until(lambda: not job.output(f"die-{watcher}").exists(), f"somebody was killed\n{job.report()}", 20.0)
 
 
-def guardian(job: Job) -> Identity:
-    fact = job.facts(FactKind.GUARDIAN_UP)[-1]
-    assert fact.pid is not None
-    assert fact.start is not None
-    return Identity(fact.pid, fact.start, fact.boot or boot_id())
-
-
-def another_guardian(job: Job, before: Identity) -> None:
-    """The guardian dies by the program's hand, and the next one is started."""
+def guardian_dies(job: Job, watcher: int, phase: str, change: Callable[[], None], *others: int) -> None:
+    """With these members, when this learner comes to a phase of the change; then the next one is started."""
+    before = process_of(job.facts(FactKind.GUARDIAN_UP)[-1])
+    die(job, watcher, phase, "guardian", *others)
+    change()
+    done(job, watcher)
     until(lambda: reap() is not None and not is_alive(before), "the guardian is gone")
     job.wake()
 

@@ -50,128 +50,115 @@ if __name__ == "__main__":
 """
 
 _ALL = "(data, labels, torch.arange(SAMPLES))"
+_TRAIN = """
+    opt.zero_grad()
+    loss_of(x, y).backward()
+    opt.step()
+"""
 
 
-def _plain(batches: str) -> str:
-    return f"""
-    model, opt = run.prepare(model, opt)
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({batches}):
-            step(i)
-            opt.zero_grad()
-            loss_of(x, y).backward()
-            opt.step()
-            counter += 1
-            run.state["steps"] += 1
-            seen.append(counter)
-    """
+def _loop(
+    train: str = _TRAIN,
+    *,
+    before: str = "",
+    prepare: str = "model, opt = run.prepare(model, opt)",
+    batches: str = f"run.batches({_ALL}, BATCH)",
+    each: str = "x, y, i",
+    then: str = "",
+    seen: str = "counter",
+) -> str:
+    """A loop over epochs and batches that counts its steps, and keeps in `seen` what it saw in each."""
+    counts = 'counter += 1\nrun.state["steps"] += 1'
+    inner = "\n".join(filter(None, ("step(i)", _flat(train), counts, _flat(then), f"seen.append({seen})")))
+    outer = f"{prepare}\nfor epoch in run.epochs(EPOCHS):\n    for {each} in {batches}:\n"
+    return f"{_flat(before)}\n{outer}{indent(inner, ' ' * 8)}"
+
+
+def _flat(lines: str) -> str:
+    return dedent(lines).strip()
 
 
 LOOPS: dict[str, str] = {
-    "workers": _plain("Points(), BATCH, num_workers=2"),
-    "iterable": _plain("Stream(), BATCH"),
-    "iterable with workers": _plain("Stream(), BATCH, num_workers=2"),
-    "bad samples": _plain("Bad(), BATCH, skip_bad=True"),
-    "accumulation": f"""
-    model, opt = run.prepare(model, opt)
-    for epoch in run.epochs(EPOCHS):
-        for number, (x, y, i) in enumerate(run.batches({_ALL}, BATCH)):
-            step(i)
-            (loss_of(x, y) / 3).backward()
-            counter += 1
-            run.state["steps"] += 1
-            if (number + 1) % 3 == 0:
-                opt.step()
-                opt.zero_grad()
-            seen.append(number)
-    """,
-    "accumulation by a counter of its own": f"""
-    model, opt = run.prepare(model, opt)
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({_ALL}, BATCH):
-            step(i)
-            (loss_of(x, y) / 4).backward()
-            counter += 1
-            run.state["steps"] += 1
-            if counter % 4 == 0:
-                opt.step()
-                opt.zero_grad()
-            seen.append(counter)
-    """,
-    "scaler, clipping and a schedule per step": f"""
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 9 * EPOCHS)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=5)
-    model, opt, scheduler, scaler = run.prepare(model, opt, scheduler=scheduler, scaler=scaler)
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({_ALL}, BATCH):
-            step(i)
-            opt.zero_grad()
-            scaler.scale(loss_of(x, y)).backward()
-            scaler.unscale_(opt)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            scaler.step(opt)
-            scaler.update()
-            scheduler.step()
-            counter += 1
-            run.state["steps"] += 1
-            seen.append((scaler.get_scale(), scheduler.get_last_lr()[0]))
-    """,
-    "batch normalisation of what is the same everywhere": f"""
-    class Counting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.norm = nn.Linear(5, 2).double(), nn.BatchNorm1d(1, momentum=None, affine=False).double()
-        def forward(self, x):
-            self.norm(torch.tensor([[run.step], [run.step + 1]], dtype=torch.float64))
-            return self.layer(x)
-    model = Counting()
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, opt = run.prepare(model, opt)
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({_ALL}, BATCH):
-            step(i)
-            opt.zero_grad()
-            loss_of(x, y).backward()
+    "workers": _loop(batches="run.batches(Points(), BATCH, num_workers=2)"),
+    "iterable": _loop(batches="run.batches(Stream(), BATCH)"),
+    "iterable with workers": _loop(batches="run.batches(Stream(), BATCH, num_workers=2)"),
+    "bad samples": _loop(batches="run.batches(Bad(), BATCH, skip_bad=True)"),
+    "accumulation": _loop(
+        "(loss_of(x, y) / 3).backward()",
+        batches=f"enumerate(run.batches({_ALL}, BATCH))",
+        each="number, (x, y, i)",
+        then="""
+        if (number + 1) % 3 == 0:
             opt.step()
-            counter += 1
-            run.state["steps"] += 1
-            seen.append(counter)
-    """,
-    "parameters without a part": f"""
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.branches = nn.ModuleList([nn.Linear(5, 2).double() for _ in range(3)])
-        def forward(self, x):
-            return self.branches[run.step % 2](x)
-    model = Branches()
-    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-    model, opt = run.prepare(model, opt, ddp={{"find_unused_parameters": True}})
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({_ALL}, BATCH):
-            step(i)
             opt.zero_grad()
-            loss_of(x, y).backward()
+        """,
+        seen="number",
+    ),
+    "accumulation by a counter of its own": _loop(
+        "(loss_of(x, y) / 4).backward()",
+        then="""
+        if counter % 4 == 0:
             opt.step()
-            counter += 1
-            run.state["steps"] += 1
-            seen.append(counter)
-    """,
-    "two optimisers": f"""
-    other = torch.optim.Adam(model[2].parameters(), lr=0.01)
-    opt = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
-    model, opt, other = run.prepare(model, opt, other)
-    for epoch in run.epochs(EPOCHS):
-        for x, y, i in run.batches({_ALL}, BATCH):
-            step(i)
-            for one in (opt, other):
-                model.zero_grad()
-                loss_of(x, y).backward()
-                one.step()
-            counter += 1
-            run.state["steps"] += 1
-            seen.append(counter)
-    """,
+            opt.zero_grad()
+        """,
+    ),
+    "scaler, clipping and a schedule per step": _loop(
+        """
+        opt.zero_grad()
+        scaler.scale(loss_of(x, y)).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(opt)
+        scaler.update()
+        scheduler.step()
+        """,
+        before="""
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 9 * EPOCHS)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=5)
+        """,
+        prepare="model, opt, scheduler, scaler = run.prepare(model, opt, scheduler=scheduler, scaler=scaler)",
+        seen="(scaler.get_scale(), scheduler.get_last_lr()[0])",
+    ),
+    "batch normalisation of what is the same everywhere": _loop(
+        before="""
+        class Counting(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(5, 2).double()
+                self.norm = nn.BatchNorm1d(1, momentum=None, affine=False).double()
+            def forward(self, x):
+                self.norm(torch.tensor([[run.step], [run.step + 1]], dtype=torch.float64))
+                return self.layer(x)
+        model = Counting()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        """,
+    ),
+    "parameters without a part": _loop(
+        before="""
+        class Branches(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.branches = nn.ModuleList([nn.Linear(5, 2).double() for _ in range(3)])
+            def forward(self, x):
+                return self.branches[run.step % 2](x)
+        model = Branches()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+        """,
+        prepare='model, opt = run.prepare(model, opt, ddp={"find_unused_parameters": True})',
+    ),
+    "two optimisers": _loop(
+        """
+        for one in (opt, other):
+            model.zero_grad()
+            loss_of(x, y).backward()
+            one.step()
+        """,
+        before="""
+        other = torch.optim.Adam(model[2].parameters(), lr=0.01)
+        opt = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+        """,
+        prepare="model, opt, other = run.prepare(model, opt, other)",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.process import is_alive
-from tests.learner.fault_matrix import another_guardian, die, done, guardian, some, trials, warmed
+from tests.learner.fault_matrix import die, done, guardian_dies, some, trials, warmed
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import PHASES, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
@@ -86,12 +86,7 @@ def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change
 ) -> None:
     live.run(2)
     trains(live, 1)
-    who = guardian(live)
-    watcher = 2 if phase == "spawn" else 0
-    die(live, watcher, phase, "guardian")
-    live.resize(0, 1, fresh=1)
-    done(live, watcher)
-    another_guardian(live, who)
+    guardian_dies(live, 2 if phase == "spawn" else 0, phase, lambda: live.resize(0, 1, fresh=1))
     trains(live, 2, size=3)
 
     ends_whole(live, survivor=0)
@@ -104,11 +99,7 @@ def test_the_guardian_is_killed_while_one_leaves_and_the_next_one_ends_the_chang
 ) -> None:
     live.run(3)
     trains(live, 2)
-    who = guardian(live)
-    die(live, 0, phase, "guardian")
-    live.resize(0, 1)
-    done(live, 0)
-    another_guardian(live, who)
+    guardian_dies(live, 0, phase, lambda: live.resize(0, 1))
     until(lambda: not is_alive(live.learner(2)), "the third has left")
 
     ends_whole(live, survivor=0)
@@ -122,12 +113,7 @@ def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_
 ) -> None:
     live.run(2)
     trains(live, 1)
-    who = guardian(live)
-    watcher = 2 if phase == "spawn" else 1
-    die(live, watcher, phase, "guardian")
-    live.resize(1, fresh=1)
-    done(live, watcher)
-    another_guardian(live, who)
+    guardian_dies(live, 2 if phase == "spawn" else 1, phase, lambda: live.resize(1, fresh=1))
     until(lambda: not is_alive(live.learner(0)), "the first has left")
     trains(live, 2, size=2)
 
@@ -140,12 +126,8 @@ def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_
 def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job, victim: int, trial: int) -> None:
     live.run(2)
     trains(live, 1)
-    who = guardian(live)
     watcher = 1 if victim == 0 else 0
-    die(live, watcher, "build", "guardian", victim)
-    live.resize(0, 1, fresh=1)
-    done(live, watcher)
-    another_guardian(live, who)
+    guardian_dies(live, watcher, "build", lambda: live.resize(0, 1, fresh=1), victim)
 
     ends_whole(live, survivor=watcher)
 
@@ -193,10 +175,6 @@ def test_a_death_during_recovery(live: Job, victim: int, trial: int) -> None:
 def test_the_guardian_is_killed_during_recovery(live: Job, trial: int) -> None:
     live.run(3)
     trains(live, 1)
-    who = guardian(live)
-    die(live, 0, "recover", "guardian")
-    live.kill_learner(2)
-    done(live, 0)
-    another_guardian(live, who)
+    guardian_dies(live, 0, "recover", lambda: live.kill_learner(2))
 
     ends_whole(live, survivor=0)

@@ -54,6 +54,13 @@ def shared_package_dir() -> Path:
     return make_package_dir(folder / "package")
 
 
+def process_of(fact: Fact) -> Identity:
+    """Whose start the fact tells."""
+    assert fact.pid is not None
+    assert fact.start is not None
+    return Identity(fact.pid, fact.start, fact.boot or boot_id())
+
+
 @dataclass
 class Job:
     """One job directory and what the engine would do with it."""
@@ -172,20 +179,14 @@ class Job:
 
     def learner(self, member: int) -> Identity:
         """The process of a member that is up."""
-        fact = next(f for f in self.facts(FactKind.LEARNER_UP) if f.member == member)
-        assert fact.pid is not None
-        assert fact.start is not None
-        return Identity(fact.pid, fact.start, fact.boot or boot_id())
+        return process_of(next(f for f in self.facts(FactKind.LEARNER_UP) if f.member == member))
 
     def kill_learner(self, member: int) -> None:
         assert send(self.learner(member), signal.SIGKILL)
 
     def kill_guardian(self) -> None:
         """kill -9, and wait until it is gone."""
-        fact = self.facts(FactKind.GUARDIAN_UP)[-1]
-        assert fact.pid is not None
-        assert fact.start is not None
-        who = Identity(fact.pid, fact.start, fact.boot or boot_id())
+        who = process_of(self.facts(FactKind.GUARDIAN_UP)[-1])
         assert send(who, signal.SIGKILL)
         until(lambda: not is_alive(who), "the guardian is gone")
         reap()
