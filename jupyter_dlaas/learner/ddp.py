@@ -9,32 +9,25 @@ import copyreg
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from jupyter_dlaas.learner import checkpoints
+from jupyter_dlaas.learner import checkpoints, groups
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
 from jupyter_dlaas.learner.working import Work
 
-__all__ = ["Gang", "build_group", "lonely_group", "to_device"]
+__all__ = ["Gang", "to_device"]
 
-_NEVER: Final = timedelta(days=7)
-"""Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
-_MEET: Final = timedelta(seconds=60)
 _SLOT: Final = "_dlaas_ddp"
 _HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
 _new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
-_SUM: Final = dist.AllreduceOptions()
-_SUM.asyncOp = True
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """Newer versions of torch call it by the first name, and warn at the second."""
 
@@ -64,7 +57,7 @@ class Gang:
         if not may_change:
             if not dist.is_initialized():
                 backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-                dist.init_process_group(backend, rank=rank, world_size=size, timeout=_NEVER)
+                dist.init_process_group(backend, rank=rank, world_size=size, timeout=groups.NEVER)
             self._group = dist.group.WORLD
 
     @property
@@ -83,6 +76,10 @@ class Gang:
             for ddp in self._wrappers:
                 self._put(ddp, group)
 
+    def meet(self, host: str, port: int) -> None:
+        """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
+        self.enter(groups.build_group((host, port), 0, self.rank, self.size), self.rank, self.size)
+
     def _put(self, ddp: DistributedDataParallel, group: Any) -> None:
         # Where it looks for unused parameters it talks to the others by itself, not only through our hook.
         ddp._update_process_group(_Quiet(group, self) if ddp.find_unused_parameters else group)
@@ -96,8 +93,7 @@ class Gang:
         """Give the group in use up, so that nobody waits in it any more. Called from another thread."""
         group, self.is_stranded = self._group, True
         if group is not None:
-            with suppress(RuntimeError):
-                group.abort()
+            groups.cut(group)
 
     def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
         """Let a model's backward pass average gradients over the gang. Returns the model itself."""
@@ -107,10 +103,10 @@ class Gang:
         # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
         if self.may_change:
-            options["process_group"] = lonely_group()
+            options["process_group"] = groups.lonely_group()
         ddp = DistributedDataParallel(model, **options)
         # A lambda, since torch refuses annotations other than its own here.
-        ddp.register_comm_hook(self, lambda gang, bucket: gang._average(bucket.buffer()))
+        ddp.register_comm_hook(_Averaging(self), lambda averaging, bucket: averaging.begin(bucket))
         if self.may_change:
             buckets: Any = _Buckets(ddp.reducer)
             ddp.reducer = buckets
@@ -133,13 +129,13 @@ class Gang:
             return
         with torch.no_grad():
             for tensor in tensors:
-                self._try(functools.partial(_broadcast, self._group, tensor, 0))
+                self._try(functools.partial(groups.broadcast, self._group, tensor, 0))
 
     def mean(self, values: list[float], weight: float) -> list[float]:
         """Each value averaged over the gang by weight. All learners must call it."""
         table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: self._group.allreduce([table]).wait())
+            self._try(lambda: groups.add_up(self._group, table).wait())
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
@@ -162,7 +158,7 @@ class Gang:
         """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
         table = torch.tensor([count], dtype=torch.int64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: self._group.allreduce([table]).wait())
+            self._try(lambda: groups.add_up(self._group, table).wait())
         return int(table.item())
 
     def steps(self, step: int) -> list[int]:
@@ -183,12 +179,12 @@ class Gang:
     def send(self, data: bytes | None, source: int) -> bytes:
         """Bytes of one learner to all. Raises RuntimeError when the group is lost."""
         size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
-        _broadcast(self._group, size, source)
+        groups.broadcast(self._group, size, source)
         if data is None:
             content = torch.empty(int(size.item()), dtype=torch.uint8)
         else:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        _broadcast(self._group, content, source)
+        groups.broadcast(self._group, content, source)
         return content.numpy().tobytes() if data is None else data
 
     def hand(self, light: dict[str, Any] | None, heavy: dict[str, Any] | None, source: int) -> dict[str, Any]:
@@ -206,7 +202,9 @@ class Gang:
             large = room_for(rest)
             found = arrived | put_together(rest, large)
         for one in large:
-            _broadcast(self._group, one.view(-1).view(torch.uint8), source)  # gloo does not know all kinds of numbers
+            groups.broadcast(
+                self._group, one.view(-1).view(torch.uint8), source
+            )  # gloo does not know all kinds of numbers
         return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -225,43 +223,29 @@ class Gang:
         self._group._allgather_base(out, part).wait()
         return out
 
-    def lost(self) -> None:
-        """A talk with the others failed in the step in flight."""
-        self.is_stranded = self._gate.has_failed = True
-
-    def _average(self, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        if self.is_alone:
-            return _now(buffer)
+    def weigh(self, gradients: torch.Tensor) -> None:
+        """This learner's gradients are there: let them count by its share of the samples, in place."""
         if self.work is not None:
             self.work.done()
         if self._squares is not None:
-            self._squares.append(buffer.square().sum())
+            self._squares.append(gradients.square().sum())
         if self.weight == 0.0:
-            buffer.zero_()  # not times 0: what does not count may be infinite
+            gradients.zero_()  # not times 0: what does not count may be infinite
         else:
-            buffer.mul_(self.weight)
-        if self.is_stranded:
-            self._gate.has_failed = True
-            return _now(buffer)
-        try:
-            future = self._group.allreduce([buffer], _SUM).get_future()
-        except RuntimeError:
-            if not self.may_change:
-                raise
-            self.lost()
-            return _now(buffer)
+            gradients.mul_(self.weight)
 
-        def end(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            try:
-                return done.value()[0]
-            except RuntimeError:
-                if not self.may_change:
-                    raise
-                self.lost()
-                return buffer
+    def add_up(self, tensor: torch.Tensor) -> groups.Sum:
+        """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost."""
+        return groups.add_up(self._group, tensor)
 
-        ended: torch.futures.Future[torch.Tensor] = future.then(end)
-        return ended
+    def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+        """The same in a gang that never changes, on its devices."""
+        future: torch.futures.Future[list[torch.Tensor]] = self._group.allreduce([tensor]).get_future()
+        return future
+
+    def lost(self) -> None:
+        """A talk with the others failed in the step in flight."""
+        self.is_stranded = self._gate.has_failed = True
 
     def _try(self, act: Callable[[], object]) -> None:
         """Talk to the others; that they are lost is noted, where the gang can go on without them."""
@@ -273,36 +257,51 @@ class Gang:
             self.is_stranded = True
 
 
+class _Averaging:
+    """The averaging of one model's gradients, bucket by bucket, while its backward pass goes on.
+
+    In a gang that may change, DDP is told of each bucket that it is done already, and the last one waits for all: what
+    would come after a bucket by itself runs Python in gloo's own thread, which costs more than the rest of it.
+    """
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+        self._begun: list[Any] = []
+
+    def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Average this bucket. What is returned holds it, averaged once the backward pass has ended."""
+        gang, buffer = self._gang, bucket.buffer()
+        if gang.is_alone:
+            return _now(buffer)
+        if bucket.index() == 0:
+            self._begun.clear()  # of a pass that was broken off
+        gang.weigh(buffer)
+        if gang.may_change:
+            self._talk(buffer, is_last=bucket.is_last())
+            return _now(buffer)
+        averaged: torch.futures.Future[torch.Tensor]
+        averaged = gang.reduced(buffer).then(lambda done: done.value()[0])
+        return averaged
+
+    def _talk(self, buffer: torch.Tensor, *, is_last: bool) -> None:
+        gang = self._gang
+        try:
+            if gang.is_stranded:
+                raise RuntimeError
+            self._begun.append(gang.add_up(buffer))
+            if is_last:
+                for work in self._begun:
+                    work.wait()
+        except RuntimeError:
+            gang.lost()
+        if is_last:
+            self._begun.clear()
+
+
 def _now(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(buffer)
     return future
-
-
-def _broadcast(group: Any, tensor: torch.Tensor, source: int) -> None:
-    options = dist.BroadcastOptions()
-    options.rootRank, options.rootTensor = source, 0
-    group.broadcast([tensor], options).wait()
-
-
-def lonely_group() -> Any:
-    """A group of one: DDP is made in it, and put into the gang's afterwards."""
-    return _group(_c10d.HashStore(), 0, 1)
-
-
-def build_group(where: tuple[str, int], number: int, rank: int, size: int) -> Any:
-    """The group of a round, met through the store at `where`. Takes until all have come. Raises RuntimeError."""
-    store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=_MEET)
-    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size)
-
-
-def _group(store: Any, rank: int, size: int) -> Any:
-    """A group that torch.distributed keeps no book of, so that it can be dropped with a dead learner in it."""
-    kinds = dist.ProcessGroup.BackendType
-    group = dist.ProcessGroup(store, rank, size)
-    group._set_default_backend(kinds.GLOO)
-    group._register_backend(torch.device("cpu"), kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, _NEVER))
-    return group
 
 
 class _Quiet(dist.ProcessGroup):

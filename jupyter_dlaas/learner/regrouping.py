@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.learner import ddp, streams
+from jupyter_dlaas.learner import groups, streams
 from jupyter_dlaas.learner.context import Context, Leave
 from jupyter_dlaas.learner.halting import Switch, Verdict
 from jupyter_dlaas.learner.metrics import Metrics
@@ -19,6 +19,7 @@ from jupyter_dlaas.learner.trained import Trained
 from jupyter_dlaas.wire import encode
 
 if TYPE_CHECKING:
+    from jupyter_dlaas.learner.ddp import Gang
     from jupyter_dlaas.learner.running import Run
 
 __all__ = ["Regrouping"]
@@ -30,7 +31,7 @@ _HEAVY: Final = ("objects", "gradients")
 class Regrouping:
     """The gang of one learner over all its groups. It is the run's other half, and reaches into it."""
 
-    def __init__(self, run: Run, context: Context, gang: ddp.Gang) -> None:
+    def __init__(self, run: Run, context: Context, gang: Gang) -> None:
         self._run, self._context, self._gang = run, context, gang
         self._changed = threading.Condition()
         self._built: dict[int, Any] = {}
@@ -190,7 +191,7 @@ class Regrouping:
         found: Any = None
         try:
             if size > 1:
-                found = ddp.build_group(where, number, rank, size)
+                found = groups.build_group(where, number, rank, size)
         except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
             found = error
         with self._changed:

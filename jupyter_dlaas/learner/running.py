@@ -284,8 +284,7 @@ class Run:
             if self._is_joining:
                 gang.enter(None, self.rank, 1)
             elif self.world_size > 1:
-                where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-                gang.enter(module.build_group(where, 0, self.rank, self.world_size), self.rank, self.world_size)
+                gang.meet(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         if not self._is_joining:
             gang.check_step(self._step)
         if self._exact is not None:

@@ -1,0 +1,112 @@
+"""Groups in which learners talk, over gloo: made beside the one in use, and cut when somebody in one is lost.
+
+Loaded only in a gang whose program uses torch.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["NEVER", "Sum", "add_up", "broadcast", "build_group", "cut", "lonely_group"]
+
+NEVER: Final = timedelta(days=7)
+"""Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
+_MEET: Final = timedelta(seconds=60)
+_AT_ONCE: Final = timedelta(milliseconds=1)
+_TAG_SUM: Final = 1
+_TAG_CUT: Final = 2
+_DIRECT_BYTES: Final = 256 << 10
+"""So much a learner receives at most when all send all they have to all …"""
+_DIRECT_MOST: Final = 8
+"""… and so many may do so: the messages grow with the square."""
+_c10d: Final[Any] = dist
+_SUM: Final = dist.AllreduceOptions()
+_SUM.asyncOp = True
+
+
+class Sum(Protocol):
+    """A tensor that is being added up over a group, in place."""
+
+    def wait(self) -> object:
+        """Until it is the sum. Raises RuntimeError when the group is lost."""
+
+
+def add_up(group: Any, tensor: torch.Tensor) -> Sum:
+    """Begin to add a contiguous tensor up over a group, in place. Raises RuntimeError when the group is lost.
+
+    A small one goes straight from each to each and is added in rank order, so that all have the same bits: one trip, in
+    the calling thread, where gloo's ring makes 2(n - 1) with a thread change each (0.2 instead of 0.5 ms for two
+    learners and 10,000 numbers, 0.8 instead of 2.5 ms for three).
+    """
+    others = group.size() - 1
+    if others < _DIRECT_MOST and others * tensor.nbytes <= _DIRECT_BYTES:
+        return _Direct(group, tensor)
+    begun: Sum = group.allreduce([tensor], _SUM)
+    return begun
+
+
+class _Direct:
+    def __init__(self, group: Any, tensor: torch.Tensor) -> None:
+        self._tensor, self._rank = tensor, group.rank()
+        self._parts = torch.empty((group.size(), *tensor.shape), dtype=tensor.dtype)
+        self._works = []
+        for peer in range(group.size()):
+            if peer != self._rank:
+                self._works.append(group.recv([self._parts[peer]], peer, _TAG_SUM))
+                self._works.append(group.send([tensor], peer, _TAG_SUM))
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+        first, *others = self._parts
+        if len(others) == 1:
+            self._tensor.add_(others[0] if self._rank == 0 else first)
+            return
+        self._parts[self._rank].copy_(self._tensor)
+        for part in others:
+            first.add_(part)
+        self._tensor.copy_(first)
+
+
+def broadcast(group: Any, tensor: torch.Tensor, source: int) -> None:
+    """Give all in a group the tensor of one. Raises RuntimeError when the group is lost."""
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = source, 0
+    group.broadcast([tensor], options).wait()
+
+
+def cut(group: Any) -> None:
+    """Close all of a group's connections: whoever waits in it, here or there, gets a RuntimeError. From any thread.
+
+    gloo's `abort` does nothing of the kind. A receipt that comes too late does (gloo, `UnboundBuffer::waitRecv`: "let
+    all pairs know about this app-side timeout"), so one is asked for that never comes.
+    """
+    with suppress(RuntimeError):
+        group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), _TAG_CUT).wait(_AT_ONCE)
+
+
+def lonely_group() -> Any:
+    """A group of one: DDP is made in it, and put into the gang's afterwards."""
+    return _group(_c10d.HashStore(), 0, 1)
+
+
+def build_group(where: tuple[str, int], number: int, rank: int, size: int) -> Any:
+    """The group of a round, met through the store at `where`. Takes until all have come. Raises RuntimeError."""
+    store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=_MEET)
+    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size)
+
+
+def _group(store: Any, rank: int, size: int) -> Any:
+    """A group that torch.distributed keeps no book of, so that it can be dropped with a dead learner in it."""
+    kinds = dist.ProcessGroup.BackendType
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(kinds.GLOO)
+    gloo: Any = dist.ProcessGroupGloo(store, rank, size, _MEET)  # so long others may take to come into it
+    gloo._set_default_timeout(NEVER)
+    group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    return group
