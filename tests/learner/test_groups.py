@@ -30,16 +30,22 @@ def numbers(rank, count, dtype):
 """
 _TAIL = """
 if __name__ == "__main__":
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    fork = multiprocessing.get_context("fork")
+    ports = [fork.SimpleQueue() for _ in range(size)]
 
     def run(rank):
-        group = groups.build_group(("127.0.0.1", store.port), 1, rank, size)
-        learner(rank, group)
+        global port
+        port = ports[rank].get()
+        learner(rank, groups.build_group(("127.0.0.1", port), 1, rank, size))
         os._exit(0)
 
-    learners = [multiprocessing.get_context("fork").Process(target=run, args=(rank,)) for rank in range(size)]
+    learners = [fork.Process(target=run, args=(rank,)) for rank in range(size)]
     for one in learners:
         one.start()
+    # only now: a store has threads, and a fork in the midst of what they do may hang
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for one in ports:
+        one.put(store.port)
     for one in learners:
         one.join()
     sys.exit(max(abs(one.exitcode) for one in learners))
@@ -51,7 +57,7 @@ def learner(rank, group):
     found = {}
     for few in range(1, size + 1):
         if rank < few:
-            found[few] = sums(rank, groups.build_group(("127.0.0.1", store.port), 10 + few, rank, few), few)
+            found[few] = sums(rank, groups.build_group(("127.0.0.1", port), 10 + few, rank, few), few)
     told(rank, found=found)
 
 def sums(rank, group, size):
