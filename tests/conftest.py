@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -14,6 +15,9 @@ os.environ.setdefault("JUPYTER_DLAAS_WARM", "0")
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("deep", deadline=None, print_blob=True, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+HERE = Path(__file__).parent
+SLOW = ("corpus", "learner", "whole", "page", "autolog", "notebook_e2e", "examples", "runtime", "notebook")
 
 # What no installation brings. Everything else that a test needs, CI installs: there a skip is a failure.
 HARDWARE = ("needs a GPU",)
@@ -32,7 +36,19 @@ def is_missing(reason: str) -> bool:
     return not reason.startswith(HARDWARE)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow parts first: else one worker is still at a long file when the others have nothing left to do."""
+    parts = [item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else "" for item in items]
+    ranks = {id(item): SLOW.index(part) if part in SLOW else len(SLOW) for item, part in zip(items, parts, strict=True)}
+    items.sort(key=lambda item: ranks[id(item)])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "told":
+                terminalreporter.section("told")
+                terminalreporter.line(str(value))
     reasons = skipped(terminalreporter)
     if not reasons:
         return

@@ -11,12 +11,22 @@ from pathlib import Path
 import pytest
 
 
-def run_skipping(reason: str, folder: Path, ci: str) -> subprocess.CompletedProcess[str]:
+def run_skipping(reason: str, folder: Path, ci: str, *options: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(Path(__file__).parent / "conftest.py", folder)
     (folder / "test_one.py").write_text(
         f"import pytest\ndef test_one(): pytest.skip({reason!r})\ndef test_two(): pass\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        str(folder),
+        *options,
+    ]
     variables = os.environ | {"CI": ci}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
@@ -33,6 +43,22 @@ def test_a_skip_for_a_missing_part_fails_ci(tmp_path: Path) -> None:
 
     assert "CI must miss no part" in done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_what_workers_skipped_is_named_and_fails_ci_too(tmp_path: Path) -> None:
+    done = run_skipping("chromium is missing", tmp_path, "true", "--numprocesses=2", "--dist=loadfile")
+
+    assert "1 skipped: chromium is missing" in done.stdout
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_what_a_test_tells_is_printed_at_the_end_though_it_passed(tmp_path: Path) -> None:
+    told = "def test_three(record_property): record_property('told', 'nine of ten')\n"
+    (tmp_path / "test_telling.py").write_text(told)
+    done = run_skipping("needs a GPU", tmp_path, "true", "--numprocesses=2", "--dist=loadfile")
+
+    assert "nine of ten" in done.stdout
+    assert done.returncode == pytest.ExitCode.OK
 
 
 def test_a_skip_for_want_of_a_gpu_is_named_and_passes_ci(tmp_path: Path) -> None:
