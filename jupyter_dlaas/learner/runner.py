@@ -25,6 +25,7 @@ from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
 from jupyter_dlaas.protocol import Cause, Failure, JobSpec
+from jupyter_dlaas.runtime import nursery
 from jupyter_dlaas.runtime.files import write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.warm import Output, restream
@@ -38,6 +39,8 @@ _EXIT_S: Final = 60.0
 def main(arguments: list[str]) -> NoReturn:
     """Run one learner to its end. Does not return."""
     job_dir, member = Path(arguments[0]), int(arguments[1])
+    if nursery.FLAG in arguments:
+        nursery.leave_behind(job_dir)
     context = _context(job_dir, member)
     enter(context)
     cells = CellMap(job_dir / "train.py", context.spec.cells)

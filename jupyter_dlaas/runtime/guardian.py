@@ -34,6 +34,7 @@ from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.meeting import Meeting
+from jupyter_dlaas.runtime.nursery import HELLO
 from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, identity
 from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
 from jupyter_dlaas.wire import decode
@@ -429,6 +430,9 @@ class Guardian:
         """Who connects is known by the kernel's word for its pid, not by its own."""
         pid = line.peer_pid()
         one = next((one for one in self._alive() if one.who.pid == pid), None)
+        if one is None and any(message.get("t") == HELLO for message in messages):
+            self._spawner.adopt(line.detach())
+            return
         if one is None:
             line.tell({"t": "leave"})
             line.close()

@@ -192,8 +192,11 @@ def close_all_but(kept: Sequence[int]) -> None:
     os.closerange(low, limit + 1)
 
 
-def become(order: Order, keep: Sequence[int] = ()) -> NoReturn:
-    """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`."""
+def become(order: Order, passed: int | None = None) -> NoReturn:
+    """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`.
+
+    `passed` becomes descriptor 3.
+    """
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -201,7 +204,10 @@ def become(order: Order, keep: Sequence[int] = ()) -> NoReturn:
     # As in any Python: a learner that writes to one that was just killed must see an error, not die of it too.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    close_all_but(keep)
+    close_all_but(() if passed is None else (passed,))
+    if passed is not None and passed != 3:
+        os.dup2(passed, 3)
+        os.close(passed)
     redirect(order.log)
     put_on(order.environment)
     runtime = importlib.import_module("jupyter_dlaas.runtime.warm")
@@ -222,14 +228,14 @@ def give(line: socket.socket, order: Order) -> bool:
     return True
 
 
-def await_order(line: socket.socket, keep: Sequence[int] = ()) -> None:
+def await_order(line: socket.socket, passed: int | None = None) -> None:
     """In a process that was forked ahead: become what the line says; return when it says nothing and ends."""
     data = b""
     while chunk := line.recv(1 << 16):
         data += chunk
     line.close()
     if data:
-        become(decode(Order, json.loads(data)), keep)
+        become(decode(Order, json.loads(data)), passed)
 
 
 def redirect(log: str) -> None:

@@ -81,6 +81,11 @@ class Lines:
         except OSError:
             self.is_open = False
 
+    def detach(self) -> socket.socket:
+        """The connection itself, for somebody who talks otherwise; this end of it is over."""
+        self.is_open = False
+        return self._sock
+
     def close(self) -> None:
         self.is_open = False
         self._sock.close()

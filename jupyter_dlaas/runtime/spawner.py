@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.facts import MemberWanted
-from jupyter_dlaas.runtime import launch
+from jupyter_dlaas.runtime import launch, nursery
 from jupyter_dlaas.runtime.launch import Order
 from jupyter_dlaas.runtime.logs import LOG
+from jupyter_dlaas.runtime.nursery import Nursery
+from jupyter_dlaas.runtime.preloading import ROOM
 from jupyter_dlaas.runtime.process import JOB_MARK, thread_count
 
 __all__ = ["Spawner", "TakeParked"]
 
 LEARNER: Final = "jupyter_dlaas.learner.runner"
 STORE: Final = "jupyter_dlaas.runtime.store"
+_ROOM_BYTES: Final = 1024
+"""Learners of a job differ in some digits of their environments."""
 TakeParked = Callable[[Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
 
@@ -36,6 +42,7 @@ class Spawner:
     ) -> None:
         self._job, self._job_dir, self._environment = job, job_dir, environment
         self._may_change, self._is_warm, self._take_parked = may_change, is_warm, take_parked
+        self._nursery: Nursery | None = None
 
     def learner(
         self,
@@ -69,27 +76,47 @@ class Spawner:
             environment=environment,
             log=str(folder / LOG),
         )
-        pid = self._take_parked(order) if self._take_parked is not None else None
-        if pid is not None:
-            return pid
-        if self._can_fork():
-            return launch.fork(lambda: launch.become(order))
-        return launch.spawn(order)
+        pid = self._from_nursery(order)
+        if pid is None and self._may_change and "torch" not in sys.modules:
+            order = replace(
+                order,
+                arguments=(*order.arguments, nursery.FLAG),
+                environment={**order.environment, ROOM: " " * _ROOM_BYTES},
+            )
+        if pid is None and self._take_parked is not None:
+            pid = self._take_parked(order)
+        return self._start(order) if pid is None else pid
 
     def store(self, listening: socket.socket) -> int:
         """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
         environment = {**self._environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self._job_dir)}
-        log, fd = str(self._job_dir / "guardian.log"), listening.fileno()
+        order = Order(
+            module=STORE,
+            arguments=("3", str(self._job_dir)),
+            environment=environment,
+            log=str(self._job_dir / "guardian.log"),
+        )
+        pid = self._from_nursery(order, listening.fileno())
+        return self._start(order, listening.fileno()) if pid is None else pid
 
-        def order(number: int) -> Order:
-            arguments = (str(number), str(self._job_dir))
-            return Order(module=STORE, arguments=arguments, environment=environment, log=log)
+    def adopt(self, sock: socket.socket) -> None:
+        """A learner left a nursery behind, which called. One is enough."""
+        if self._nursery is not None:
+            self._nursery.close()
+        self._nursery = Nursery(sock)
 
-        if self._can_fork():
-            return launch.fork(lambda: launch.become(order(fd), keep=(fd,)))
-        return launch.spawn(order(3), passed=fd)
+    def _from_nursery(self, order: Order, passed: int | None = None) -> int | None:
+        if self._nursery is None:
+            return None
+        pid = self._nursery.start(order, passed)
+        if pid is None:
+            self._nursery.close()
+            self._nursery = None
+        return pid
 
-    def _can_fork(self) -> bool:
-        """A process with a second thread must not fork: a lock held there would stay locked for ever."""
-        return self._is_warm and thread_count() == 1
+    def _start(self, order: Order, passed: int | None = None) -> int:
+        """By a fork, else plainly. With a second thread no fork: a lock held there would stay locked for ever."""
+        if self._is_warm and thread_count() == 1:
+            return launch.fork(lambda: launch.become(order, passed))
+        return launch.spawn(order, passed=passed)

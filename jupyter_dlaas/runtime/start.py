@@ -19,21 +19,14 @@ from typing import Final
 
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
+from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
 from jupyter_dlaas.runtime.process import Identity, boot_id, send, stat_of
-from jupyter_dlaas.runtime.zygote import LEAN, ROOM, TORCH
 from jupyter_dlaas.wire import DlaasError
 
 __all__ = ["StartError", "Started", "reap", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
 GUARDIAN: Final = "jupyter_dlaas.runtime.guardian"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote"
-_THREADS: Final = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
 """What decides how Python starts and which libraries it loads: another value, another zygote."""
 _children: Final[set[int]] = set()
@@ -148,10 +141,9 @@ def warm(
     if not _is_locked(path.with_suffix(".lock")):
         path.unlink(missing_ok=True)  # of one that was killed
         whole = {k: v for k, v in environment.items() if not k.startswith("DLAAS_")}
-        whole |= dict.fromkeys(_THREADS, "1")
         extra = whole.get("PYTHONPATH")
         whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
-        whole |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+        whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
         whole[ROOM] = " " * 16_384
         try:
             log = str(path.with_suffix(".log"))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Output", "openblas", "restream", "show_environment", "wake"]
+__all__ = ["Output", "openblas", "restream", "set_threads", "show_environment", "wake"]
 
 
 _SETTERS: Final = (
@@ -29,7 +29,7 @@ def wake(environment: Mapping[str, str]) -> None:
     show_environment(environment)
     restream()
     gc.enable()
-    _set_threads(environment.get("OMP_NUM_THREADS"))
+    set_threads(environment.get("OMP_NUM_THREADS"))
 
 
 class Output(io.FileIO):
@@ -79,7 +79,7 @@ def show_environment(environment: Mapping[str, str]) -> None:
         ctypes.memmove(low, block, len(block))
 
 
-def _set_threads(number: str | None) -> None:
+def set_threads(number: str | None) -> None:
     """Threads of torch and of numpy's OpenBLAS: both read their variable only when they are loaded."""
     if number is None or not number.isdigit() or int(number) < 1:
         count = len(os.sched_getaffinity(0))

@@ -1,8 +1,7 @@
 """A fork server: a Python that has imported everything, computed nothing, touched no GPU. A guardian is a fork of it.
 
 `python -P -m jupyter_dlaas.runtime.zygote SOCKET KIND` with KIND lean or torch. An optimisation only: whoever gets no
-answer starts plainly. Rules, each of which was measured to matter: thread variables are 1 before the first import; one
-thread for ever; nothing of CUDA; the collector off and its objects frozen before the first fork.
+answer starts plainly. Beside the rules of `preloading`: the collector is off, its objects frozen before the first fork.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Final
 
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
 from jupyter_dlaas.protocol import Cause, Failure, JobSpec, Progress, Where
-from jupyter_dlaas.runtime import guardian, launch
+from jupyter_dlaas.runtime import guardian, launch, preloading
 from jupyter_dlaas.runtime.files import bind
 from jupyter_dlaas.runtime.gang import Result, reap
 from jupyter_dlaas.runtime.manifests import Manifest, Range
@@ -34,35 +33,9 @@ from jupyter_dlaas.runtime.warm import openblas, wake
 from jupyter_dlaas.runtime.watch import Watch
 from jupyter_dlaas.wire import decode, encode
 
-__all__ = ["LEAN", "ROOM", "TORCH", "main"]
+__all__ = ["main"]
 
-LEAN: Final = "lean"
-TORCH: Final = "torch"
-ROOM: Final = "DLAAS_ROOM"
-"""A long variable that only makes room, where forks write the environment that /proc shows of them."""
 IDLE_S: Final = 30 * 60.0
-MEMORY_LEAST_BYTES: Final = 512 << 20
-_OURS: Final = (
-    "jupyter_dlaas.learner.runner",
-    "jupyter_dlaas.learner.running",
-    "jupyter_dlaas.learner.results",
-    "jupyter_dlaas.learner.inputs",
-)
-_MODULES: Final = {
-    LEAN: (),
-    # torch._dynamo: torch.optim loads it at its first use, which takes about a second.
-    TORCH: (
-        "numpy",
-        "numpy.random",
-        "torch",
-        "torch.distributed",
-        "torch._dynamo",
-        "torch.nn.parallel",
-        "torch.utils.data",
-        "torch.optim",
-        "jupyter_dlaas.learner.ddp",
-    ),
-}
 
 
 @dataclass(slots=True)
@@ -78,7 +51,7 @@ class Zygote:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = _places()
+        self._seen = preloading.places()
         self._parked: Parked | None = None
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
@@ -93,7 +66,7 @@ class Zygote:
     def serve(self) -> None:
         """Until the end."""
         last_s = time.monotonic()
-        while time.monotonic() - last_s < IDLE_S and _has_memory():
+        while time.monotonic() - last_s < IDLE_S and preloading.has_memory():
             ready, _, _ = select.select([self._door, self._wake_r], [], [], 60.0)
             if self._wake_r in ready:
                 with suppress(BlockingIOError):
@@ -123,7 +96,7 @@ class Zygote:
             request = json.loads(caller.recv(1 << 16))
             if request.get("op") == "end":
                 return False
-            why_not = self._unfit()
+            why_not = preloading.unfit(self._seen)
             if why_not is not None:
                 caller.send(json.dumps({"error": why_not}).encode())
                 return False
@@ -134,16 +107,6 @@ class Zygote:
             print(f"zygote: a request failed: {error!r}", file=sys.stderr, flush=True)
         return True
 
-    def _unfit(self) -> str | None:
-        if thread_count() != 1:
-            return "a second thread runs here; forks of it could hang"
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            return "CUDA was touched here; forks of it cannot use it"
-        if _places() != self._seen:
-            return "the environment's packages changed"
-        return None
-
     def _give(self, job_dir: str, caller: socket.socket) -> int:
         parked, self._parked = self._parked, None
         if parked is not None:
@@ -153,7 +116,7 @@ class Zygote:
         return launch.fork(lambda: _be_guardian(job_dir, None))
 
     def _park(self) -> None:
-        if self._unfit() is not None:
+        if preloading.unfit(self._seen) is not None:
             return
         mine, theirs = socket.socketpair()
         pid = launch.fork(lambda: _wait_as_guardian(theirs))
@@ -239,23 +202,6 @@ def _rehearse() -> None:
     importlib.import_module("jupyter_dlaas.learner.results").dump(object())
 
 
-def _places() -> dict[str, int]:
-    """The folders that packages come from, with the time of their last change."""
-    found = {}
-    for entry in sys.path:
-        with suppress(OSError):
-            found[entry] = os.stat(entry).st_mtime_ns  # noqa: PTH116 - a few of these stand before each fork
-    return found
-
-
-def _has_memory() -> bool:
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024 > MEMORY_LEAST_BYTES
-    return True
-
-
 def main(arguments: list[str]) -> int:
     """The command line: SOCKET KIND. One zygote per socket; a second one ends at once."""
     path, kind = Path(arguments[0]), arguments[1]
@@ -272,8 +218,7 @@ def main(arguments: list[str]) -> int:
     policy = os.sched_getscheduler(0)
     with suppress(OSError):  # whoever waits for a job goes first
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    for name in (*_OURS, *_MODULES[kind]):
-        importlib.import_module(name)
+    preloading.load(kind)
     with suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(0))
     if thread_count() != 1:
