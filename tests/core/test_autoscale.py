@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.autoscale import REFUSED, Search, Window, look
 from dlaas_server.core.conditions import Deadline, Efficiency, Goodput, Utility, Work, best_size
-from dlaas_server.core.speedup import Point, fit
+from dlaas_server.core.speedup import Point, evened, fit
 
 Speed = Callable[[int], float]
 CONDITION = Efficiency(0.1)
@@ -109,12 +109,33 @@ def test_the_fit_finds_the_curve_that_the_points_lie_on(
         assert found.rate(point.learners) == pytest.approx(point.rate, rel=0.05)
 
 
-def test_a_kink_is_not_explained_by_a_smooth_curve() -> None:
-    points = [Point(learners=k, rate=min(k, 4.0), spread=0.1, steps=40, at_s=0.0) for k in (1, 2, 4, 8, 16)]
-    found = fit(points)
+def points(speed: Speed, sizes: Iterable[int], steps: float = 40) -> list[Point]:
+    return [Point(learners=k, rate=speed(k), spread=0.1, steps=steps, at_s=0.0) for k in sizes]
+
+
+def test_a_peak_is_not_explained_by_a_smooth_curve() -> None:
+    found = fit(points(lambda k: k if k <= 8 else 64 / k, (1, 2, 4, 8, 12, 16)))
 
     assert found is not None
     assert not found.is_good
+
+
+@given(st.integers(2, 12), st.floats(0.01, 1e5))
+def test_where_something_else_goes_no_faster_the_fit_finds_from_when_on(cap: int, scale: float) -> None:
+    found = fit(points(lambda k: scale * min(k, cap), (1, 2, 4, 8, 16, 32), steps=400))
+
+    assert found is not None
+    assert best_size({k: found.rate(k) for k in range(1, 33)}, CONDITION) == pytest.approx(cap, abs=1)
+
+
+def test_the_spread_of_few_steps_leans_on_what_all_sizes_show() -> None:
+    few = Point(learners=1, rate=1.0, spread=0.0, steps=5, at_s=0.0)
+    many = Point(learners=2, rate=2.0, spread=0.1, steps=400, at_s=0.0)
+
+    first, second = evened([few, many])
+
+    assert first.spread > 0.07
+    assert second.spread == pytest.approx(0.1, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +163,31 @@ def test_a_job_that_slows_down_is_looked_at_anew() -> None:
     search, sizes = trained(lambda k: k, high=16, windows=12)
     assert sizes[-1] == 16
 
-    _, sizes = trained(lambda k: min(k, 4) * 0.8, high=16, start=16, search=search, begin_s=120.0)
+    _, sizes = trained(lambda k: min(k, 4) * 0.8, high=16, start=16, search=search, begin_s=120.0, windows=20)
 
     assert abs(sizes[-1] - 4) <= 1
+    assert len(set(sizes[-8:])) == 1
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(1.9, False), (1.08, True)])
+def test_five_steps_decide_where_two_sizes_are_clearly_apart_and_else_it_stays_for_more(
+    gain: float, stays: bool
+) -> None:
+    def few(learners: int, rate: float) -> Window:
+        return Window(learners=learners, at_s=0.0, steps=5, rate=rate, spread=0.1)
+
+    search, wish, _ = look(Search(), few(1, 1.0), CONDITION, low=1, high=16, wish=1)
+    assert wish == 2, "there is nothing to compare with yet"
+    _, wish, _ = look(search, few(2, gain), CONDITION, low=1, high=16, wish=2)
+
+    assert (wish == 2) is stays
+
+
+@pytest.mark.parametrize("peak", [6, 11, 13])
+def test_a_peak_between_the_sizes_that_were_doubled_is_found(peak: int) -> None:
+    _, sizes = trained(lambda k: k if k <= peak else peak * (peak / k) ** 1.2, windows=30, noise=0.05)
+
+    assert abs(sizes[-1] - peak) <= 1
 
 
 def test_one_slow_window_changes_nothing() -> None:

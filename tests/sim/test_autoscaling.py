@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from dlaas_server.sim.autoscaling import CONDITION, Outcome, Paper, Rule, Searching, judged, main, play, share
-from dlaas_server.sim.scaling_curves import Curve, formulas, measured
+from dlaas_server.core.autoscale import Window
+from dlaas_server.sim.autoscaling import CONDITION, Every, Outcome, Paper, Rule, Searching, judged, main, play, share
+from dlaas_server.sim.scaling_curves import Curve, drawn, formulas, measured
 
 
 def curve(name: str, high: int) -> Curve:
@@ -37,6 +38,28 @@ def test_measured_curves_are_there_for_all_six_applications() -> None:
 
     assert names == {"bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"}
     assert all(one.rates[0] == 1.0 and 12 <= one.high <= 16 for one in measured())
+
+
+def test_the_papers_rule_stays_at_the_size_that_fails_until_it_has_seen_enough_there() -> None:
+    at_once, patient = (quiet(curve("saturating", 16), Paper(16, staying=staying)) for staying in (0, 100))
+
+    assert at_once.final == patient.final == 4
+    assert at_once.target_s[0] == patient.target_s[0], "the size that fails is within one of the best"
+    assert quiet(curve("saturating", 16), Paper(16, spawn=4, staying=100, windows=Every(10, 0.0))).final == 5
+
+
+def test_the_papers_rule_shrinks_from_a_size_that_is_too_large() -> None:
+    rule, held = Paper(16, spawn=4, low=4), 16
+    for n in range(6):
+        held = rule(Window(learners=held, at_s=n, steps=20, rate=min(held, 6.0), spread=0.1), held)
+
+    assert held == 8
+
+
+def test_curves_drawn_with_one_seed_are_the_same_and_with_another_are_not() -> None:
+    assert drawn(16, 1) == drawn(16, 1)
+    assert drawn(16, 1) != drawn(16, 2)
+    assert all(one.high == 32 for one in drawn(32, 1))
 
 
 def test_most_runs_end_near_the_best_size() -> None:

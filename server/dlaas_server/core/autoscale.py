@@ -1,4 +1,5 @@
-"""How large one job should be: it is tried out. Doubling, then halving what is between; windows of steps as evidence.
+"""How large one job should be: it is tried out. Doubling, then halving what is between. Few steps are evidence enough
+where two sizes are clearly apart; where they are not, it stays for more.
 
 One call per window. The search holds all that it knows, so that it can be kept with the job. Nothing here looks at the
 pool: `low` and `high` say what may be asked for.
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.conditions import NOTHING, Condition, Work
-from dlaas_server.core.speedup import Fit, Point, fit
+from dlaas_server.core.speedup import Fit, Point, evened, fit
 
 __all__ = ["Search", "Window", "curve", "learn", "look"]
 
@@ -23,6 +24,10 @@ DRIFTS: Final = 2
 """So many of them in a row: the job has changed."""
 ENOUGH_ERROR: Final = 0.02
 """Relative standard error with which sizes near the best one are compared."""
+ENOUGH_STEPS: Final = 20.0
+"""After so many steps two sizes are compared by what was measured, sure or not."""
+SURE: Final = 2.5
+"""Standard errors by which two sizes are clearly apart."""
 REFUSED: Final = 3
 """After so many windows at another size than wished for, the search goes on with what is there."""
 REFUSED_S: Final = 60.0
@@ -133,7 +138,9 @@ def learn(search: Search, window: Window) -> tuple[Search, bool]:
     others = tuple(p for p in search.points if p.learners != window.learners)
     if old is None:
         return replace(search, points=_sorted((*others, new)), off=0), False
-    if abs(new.rate / old.rate - 1) > max(DRIFT, 3 * (new.error**2 + old.error**2) ** 0.5):
+    spread = max(new.spread, old.spread)  # that of a few steps is a guess
+    error = (replace(new, spread=spread).error ** 2 + replace(old, spread=spread).error ** 2) ** 0.5
+    if abs(new.rate / old.rate - 1) > max(DRIFT, 3 * error):
         if search.off + 1 >= DRIFTS:
             return replace(search, points=(new,), off=0), True
         return replace(search, off=search.off + 1), False
@@ -172,7 +179,7 @@ class _State:
     def __init__(self, search: Search, condition: Condition, work: Work, low: int, high: int, held: int) -> None:
         self.search, self.low, self.high, self.held = search, low, high, held
         self._condition, self._work = condition, work
-        self.points = [p for p in search.points if low <= p.learners <= high]
+        self.points = evened([p for p in search.points if low <= p.learners <= high])
         self.fit = fit(self.points)
         is_good = self.fit is not None and self.fit.is_good and len(self.points) >= 4
         self.is_wide = bool(self.points) and self.points[-1].learners >= WIDE * self.points[0].learners
@@ -195,7 +202,7 @@ class _State:
 
     def measured(self) -> int:
         """The best of the sizes that were measured."""
-        return max(self.points, key=lambda p: (self._condition(p.learners, p.rate, self._work), -p.learners)).learners
+        return max(self.points, key=lambda p: (self._worth(p), -p.learners)).learners
 
     def best(self) -> tuple[int, str]:
         """The best size by all that is known, and why."""
@@ -209,6 +216,8 @@ class _State:
         """The size to be at next, `held` to go on measuring; None when there is nothing left to find out."""
         best, _ = self.best()
         most, least = self.points[-1].learners, self.points[0].learners
+        if self._is_unsure():
+            return self.held, ""
         if most < self.high and self._looks_up(best, most):
             return min(2 * most, self.high), f"Tries {min(2 * most, self.high)}."
         if least > self.low and best <= least:
@@ -218,10 +227,31 @@ class _State:
             return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}, to see the whole curve."
         if self.search.refines >= REFINES:
             return None, ""
-        here = self.search.at(self.held)
-        if here is not None and here.error > ENOUGH_ERROR and self.held > self.low:
+        if self._is_inexact(best):
             return self.held, ""
         return self._by_fit(best) if self.is_explained else self._between()
+
+    def _here(self) -> Point | None:
+        return next((p for p in self.points if p.learners == self.held), None)
+
+    def _is_unsure(self) -> bool:
+        """Whether more steps are needed to tell the size it has from the best of the others."""
+        here, others = self._here(), [p for p in self.points if p.learners != self.held]
+        if here is None or not others or here.steps >= ENOUGH_STEPS:
+            return False
+        rival = max(others, key=lambda p: (self._worth(p), -p.learners))
+        apart = abs(self._worth(here) / self._worth(rival) - 1) if self._worth(rival) > 0 else 0.0
+        return bool(apart < SURE * (here.error**2 + rival.error**2) ** 0.5)
+
+    def _is_inexact(self, best: int) -> bool:
+        """Whether the size it has may be the best one, and was not measured well enough to say."""
+        here = self._here()
+        if here is None or here.error <= ENOUGH_ERROR or self.held == self.low:
+            return False
+        return bool(self.value(best) <= self._worth(here) * (1 + SURE * here.error))
+
+    def _worth(self, point: Point) -> float:
+        return self._condition(point.learners, point.rate, self._work)
 
     def _looks_up(self, best: int, most: int) -> bool:
         """Whether larger sizes are tried: while they are better, and once more after the first that is not.
@@ -231,12 +261,36 @@ class _State:
         if best >= most:
             return True
         beyond = sum(1 for p in self.points if p.learners > self.measured())
-        return not self.is_explained and beyond < 2
+        return beyond < (1 if self.is_explained else 2)
 
     def _by_fit(self, best: int) -> tuple[int | None, str]:
-        if any(abs(p.learners - best) <= max(1, 0.06 * best) for p in self.points):
-            return None, ""
-        return best, f"Tries {best}, where the curve says that it is best."
+        if not any(abs(p.learners - best) <= max(1, 0.06 * best) for p in self.points):
+            return best, f"Tries {best}, where the curve says that it is best."
+        return self._hidden()
+
+    def _hidden(self) -> tuple[int | None, str]:
+        """The middle of a wide gap beside the best size, if the sizes below leave room for something better there.
+
+        A smooth curve may explain what was measured on both sides of a peak.
+        """
+        best = self.measured()
+        top = self._worth(next(p for p in self.points if p.learners == best))
+        for one, other in self._gaps(best):
+            if other - one < WIDE:
+                continue
+            middle = (one + other) // 2
+            hope = self._condition(middle, self._room(middle), self._work)
+            if hope > top * (1 + self.error(best) + self.error(one)):
+                return middle, f"Tries {middle}, in between."
+        return None, ""
+
+    def _room(self, size: int) -> float:
+        """The most that can be at `size` if each learner brings at most what those before it brought."""
+        below = [p for p in self.points if p.learners < size][-2:]
+        bound = min(p.rate / p.learners * size for p in below)
+        if len(below) == 2:
+            bound = min(bound, _line(below[0], below[1], size))
+        return max(bound, _interpolated(self.points, size))
 
     def _between(self) -> tuple[int | None, str]:
         """Halve the gap beside the best size where something better may hide."""
@@ -247,7 +301,7 @@ class _State:
             if other - one < 2 or (other - one == 2 and best > 2 and is_rough):
                 continue
             middle = (one + other) // 2
-            hope = self._condition(middle, self._bound(middle), self._work)
+            hope = self._condition(middle, self._room(middle), self._work)
             if is_rough or hope * (1 + self.error(best)) > top:
                 found.append((hope, middle))
         if not found:
@@ -269,15 +323,6 @@ class _State:
             if b.rate < _interpolated([a, c], b.learners) * (1 - 3 * b.error - 0.03):
                 return True
         return False
-
-    def _bound(self, size: int) -> float:
-        """The most that can be at `size` if each learner brings at most what the one before brought."""
-        below = [p for p in self.points if p.learners < size][-2:]
-        above = [p for p in self.points if p.learners > size][:2]
-        bounds = [_line(below[0], below[1], size)] if len(below) == 2 else []
-        bounds += [_line(above[0], above[1], size)] if len(above) == 2 else []
-        bounds += [below[0].rate / below[0].learners * size] if len(below) == 1 else []
-        return max(min(bounds, default=0.0), _interpolated(self.points, size))
 
 
 def _line(a: Point, b: Point, learners: int) -> float:

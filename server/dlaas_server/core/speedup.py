@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import sqrt
 from typing import Final
 
-__all__ = ["Fit", "Point", "fit"]
+__all__ = ["Fit", "Point", "evened", "fit"]
 
 MODEL_ERROR: Final = 0.01
 """No job is exactly like a formula: so far off counts as explained."""
 TERMS: Final = 3
+COMMON_STEPS: Final = 20.0
+"""After so many steps the spread of a size counts as much as that of all sizes: that of a few steps is a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,20 @@ class Point:
         return max(1.1 * max(self.spread, 0.01) / sqrt(max(self.steps, 1.0)), 0.002)
 
 
+def evened(points: Sequence[Point]) -> list[Point]:
+    """The same points; the spread of each leans on what all show together, the more so the fewer its steps."""
+    steps = sum(p.steps for p in points)
+    common = sum(p.steps * p.spread for p in points) / steps if steps else 0.0
+    return [replace(p, spread=(p.steps * p.spread + COMMON_STEPS * common) / (p.steps + COMMON_STEPS)) for p in points]
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Seconds per sample at k learners: serial + parallel / k + talk k.
 
     Amdahl's law is talk = 0, k / (1 + c k) is serial = c; `talk` is what an all-reduce costs more with each learner.
+    Or, where `is_capped`, max(serial, parallel / k): something other than the learners goes no faster.
+    Source of that one: Williams, Waterman, Patterson, "Roofline", CACM 2009.
     """
 
     serial: float
@@ -43,9 +54,12 @@ class Fit:
     talk: float
     is_good: bool
     """It explains what was measured, within its errors."""
+    is_capped: bool = False
 
     def rate(self, learners: int) -> float:
         """Samples per second with so many learners."""
+        if self.is_capped:
+            return 1 / max(self.serial, self.parallel / learners)
         return 1 / (self.serial + self.parallel / learners + self.talk * learners)
 
 
@@ -72,8 +86,35 @@ def fit(points: Sequence[Point]) -> Fit | None:
     if best is None:
         return None
     _, chi2, count, terms = best
-    free = len(points) - count
-    return Fit(terms[0], terms[1], terms[2], is_good=free > 0 and chi2 <= free + 2.5 * sqrt(2 * free) + 1)
+    capped = _capped(points)
+    if capped is not None and capped[0] + 4 * 2 < chi2 + 4 * count:
+        chi2, serial, parallel = capped
+        return Fit(serial, parallel, 0.0, is_good=_explains(chi2, len(points) - 2), is_capped=True)
+    return Fit(terms[0], terms[1], terms[2], is_good=_explains(chi2, len(points) - count))
+
+
+def _explains(chi2: float, free: int) -> bool:
+    return free > 0 and chi2 <= free + 2.5 * sqrt(2 * free) + 1
+
+
+def _capped(points: Sequence[Point]) -> tuple[float, float, float] | None:
+    """(squares, serial, parallel) of the closest capped line; None where too few points lie on either side."""
+    best: tuple[float, float, float] | None = None
+    ordered = sorted(points, key=lambda p: p.learners)
+    weights = [1 / (p.error**2 + MODEL_ERROR**2) for p in ordered]
+    for at in range(1, len(ordered)):
+        serial = _mean([1 / p.rate for p in ordered[at:]], weights[at:])
+        parallel = _mean([p.learners / p.rate for p in ordered[:at]], weights[:at])
+        chi2 = sum(
+            w * (1 - max(serial, parallel / p.learners) * p.rate) ** 2 for w, p in zip(weights, ordered, strict=True)
+        )
+        if best is None or chi2 < best[0]:
+            best = chi2, serial, parallel
+    return best
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:

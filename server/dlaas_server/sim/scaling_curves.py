@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 
 from dlaas_server.core.conditions import Condition, best_size
 
-__all__ = ["Curve", "formulas", "measured"]
+__all__ = ["Curve", "drawn", "formulas", "measured"]
 
 PROFILES: Final = Path(__file__).parent / "traces" / "pollux_profiles"
 
@@ -60,6 +61,47 @@ def formulas(high: int) -> list[Curve]:
     return [
         Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
         for family, name, rate in FORMULAS
+    ]
+
+
+def _of_nodes(inside: float, between: float) -> Callable[[float], float]:
+    """Nodes of 4: an all-reduce costs `inside` of a step of one learner on one node, `between` over several."""
+    return lambda k: 1 / (1 / k + (inside if k <= 4 else between) * (k - 1) / k) if k > 1 else 1.0
+
+
+def _falling(after: int, power: float) -> Callable[[float], float]:
+    return lambda k: k if k <= after else after * (after / k) ** power
+
+
+def _sinking(after: int, slope: float) -> Callable[[float], float]:
+    return lambda k: k if k <= after else max(after - slope * (k - after), 0.5)
+
+
+def _flat(after: int) -> Callable[[float], float]:
+    return lambda k: min(k, float(after))
+
+
+def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
+    """Curves of the same families whose parameters are drawn by chance: what rules are chosen on, as those that they
+    are judged on are not to be looked at. Nodes of 4 stand for the measured ones.
+    """
+    chance = random.Random(f"{seed} {high}")  # noqa: S311  # no secret
+    found: list[tuple[str, str, Callable[[float], float]]] = []
+    for _ in range(each):
+        p, c, after = chance.uniform(0.02, 0.3), chance.uniform(0.02, 0.3), chance.randint(2, 12)
+        inside, worse = chance.uniform(0.02, 0.3), chance.uniform(1.0, 5.0)
+        power, slope, end = chance.uniform(0.3, 1.5), chance.uniform(0.3, 1.5), chance.randint(3, 14)
+        found += [
+            ("Amdahl", f"Amdahl {p:.3f}", _amdahl(p)),
+            ("k/(1 + ck)", f"k/(1 + {c:.3f}k)", _hyperbola(c)),
+            ("saturating", f"saturating at {after}", _flat(after)),
+            ("falling", f"falling after {end}, by {slope:.2f}", _sinking(end, slope)),
+            ("falling", f"falling after {end}, as 1/k^{power:.2f}", _falling(end, power)),
+            ("nodes of 4", f"nodes of 4, {inside:.3f}, {inside * worse:.3f}", _of_nodes(inside, inside * worse)),
+        ]
+    return [
+        Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
+        for family, name, rate in found
     ]
 
 
