@@ -13,6 +13,8 @@ JLPM = cd labextension && YARN_NPM_REGISTRY_SERVER="$(NPM_REGISTRY)" YARN_ENABLE
 # The demo's own Jupyter folders: the jobs of `make demo` are seen in `make lab`, and the user's own stay as they are.
 DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER_DATA_DIR="$(CURDIR)/.make/jupyter/data" \
 	JUPYTER_RUNTIME_DIR="$(CURDIR)/.make/jupyter/runtime" IPYTHONDIR="$(CURDIR)/.make/jupyter/ipython";
+# Two files at a time, each by one process: most tests wait for other processes.
+PYTEST = python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
@@ -56,10 +58,10 @@ format: .make/python .make/node
 	$(JLPM) lint
 
 test: .make/python .make/front-end
-	@failed=0; python -m pytest $(PYTEST_OPTIONS) || failed=1; ($(JLPM) test) || failed=1; exit $$failed
+	@failed=0; $(PYTEST) $(PYTEST_OPTIONS) || failed=1; ($(JLPM) test) || failed=1; exit $$failed
 
 test-python: .make/python
-	@python -m pytest -m "not page" $(PYTEST_OPTIONS)
+	@$(PYTEST) -m "not page" $(PYTEST_OPTIONS)
 
 bench: .make/python
 	@python -m tests.bench $(BENCH_OPTIONS)
