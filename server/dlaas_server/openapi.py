@@ -140,6 +140,17 @@ def _act(name: str, says: str) -> Route:
     )
 
 
+def _cordoning(name: str, says: str, *statuses: int) -> Route:
+    return Route(
+        method="POST",
+        path=f"/dlaas/nodes/{{node}}/{name}",
+        operation=f"{name}_node",
+        says=f"{says} For who runs the pool.",
+        response=PoolView,
+        statuses=statuses,
+    )
+
+
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET",
@@ -174,22 +185,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         response=PoolView,
         statuses=(200, 400, 404, 409),
     ),
-    Route(
-        method="POST",
-        path="/dlaas/nodes/{node}/cordon",
-        operation="cordon_node",
-        says="Place nothing new on the node; what runs there stays. For who runs the pool.",
-        response=PoolView,
-        statuses=(200, 400, 404),
-    ),
-    Route(
-        method="POST",
-        path="/dlaas/nodes/{node}/uncordon",
-        operation="uncordon_node",
-        says="Let the node take learners again; ends a drain. For who runs the pool.",
-        response=PoolView,
-        statuses=(200, 400, 404, 409),
-    ),
+    _cordoning("cordon", "Place nothing new on the node; what runs there stays.", 200, 400, 404),
+    _cordoning("uncordon", "Let the node take learners again; ends a drain.", 200, 400, 404, 409),
     Route(
         method="GET",
         path="/dlaas/nodes/{node}/drain",
