@@ -203,3 +203,50 @@ def test_others_rules_know_no_spot_jobs(capsys: pytest.CaptureFixture[str]) -> N
     assert main([TRACE, "--rules", "tiresias:fifo", "--spot-share", "0.5"]) == 2
 
     assert capsys.readouterr().err == "sim: others' rules know no spot jobs: name an --order\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--rules muri:srtf --restart-s 60", "muri:srtf takes no --restart-s: leave it out, or name an --order"),
+        (
+            "--rules tiresias:fifo --placement pack --estimate-error 1",
+            "tiresias:fifo takes no --estimate-error and no --placement: leave them out, or name an --order",
+        ),
+        ("--order las --share A=2", "las takes no --share: leave it out, or name --order fair"),
+        ("--order las --restart-s 60 --against muri:srtf", "muri:srtf takes no --restart-s: leave it out"),
+        ("--rules tiresias:fifo --no-preemption", "tiresias:fifo takes no --no-preemption: leave it out"),
+        ("--rules tiresias:fifo --score-starts", "tiresias:fifo takes no --score-starts: leave it out"),
+        ("--score-starts --json --against las", "--score-starts takes no --against and no --json: leave them out"),
+        ("--pool-dir x", "shortest takes no --pool-dir: leave it out"),
+        ("--against tiresias:fifo --spot-share 0.5", "others' rules know no spot jobs: name an --order"),
+    ],
+)
+def test_an_option_that_nothing_here_heeds_is_refused(
+    options: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([TRACE, "--pool", "2x8", *options.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"sim: {said}")
+
+
+def test_guesses_are_for_the_order_alone_where_others_rules_stand_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--pool 2x8 --order shortest --estimate-error 1 --restart-s 60 --against tiresias:dlas-gpu"
+
+    assert main([TRACE, *options.split()]) == 0
+
+
+@pytest.mark.parametrize("option", ["--pool=2x8", "--order=las", "--json", "--placement=spread"])
+def test_an_experiment_takes_only_a_seed(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gang", option]) == 2
+    assert capsys.readouterr().err.startswith("sim: the experiment gang takes no --")
+    assert main(["gang", "--seed", "1"]) == 0
+
+
+def test_a_pool_that_is_filled_takes_a_placement_or_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
+    refused = [("--restart-s=9", "restart-s"), ("--score-starts", "score-starts"), ("--against=las", "against")]
+
+    for options, name in [*refused, ("--rules=fgd --placement=pack", "placement")]:
+        assert main([str(path), "--pool", "2x2", *options.split()]) == 2
+        assert f"a pool that is filled takes no --{name}: leave it out" in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_a_pool_that_is_filled_has_no_times_to_write(tmp_path: Path, capsys: pyt
     path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
 
     assert main([str(path), "--rules", "fgd", "--jobs-csv", str(tmp_path / "out.csv")]) == 2
-    assert "leave --jobs-csv and --plot out" in capsys.readouterr().err
+    assert "a pool that is filled takes no --jobs-csv: leave it out, or name an --order" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest", "las"])

@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dlaas_server.core.orders import ORDERS
@@ -26,6 +26,7 @@ from dlaas_server.sim.history import Past, read_past
 from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
 from dlaas_server.sim.muri import RULES as MURI
 from dlaas_server.sim.muri import play as play_muri
+from dlaas_server.sim.options import check_experiment, check_replay, fills, policies
 from dlaas_server.sim.plot import plot
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import as_json, compared, table, write_jobs
@@ -132,9 +133,7 @@ def parser() -> argparse.ArgumentParser:
     who.add_argument(
         "--rules", choices=sorted({*RULES, *MURI, *POLLUX, *FILLERS}), help="the rules of another simulator"
     )
-    made.add_argument(
-        "--placement", choices=[layout.value for layout in Layout], default="pack", help="where gangs sit"
-    )
+    made.add_argument("--placement", choices=[layout.value for layout in Layout], help="where gangs sit (default pack)")
     made.add_argument(
         "--restart-s", type=seconds, default=0, help="what a preempted job pays when it starts again (default 0)"
     )
@@ -177,15 +176,18 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def layout(options: argparse.Namespace) -> Layout:
+    """Where gangs sit."""
+    return Layout(options.placement or Layout.PACK)
+
+
 def filled(options: argparse.Namespace, trace: Trace) -> str | None:
     """What is printed of pods that share GPUs: they fill a pool and stay, unless an order is named for them."""
-    if options.rules not in FILLERS and (options.order or options.rules or not trace.format.startswith("openb-pods")):
+    if not fills(options, trace):
         return None
-    if options.jobs_csv or options.plot:
-        raise Unrunnable("a pool is filled without times: leave --jobs-csv and --plot out, or name an --order")
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
-    name, gpus = options.rules or options.placement, sum(node.gpus for node in nodes)
-    found = filled_by(trace, nodes, options.rules or f"core:{options.placement}", options.seed)
+    name, gpus = options.rules or layout(options), sum(node.gpus for node in nodes)
+    found = filled_by(trace, nodes, options.rules or f"core:{name}", options.seed)
     if options.json:
         return json.dumps(filled_json(trace, name, gpus, options.seed, found), indent=2)
     return filled_table(trace, name, gpus, found)
@@ -202,11 +204,11 @@ def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) ->
         name, rule = options.rules, pool_rule(options.rules, nodes)
     else:
         order = options.order or "shortest"
-        name = f"{order}, {options.placement}"
+        name = f"{order}, {layout(options)}"
         rule = ByCore(
             nodes,
             Policy(order=order, preempts=not options.no_preemption, shares=dict(options.share)),
-            Layout(options.placement),
+            layout(options),
             restart_s=options.restart_s,
             estimate_error=options.estimate_error,
             seed=options.seed,
@@ -246,14 +248,12 @@ def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> di
 
 def scored(options: argparse.Namespace, trace: Trace) -> str:
     """How good start estimates are in this trace."""
-    if options.rules or options.against:
-        raise Unrunnable("start estimates are those of our own orders: leave --rules and --against out")
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
     policy = Policy(order=options.order or "shortest", preempts=not options.no_preemption, shares=dict(options.share))
     core = ByCore(
         nodes,
         policy,
-        Layout(options.placement),
+        layout(options),
         restart_s=options.restart_s,
         estimate_error=options.estimate_error,
         seed=options.seed,
@@ -264,7 +264,7 @@ def scored(options: argparse.Namespace, trace: Trace) -> str:
     return f"{trace.name}, {policy.order}, start estimates\n{said_of(scores(rule.told))}"
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace, given: Collection[str]) -> str:
     """What is printed. Raises DlaasError, OSError."""
     past = read_past(options.pool_dir or pool_directory()) if options.trace == "history" else None
     trace = past.trace if past else read_trace(Path(options.trace), options.workload)
@@ -272,8 +272,9 @@ def answer(options: argparse.Namespace) -> str:
         trace = part_of(trace, *options.part)
     if options.spot_share:
         trace = marked(trace, options.spot_share, options.seed)
-    if options.rules and has_spot(trace):
+    if has_spot(trace) and any(name not in ORDERS for name in policies(options, trace)):
         raise Unrunnable("others' rules know no spot jobs: name an --order")
+    check_replay(given, options, trace)
     full = filled(options, trace)
     if full is not None:
         return full
@@ -295,10 +296,16 @@ def answer(options: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0; or 2 and one sentence where the trace, the nodes or a file do not hold."""
-    options = parser().parse_args(argv)
+    made = parser()
+    options = made.parse_args(argv)
+    given = {name for name, value in vars(options).items() if value != made.get_default(name)}
     try:
         with collector_at_rest():
-            said = EXPERIMENTS[options.trace](options.seed) if options.trace in EXPERIMENTS else answer(options)
+            if options.trace in EXPERIMENTS:
+                check_experiment(given, options.trace)
+                said = EXPERIMENTS[options.trace](options.seed)
+            else:
+                said = answer(options, given)
         print(said)
     except (DlaasError, OSError) as error:
         print(f"sim: {error}", file=sys.stderr)

@@ -1,0 +1,78 @@
+"""Which options of the command go with what is replayed: one that nobody would heed is refused in a sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.sim.loop import Unrunnable
+from dlaas_server.sim.rules.fgd import FILLERS
+from dlaas_server.sim.trace import Trace
+
+__all__ = ["check_experiment", "check_replay", "fills", "policies"]
+
+_OF_ALL: Final = frozenset(
+    {"trace", "order", "rules", "part", "pool", "nodes", "against", "seed", "json", "jobs_csv", "plot"}
+)
+_OF_OURS: Final = frozenset({"placement", "restart_s", "estimate_error", "no_preemption", "score_starts", "spot_share"})
+_OF_OTHERS: Final = {"tiresias": frozenset({"restart_s"}), "ffdl": frozenset({"restart_s"})}
+"""What others' rules heed beside; those that are missing, nothing."""
+_OF_THE_WORLD: Final = frozenset({"restart_s", "spot_share"})
+"""They say what happens, not how it is decided: all policies of one table heed them, or none."""
+_OF_FILLING: Final = _OF_ALL - {"against", "jobs_csv", "plot"}
+_NOT_SCORED: Final = frozenset({"against", "json", "jobs_csv", "plot"})
+
+
+def fills(options: argparse.Namespace, trace: Trace) -> bool:
+    """Whether pods fill a pool and stay: no times, no order."""
+    is_told = bool(options.order or options.rules)
+    return options.rules in FILLERS or (not is_told and trace.format.startswith("openb-pods"))
+
+
+def policies(options: argparse.Namespace, trace: Trace) -> list[str]:
+    """The orders and others' rules that are replayed, first the one that was asked for first."""
+    usual = "elastic" if trace.format == "pollux" else "shortest"
+    return [options.rules or options.order or usual, *options.against]
+
+
+def _heeded(policy: str) -> frozenset[str]:
+    if policy in ORDERS:
+        return _OF_OURS | {"share"} if policy == "fair" else _OF_OURS
+    return _OF_OTHERS.get(policy.partition(":")[0], frozenset())
+
+
+def check_experiment(given: Collection[str], name: str) -> None:
+    """Raise Unrunnable where more than a seed was said of an experiment, of which all is fixed."""
+    _refuse(f"the experiment {name}", set(given) - {"trace", "seed"})
+
+
+def check_replay(given: Collection[str], options: argparse.Namespace, trace: Trace) -> None:
+    """Raise Unrunnable where an option was given that nothing of this replay heeds."""
+    source = {"pool_dir"} if options.trace == "history" else {"workload"}
+    if fills(options, trace):
+        named = set() if options.rules else {"placement"}
+        _refuse("a pool that is filled", set(given) - _OF_FILLING - source - named, ", or name an --order")
+        return
+    names = policies(options, trace)
+    if options.score_starts:
+        _refuse("--score-starts", _NOT_SCORED & set(given))
+    for name in names:
+        of_the_world = _OF_THE_WORLD & set(given) - _heeded(name)
+        _refuse(name, of_the_world, _hint(name, of_the_world))
+    ignored = set(given) - _OF_ALL - source - frozenset[str]().union(*map(_heeded, names))
+    _refuse(" beside ".join(names), ignored, _hint(names[0], ignored))
+
+
+def _hint(policy: str, ignored: Collection[str]) -> str:
+    if "share" in ignored:
+        return ", or name --order fair"
+    return "" if policy in ORDERS or policy == "elastic" or policy.startswith("pollux:") else ", or name an --order"
+
+
+def _refuse(who: str, ignored: Iterable[str], hint: str = "") -> None:
+    options = [f"--{name.replace('_', '-')}" for name in sorted(ignored)]
+    if options:
+        them = "it" if len(options) == 1 else "them"
+        raise Unrunnable(f"{who} takes no {' and no '.join(options)}: leave {them} out{hint}")
