@@ -329,14 +329,15 @@ class Frees(Sequence[Free]):
 
         For shares those come first on which one is shared already, its fullest device first.
         """
+        first = (shape.cpus * learners - 1e-9 if shape.cpus else -inf, 0, 0)
         lines, seen = self._by_free[shape.gpus * learners :], set[int]()
         if shape.milli < WHOLE:
             lines = self._by_free[shape.gpus :]
             for _, index, _ in self._parts[bisect_left(self._parts, (shape.milli, -1, "")) :]:
                 if index not in seen:
                     seen.add(index)
-                    yield self._nodes[index]
-        first = (shape.cpus * learners - 1e-9 if shape.cpus else -inf, 0, 0)
+                    if self._nodes[index].cpus >= first[0]:
+                        yield self._nodes[index]
         for line in lines:
             for at in range(bisect_left(line, first), len(line)):
                 index = line[at][2]

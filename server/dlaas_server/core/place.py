@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import Final
 
-from dlaas_server.core.fragments import Option
+from dlaas_server.core.fragments import Option, State
 from dlaas_server.core.frees import Free, Frees, free_of
 from dlaas_server.core.model import Seat
 from dlaas_server.core.shapes import WHOLE, Layout, Shape, is_kind, shape_of
 from dlaas_server.core.topology import Level, allowed, in_one_group, tightest_part
 
 __all__ = ["Free", "Frees", "Layout", "Shape", "beside", "free_of", "is_kind", "place", "room", "shape_of"]
+
+NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
 
 
 def room(frees: Frees, shape: Shape, most: int) -> int:
@@ -204,11 +207,14 @@ def _gently(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | Non
 
 def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
     known, best, where = frees.usual.options(shape), None, None
+    has_rest = bool(shape.disk_mbps or shape.net_mbps)
+    last: State | None = None
     for free in frees.takers(shape):
         state = free.seen or free.state
-        if state in known:
-            option = known[state]
-        else:
+        if state == last and not has_rest:
+            continue  # as good as the one before, which goes first
+        last, option = state, known.get(state, NOT_LOOKED)
+        if option is NOT_LOOKED:
             option = known[state] = frees.usual.option(state, shape)
         if option is not None and (best is None or option[0] < best[0]) and _has_rest(free, shape):
             best, where = option, free

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -41,22 +43,45 @@ def published(workload: str, policy: str) -> Mapping[int, float]:
 
 def filled_by(trace: Trace, specs: Sequence[NodeSpec], who: str, seed: int) -> tuple[Filled, ...]:
     """Fill the pool once: by a placement of the core ("core:fgd"), or by rules of the reference ("fgd")."""
+    return _filled(trace, specs, who, shapes_of(trace, specs, _layout(who)), seed)
+
+
+def _layout(who: str) -> Layout:
     placement = who.removeprefix("core:")
-    is_core = placement != who
-    shapes = shapes_of(trace, specs, Layout(placement) if is_core else Layout.FGD)
+    return Layout(placement) if placement != who else Layout.FGD
+
+
+def _filled(
+    trace: Trace, specs: Sequence[NodeSpec], who: str, shapes: dict[str, Shape], seed: int
+) -> tuple[Filled, ...]:
     asked: Sequence[Shape] = tuple(shapes.values())
-    filler: Filler = ByPlacement(specs, Layout(placement)) if is_core else FILLERS[who](specs, asked)
+    filler: Filler = FILLERS[who](specs, asked) if who in FILLERS else ByPlacement(specs, _layout(who))
     return fill(trace, specs, filler, shapes, seed)
+
+
+@cache
+def _asked(workload: str, layout: Layout) -> dict[str, Shape]:
+    return shapes_of(*openb(workload), layout)
+
+
+def _run(run: tuple[str, str, int]) -> tuple[Filled, ...]:
+    """One workload, filled by whom, in the order of a seed."""
+    workload, who, seed = run
+    trace, specs = openb(workload)
+    return _filled(trace, specs, who, _asked(workload, _layout(who)), seed)
 
 
 def fragmentation(seed: int) -> str:
     """The table: percent of GPUs allocated, mean of ten seeds."""
     columns = (("06-FGD", "fgd", "core:fgd"), ("05-BestFit", "bestfit", "core:pack"))
+    workloads = ("default", "multigpu20")
+    runs = [(w, who, seed + i) for w in workloads for _, *ours in columns for who in ours for i in range(SEEDS)]
+    with ProcessPoolExecutor(os.cpu_count()) as workers:  # each run stands by itself
+        found = dict(zip(runs, workers.map(_run, runs), strict=True))
     lines = [
         f"Filling 1,213 nodes with shared GPUs: percent of GPUs allocated after so much was asked for, {SEEDS} seeds."
     ]
-    for workload in ("default", "multigpu20"):
-        trace, specs = openb(workload)
+    for workload in workloads:
         heads = [head for theirs, rule, ours in columns for head in (f"({theirs[3:]})", f"rules {rule}", ours)]
         lines.append(f"{workload:<14}" + "".join(f"{head:>15}" for head in heads))
         shown: list[list[float]] = []
@@ -64,8 +89,8 @@ def fragmentation(seed: int) -> str:
             figures = published(workload, theirs)
             shown.append([figures[mark] for mark in MARKS])
             for who in ours:
-                runs = [filled_by(trace, specs, who, seed + i) for i in range(SEEDS)]
-                shown.append([mean(one.allocated for one in at) for at in zip(*runs, strict=True)])
+                ten = (found[workload, who, seed + i] for i in range(SEEDS))
+                shown.append([mean(one.allocated for one in at) for at in zip(*ten, strict=True)])
         for mark, *values in zip(MARKS, *shown, strict=True):
             lines.append(f"{mark:>12} %" + "".join(f"{value:>15.2f}" for value in values))
     return "\n".join([*lines, "in brackets: published"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from math import exp
 from typing import Final
 
@@ -29,46 +30,73 @@ Score = Callable[[State, State], int]
 
 
 @dataclass(slots=True)
+class _Line:
+    """The nodes as one shape sees them."""
+
+    scores: list[int]
+    best: list[tuple[int, int]] = field(default_factory=list)
+    """Heap of scores (the highest first) with their nodes; what is not in `scores` any more is outdated."""
+    seen: int = -1
+    """So many changes are counted in; -1: it knows nothing yet."""
+
+
+@dataclass(slots=True)
 class Scored:
     """Seats each pod on the first node with the highest score."""
 
     specs: Sequence[NodeSpec]
     score: Score
     nodes: list[State] = field(init=False)
+    _milli: list[int] = field(init=False)
+    """Thousandths of devices that are free on each."""
     _changed: list[int] = field(init=False, default_factory=list)
     """Nodes in the order in which they were given to somebody."""
-    _scores: dict[Shape, tuple[list[int], list[State | None], int]] = field(init=False, default_factory=dict)
-    """Shape -> score and next state of each node, and how many changes are counted in."""
-    _known: dict[tuple[Shape, State], tuple[int, State | None]] = field(init=False, default_factory=dict)
+    _lines: dict[Shape, _Line] = field(init=False, default_factory=dict)
+    _known: dict[Shape, dict[State, tuple[int, State | None]]] = field(init=False, default_factory=dict)
+    """Shape -> state of a node -> its score and its next state."""
 
     def __post_init__(self) -> None:
         self.nodes = [(s.cpus, round(s.mem_gb * GB), ((s.kind, s.gpus, ()),)) for s in self.specs]
+        self._milli = [free_milli(state) for state in self.nodes]
 
     def put(self, shape: Shape) -> bool:
         """Seat one pod."""
-        count = len(self.nodes)
-        scores, nexts, seen = self._scores.get(shape, ([NO_ROOM] * count, [None] * count, -1))
-        for i in range(count) if seen < 0 else set(self._changed[seen:]):
-            scores[i], nexts[i] = self._scored(shape, self.nodes[i])
-        self._scores[shape] = (scores, nexts, len(self._changed))
-        best = max(range(count), key=scores.__getitem__)
-        after = nexts[best]
-        if after is None:
+        known, line = self._known.setdefault(shape, {}), self._lines.get(shape)
+        if line is None:
+            line = self._lines[shape] = _Line([NO_ROOM] * len(self.nodes))
+        scores, best = line.scores, line.best
+        least, milli = shape.cpus - 1e-9, shape.gpus * shape.milli
+        for i in range(len(self.nodes)) if line.seen < 0 else set(self._changed[line.seen :]):
+            state = self.nodes[i]
+            if state[0] < least or self._milli[i] < milli:  # most have no room: no more is looked at
+                scores[i] = NO_ROOM
+                continue
+            found = known.get(state)
+            if found is None:
+                found = known[state] = self._scored(shape, state)
+            if found[0] != scores[i]:
+                scores[i] = found[0]
+                heappush(best, (-found[0], i))
+        line.seen = len(self._changed)
+        while best and scores[best[0][1]] != -best[0][0]:
+            heappop(best)
+        if not best or scores[best[0][1]] == NO_ROOM:
             return False
-        self.nodes[best] = after
-        self._changed.append(best)
+        at = best[0][1]
+        after = known[self.nodes[at]][1]
+        assert after is not None
+        self.nodes[at] = after
+        self._milli[at] = free_milli(after)
+        self._changed.append(at)
         return True
 
     def _scored(self, shape: Shape, state: State) -> tuple[int, State | None]:
-        known = self._known.get((shape, state))
-        if known is None:
-            best, after = NO_ROOM, None
-            for _, _, left in ways(state, shape):
-                score = self.score(state, left)
-                if score > best:
-                    best, after = score, left
-            known = self._known[shape, state] = (best, after)
-        return known
+        best, after = NO_ROOM, None
+        for _, _, left in ways(state, shape):
+            score = self.score(state, left)
+            if score > best:
+                best, after = score, left
+        return best, after
 
     def states(self) -> Iterable[State]:
         """What is free on each node."""
