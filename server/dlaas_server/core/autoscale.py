@@ -29,7 +29,7 @@ ENOUGH_STEPS: Final = 20.0
 SURE: Final = 2.5
 """Standard errors by which two sizes are clearly apart."""
 REFUSED: Final = 3
-"""After so many windows at another size than wished for, the search goes on with what is there."""
+"""After so many whole windows at another size than wished for, the search goes on with what is there."""
 REFUSED_S: Final = 60.0
 PATIENCE_S: Final = 300.0
 """How long a result is trusted before its neighbours are tried anew; doubled each time."""
@@ -38,6 +38,8 @@ COSTS: Final = 5.0
 """A change must bring so many times what it costs, within the horizon or what is left of the job."""
 WIDE: Final = 4
 """A curve is told from others by sizes that lie so far apart."""
+GAP: Final = 4
+"""Sizes with so wide a gap between them can hide one that is not next to either."""
 REFINES: Final = 5
 """Sizes tried after the doubling, at most."""
 KEPT_MOST: Final = 64
@@ -123,8 +125,9 @@ def look(
 def _not_granted(search: Search, window: Window, wish: int) -> tuple[Search, int, str]:
     """The pool did not give what was asked for: after a while, make the best of what there is."""
     search = learn(search, window)[0]
-    if search.not_granted + 1 < REFUSED or window.learners > wish:
-        return replace(search, not_granted=search.not_granted + 1), wish, ""
+    refused = search.not_granted + (window.steps >= ENOUGH_STEPS)
+    if refused < REFUSED or window.learners > wish:
+        return replace(search, not_granted=refused), wish, ""
     search = replace(search, not_granted=0, cap=window.learners, cap_until_s=window.at_s + REFUSED_S, is_settled=False)
     return search, window.learners, f"{wish} were not to be had."
 
@@ -276,7 +279,7 @@ class _State:
         best = self.measured()
         top = self._worth(next(p for p in self.points if p.learners == best))
         for one, other in self._gaps(best):
-            if other - one < WIDE:
+            if other - one < GAP:
                 continue
             middle = (one + other) // 2
             hope = self._condition(middle, self._room(middle), self._work)

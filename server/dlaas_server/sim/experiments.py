@@ -11,6 +11,7 @@ from typing import Final
 
 from dlaas_server.core.place import Layout
 from dlaas_server.core.scheduler import Policy
+from dlaas_server.sim.autoscaling_paper import autoscaling
 from dlaas_server.sim.fairness import fairness
 from dlaas_server.sim.formats import read_trace
 from dlaas_server.sim.fragmentation import fragmentation
@@ -228,6 +229,7 @@ EXPERIMENTS: Final = {
     "fairness": fairness,
     "fair-share": fair_share,
     "slices": slices,
+    "autoscaling": autoscaling,
     "muri": muri,
     "tiresias": tiresias,
     "pollux": pollux,
