@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from jupyter_dlaas import __version__, api, doors, engines, show
+from jupyter_dlaas import __version__, api, doors, engines, show, words
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.protocol import (
     Cursor,
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     one = verb(
         "pool",
         _pool,
-        "The pool: what there is, and who has it; --order, --preemption and --placement change how it is shared",
+        "The pool: what there is, and who has it; its options change how it is shared",
     )
     one.add_argument(
         "--order",
@@ -122,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
         "--placement",
         choices=[str(one) for one in PoolPlacement],
         help="how learners are laid over nodes, of jobs that do not say it themselves",
+    )
+    one.add_argument(
+        "--spot-price", type=float, metavar="P", help="what a spot job's device counts in its queue: 0 to 1"
+    )
+    one.add_argument(
+        "--spot-notice", metavar="30s", help="how long a spot job may take for a checkpoint when it is to go"
     )
     one = verb(
         "queue",
@@ -286,11 +292,16 @@ def _jobs(options: argparse.Namespace) -> int:
 
 def _pool(options: argparse.Namespace) -> int:
     client = _client(options)
-    if options.order is None and options.preemption is None and options.placement is None:
-        pool = client.pool()
-    else:
-        preemption = None if options.preemption is None else options.preemption == "on"
-        pool = client.change_pool(order=options.order, preemption=preemption, placement=options.placement)
+    notice = options.spot_notice
+    asked: dict[str, Any] = {
+        "order": options.order,
+        "preemption": None if options.preemption is None else options.preemption == "on",
+        "placement": options.placement,
+        "spot_price": options.spot_price,
+        "spot_notice_s": None if notice is None else words.duration_s(notice, option="spot notice"),
+    }
+    is_change = any(value is not None for value in asked.values())
+    pool = client.change_pool(**asked) if is_change else client.pool()
     return _out(options, pool, show.pool_text(pool, _ink()))
 
 

@@ -197,10 +197,25 @@ class Client:
         return _read(PoolView, self.request("GET", "pool"))
 
     def change_pool(
-        self, *, order: str | None = None, preemption: bool | None = None, placement: str | None = None
+        self,
+        *,
+        order: str | None = None,
+        preemption: bool | None = None,
+        placement: str | None = None,
+        spot_price: float | None = None,
+        spot_notice_s: float | None = None,
     ) -> PoolView:
-        """Another order or placement, preemption on or off, from now on. Raises Forbidden, Invalid."""
-        asked = {"order": order, "preemption": preemption, "placement": placement}
+        """Another order or placement, preemption on or off, what spot jobs count and how long their notice is.
+
+        From now on; what is None stays. Raises Forbidden, Invalid.
+        """
+        asked = {
+            "order": order,
+            "preemption": preemption,
+            "placement": placement,
+            "spot_price": spot_price,
+            "spot_notice_s": spot_notice_s,
+        }
         return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
 
     def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:

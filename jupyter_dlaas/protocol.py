@@ -478,6 +478,10 @@ class PoolView:
     placement: str = "pack"
     """How learners are laid over nodes; see `[pool] placement`."""
     preemption: bool = True
+    spot_price: float = 0.3
+    """What a device of a spot job counts in its queue's share."""
+    spot_notice_s: float = 30.0
+    """How long a spot job may take for a checkpoint when its devices are taken back."""
     queues: tuple[QueueView, ...] = ()
     track_record: str = ""
     """How good start estimates were until now, in a sentence; empty where none was put to the test."""

@@ -188,6 +188,10 @@ export interface IPoolView {
   order: string;
   preemption: boolean;
   placement: string;
+  /** What a device of a spot job counts in its queue's share. */
+  spot_price: number;
+  /** How long a spot job may take for a checkpoint when its devices are taken back. */
+  spot_notice_s: number;
   queues: IQueueView[];
   /** How good start estimates were until now, in a sentence; empty where none was put to the test. */
   track_record: string;

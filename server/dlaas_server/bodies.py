@@ -65,6 +65,8 @@ class PoolChange:
     order: PoolOrder | None = None
     preemption: bool | None = None
     placement: PoolPlacement | None = None
+    spot_price: float | None = field(default=None, metadata=rule(least=0, most=1))
+    spot_notice_s: float | None = field(default=None, metadata=rule(least=0, most=86_400))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PATCH",
         path="/dlaas/pool",
         operation="change_pool",
-        says="Another order or placement, preemption on or off. For who runs the pool.",
+        says="Another order or placement, preemption on or off, what spot jobs count, how long their notice is. "
+        "For who runs the pool.",
         request=PoolChange,
         response=PoolView,
         statuses=(200, 400, 413),

@@ -83,6 +83,8 @@ def test_each_verb_prints_text_and_json(
         (["queue", "set", "research"], "PUT /dlaas/queues/research", {}),
         (["queue", "remove", "research"], "DELETE /dlaas/queues/research", None),
         (["pool", "--placement", "topology"], "PATCH /dlaas/pool", {"placement": "topology"}),
+        (["pool", "--spot-price", "0"], "PATCH /dlaas/pool", {"spot_price": 0.0}),
+        (["pool", "--spot-notice", "2m"], "PATCH /dlaas/pool", {"spot_notice_s": 120.0}),
         (["cordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/cordon", {}),
         (["uncordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/uncordon", {}),
         (["drain", "gpu-a", "--dry-run"], "GET /dlaas/nodes/gpu-a/drain", None),
@@ -295,4 +297,5 @@ def test_the_pool_shows_who_has_what() -> None:
     text = show.pool_text(pool, Ink())
 
     assert text.startswith("pool lab   ")
+    assert "Spot jobs: a device counts 0.3 in its queue; notice 30 s." in text
     assert re.search(r"gpu-a +resnet-48 █+░* +\d+%", text)

@@ -188,7 +188,13 @@ def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
         administration = Administration(engine.lifecycle)
         await engine.ask(administration.drain("ana", "n1", DrainAsked()))
         await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=1)))
-        change = PoolChange(order=PoolOrder.LAS, preemption=False, placement=PoolPlacement.SPREAD)
+        change = PoolChange(
+            order=PoolOrder.LAS,
+            preemption=False,
+            placement=PoolPlacement.SPREAD,
+            spot_price=0.0,
+            spot_notice_s=90.0,
+        )
         await engine.ask(administration.change_pool("ana", change))
         before = engine.lifecycle.pool_view()
         await engine.close()
@@ -196,6 +202,7 @@ def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
         again = await engine_on(tmp_path, pool, clock)
         assert again.lifecycle.pool_view() == before
         assert (before.order, before.preemption, before.placement) == ("las", False, "spread")
+        assert (before.spot_price, before.spot_notice_s) == (0.0, 90.0)
         assert [(one.name, one.guaranteed) for one in before.queues] == [("default", 0), ("research", 1)]
         assert [node.cordoned for node in before.nodes] == ["being drained by ana", None]
         await again.close()

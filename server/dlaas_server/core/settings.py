@@ -47,18 +47,28 @@ class Settings:
     order: PoolOrder | None = None
     preemption: bool | None = None
     placement: PoolPlacement | None = None
+    spot_price: float | None = None
+    spot_notice_s: float | None = None
     queues: Mapping[str, Share] = field(default_factory=dict)
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
 
     def with_policy(
-        self, order: PoolOrder | None, preemption: bool | None, placement: PoolPlacement | None
+        self,
+        *,
+        order: PoolOrder | None,
+        preemption: bool | None,
+        placement: PoolPlacement | None,
+        spot_price: float | None,
+        spot_notice_s: float | None,
     ) -> Settings:
-        """Another order or placement, or (not) preempting."""
+        """Another order, placement, price or notice of spot jobs, or (not) preempting; what is None stays."""
         return replace(
             self,
             order=self.order if order is None else order,
             preemption=self.preemption if preemption is None else preemption,
             placement=self.placement if placement is None else placement,
+            spot_price=self.spot_price if spot_price is None else spot_price,
+            spot_notice_s=self.spot_notice_s if spot_notice_s is None else spot_notice_s,
         )
 
     def with_queue(self, name: str, share: Share) -> Settings:
@@ -92,6 +102,8 @@ def policy_in_force(configured: Policy, settings: Settings) -> Policy:
         order=configured.order if settings.order is None else str(settings.order),
         preempts=configured.preempts if settings.preemption is None else settings.preemption,
         placement=configured.placement if settings.placement is None else settings.placement,
+        spot_price=configured.spot_price if settings.spot_price is None else settings.spot_price,
+        spot_notice_s=configured.spot_notice_s if settings.spot_notice_s is None else settings.spot_notice_s,
         shares={**configured.shares, **settings.queues},
     )
 

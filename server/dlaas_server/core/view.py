@@ -297,6 +297,8 @@ def pool_view(
         order=policy.order,
         preemption=policy.preempts,
         placement=str(policy.placement),
+        spot_price=policy.spot_price,
+        spot_notice_s=policy.spot_notice_s,
         queues=_queues(policy, jobs),
         track_record=track_record,
     )

@@ -170,14 +170,22 @@ class Administration:
         return self.lifecycle.pool_view()
 
     async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
-        """Another order or placement, or (not) preempting, from now on."""
+        """Another order, placement, price or notice of spot jobs, or (not) preempting, from now on."""
         self._check(user, "change the order of the pool")
 
         def change(draft: Draft) -> None:
-            settings = draft.settings.with_policy(asked.order, asked.preemption, asked.placement)
+            settings = draft.settings.with_policy(
+                order=asked.order,
+                preemption=asked.preemption,
+                placement=asked.placement,
+                spot_price=asked.spot_price,
+                spot_notice_s=asked.spot_notice_s,
+            )
             policy = policy_in_force(self.lifecycle.configured, settings)
             preempts = "with preemption" if policy.preempts else "without preemption"
-            draft.set(settings, f"{user} set the order: {policy.order}, {preempts}; placement {policy.placement}.")
+            spot = f"spot price {policy.spot_price:g}, notice {policy.spot_notice_s:g} s"
+            said = f"{user} set the order: {policy.order}, {preempts}; placement {policy.placement}; {spot}."
+            draft.set(settings, said)
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
