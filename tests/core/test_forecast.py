@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlaas_server.core.estimates import length_s
-from dlaas_server.core.fold import resized
+from dlaas_server.core.fold import preempted, resized
 from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, starts_with, world_of
-from dlaas_server.core.model import Known, Pool
+from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.place import Layout, Shape
 from dlaas_server.core.scheduler import Policy
@@ -71,6 +71,31 @@ def test_seats_that_are_being_given_up_count_as_free() -> None:
     known = {"job-1": Known(length_s=5000.0), "job-2": Known(length_s=10.0)}
 
     assert forecast(replace(picture, known=known), 1000.0, FIFO, 0.0) == {"job-2": (1000.0, 1000.0)}
+
+
+def lent(number: int, *held: Seat) -> Job:
+    one = job(number, (2, 2))
+    return training(replace(one, spec=replace(one.spec, spot=True)), *held)
+
+
+def test_who_waits_for_a_spot_job_that_leaves_starts_at_once_or_when_its_notice_is_over() -> None:
+    leaving, _ = preempted(lent(1, *seats("n1", 2)), "2 GPUs go back", 1000.0, 12.0)
+    picture = pool([node(devices=2)], leaving, job(2, (2, 2)), job(3, (2, 2)))
+    known = {"job-2": Known(length_s=100.0), "job-3": Known(length_s=100.0)}
+
+    found = forecast(replace(picture, known=known), 1000.0, FIFO, 0.0)
+
+    assert found == {"job-2": (1000.0, 1012.0), "job-3": (1100.0, 1112.0)}
+
+
+def test_a_spot_job_that_is_to_leave_later_has_its_notice_then() -> None:
+    runs, spot = training(job(1, (2, 2)), *seats("n1", 2)), lent(2, *seats("n2", 2))
+    picture = pool([node("n1", 2), node("n2", 2)], runs, spot, job(3, (4, 4)))
+    known = {"job-1": Known(length_s=60.0), "job-2": Known(length_s=9000.0), "job-3": Known(length_s=100.0)}
+
+    found = forecast(replace(picture, known=known), 1000.0, Policy(order="fifo", spot_notice_s=12.0), 0.0)
+
+    assert found["job-3"] == (1060.0, 1072.0)
 
 
 def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:

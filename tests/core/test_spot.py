@@ -316,3 +316,18 @@ def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stop
     assert stopped == {one.victim.id for one in choice.stops if not one.winner.is_spot}
     chosen = {ask.id: ask.seats for ask in choice.starts if not ask.is_spot}
     assert chosen.items() >= {(one.job, one.seats) for one in found.starts if not picture.jobs[one.job].spec.spot}
+
+
+def test_a_price_changes_no_turn_among_spot_jobs_also_by_attained_service() -> None:
+    def line(price: float, order: str) -> list[str]:
+        jobs = [spot(job(n, (2, 2))) for n in range(1, 5)]
+        known = {
+            one.id: Known(length_s=9e5, executed_s=served_s)
+            for one, served_s in zip(jobs, (9e4, 10, 9e3, 0), strict=True)
+        }
+        picture = replace(pool([node(devices=2)], *jobs), known=known)
+        scheduler, _ = scheduled(picture, 60.0, Policy(order=order, spot_price=price))
+        return [one.id for one in scheduler.line()]
+
+    for order in ("las", "gittins"):
+        assert line(0.0, order) == line(0.3, order) == line(1.0, order) == ["job-2", "job-4", "job-3", "job-1"]

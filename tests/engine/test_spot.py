@@ -12,6 +12,8 @@ import pytest
 from dlaas_server.core.model import Device, Node
 from dlaas_server.core.policy import Policy
 from dlaas_server.core.states import Event
+from dlaas_server.engine.administration import Administration
+from dlaas_server.openapi import PoolChange
 from dlaas_server.pools.clock import VirtualClock
 from dlaas_server.pools.simulated import Script, SimulatedPool
 from tests.engine.driving import Engine, engine_on, submit
@@ -101,3 +103,26 @@ def test_when_it_starts_is_told_beside_ordinary_jobs(tmp_path: Path) -> None:
         await engine.act(ours, Event.CANCEL)
 
     play(tmp_path, Script(steps=600), scene)
+
+
+def test_a_notice_that_is_set_at_run_time_holds_from_then_on_and_is_in_what_others_are_told(tmp_path: Path) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        told = await engine.submit(submit((4, 4), name="ours"))
+        await engine.until(lambda: engine.is_at(told, "COMPLETED"))
+        first = await engine.submit(submit((4, 4), name="ours"))
+        await engine.until(lambda: engine.is_at(first, "COMPLETED"))  # now it is known how long such jobs run
+        spot = await lent(engine)
+        await engine.until(lambda: engine.is_at(spot, "PROCESSING"))
+        await engine.ask(Administration(engine.lifecycle).change_pool("ana", PoolChange(spot_notice_s=50.0)))
+
+        asked_s = engine.clock.now_s()
+        ours = await engine.submit(submit((4, 4), name="ours"))
+        await engine.settle()
+        said = engine.lifecycle.jobs[ours].said
+        assert said is not None
+        assert (said.low_s - asked_s, said.high_s - asked_s) == pytest.approx((0.0, 50.0), abs=1.0)
+        await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
+        assert engine.clock.now_s() - asked_s == pytest.approx(50.0, abs=1.0)
+        await engine.act(spot, Event.CANCEL)
+
+    play(tmp_path, Script(steps=1000, ignores_halt=True), scene)

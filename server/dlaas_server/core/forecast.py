@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import exp, inf, log, sqrt
 from statistics import pstdev
@@ -21,7 +21,8 @@ from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
 from dlaas_server.core.plan import scheduled
 from dlaas_server.core.resizing import ahead
-from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.core.scheduler import Choice, Policy, Scheduler
+from jupyter_dlaas.facts import Goal
 
 __all__ = [
     "CLOSE",
@@ -53,6 +54,8 @@ OFFERS_MOST: Final = 20
 """So many of those that wait are told with how many learners they would start at once."""
 NEWCOMER: Final = 1 << 40
 """Numbers of jobs that are made up."""
+Device = tuple[str, str]
+"""Node and device."""
 
 
 def _chance(seed: int) -> Iterator[float]:
@@ -102,6 +105,8 @@ class World:
     waiting: tuple[Ask, ...]
     policy: Policy
     order: Order
+    leaving: Mapping[Device, float] = field(default_factory=dict)
+    """What counts as free, and spot jobs are just giving up -> for how long they may hold it yet, in seconds."""
 
     @classmethod
     def of(cls, scheduler: Scheduler | Lending, now_s: float) -> World:
@@ -142,6 +147,10 @@ class _Run:
     starts: dict[int, float] = field(default_factory=dict)
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     asks: dict[int, Ask] = field(default_factory=dict)
+    leave_s: float = 0.0
+    """How long a spot job takes to give back what an ordinary one gets."""
+    free_s: Mapping[Device, float] = field(default_factory=dict)
+    """When devices are free that are just being given up."""
 
     def note(self, ask: Ask, now_s: float) -> None:
         """The job runs from now on."""
@@ -150,6 +159,19 @@ class _Run:
         if total_s is not None and ask.since_s is not None:
             end_s = max(ask.since_s, now_s) + max(total_s - ask.executed(now_s), 1e-3)
             heapq.heappush(self.ends, (end_s, ask.number, ask.starts))
+
+    def begin(self, choice: Choice, now_s: float) -> None:
+        """Those that were chosen run: at once, or when spot jobs have left."""
+        given = {stop.winner.number for stop in choice.stops if stop.victim.is_spot}
+        for ask in choice.starts:
+            at_s = now_s + self.leave_s if ask.number in given else now_s
+            if self.free_s:
+                its = ((seat.node, device) for seat in ask.seats for device in seat.devices)
+                at_s = max([at_s, *(self.free_s[one] for one in its if one in self.free_s)])
+            if at_s > now_s and ask.since_s is not None:
+                ask.since_s += at_s - now_s
+            self.starts.setdefault(ask.number, at_s)
+            self.note(ask, now_s)
 
     def next_s(self) -> float:
         """When the next job ends."""
@@ -174,14 +196,16 @@ def forward(
     total_s: Mapping[int, float],
     newcomers: Iterable[tuple[float, Ask, float]] = (),
     of: Iterable[int] | None = None,
+    leave: float = 1.0,
 ) -> dict[int, float]:
     """When each waiting job (or those of these numbers) starts, if jobs run so long in all and these come meanwhile.
 
-    `newcomers`: when, who, how long; by time. Jobs behind one that is missing in `total_s` are left out, and those that
-    do not start within EVENTS_MOST events.
+    `newcomers`: when, who, how long; by time. `leave`: what part of their notice spot jobs take to leave. Jobs behind
+    one that is missing in `total_s` are left out, and those that do not start within EVENTS_MOST events.
     """
     scheduler = world.scheduler(now_s)
-    run = _Run(scheduler, dict(total_s))
+    free_s = {device: now_s + leave * notice_s for device, notice_s in world.leaving.items()}
+    run = _Run(scheduler, dict(total_s), leave_s=leave * world.policy.spot_notice_s, free_s=free_s)
     for ask in scheduler.running.values():
         run.note(ask, now_s)
     wanted = {ask.number for ask in world.waiting} if of is None else set(of)
@@ -190,11 +214,8 @@ def forward(
     at_s = now_s
     for _ in range(EVENTS_MOST):
         choice = scheduler.decide(at_s)
-        for ask in choice.starts:
-            if ask.number not in run.starts:
-                run.starts[ask.number] = at_s
-                wanted.discard(ask.number)
-            run.note(ask, at_s)
+        run.begin(choice, at_s)
+        wanted.difference_update(ask.number for ask in choice.starts)
         if not wanted:
             break
         end_s = run.next_s()
@@ -294,6 +315,7 @@ def outlooks(
     `spread`: standard deviation of the logarithm of how wrong guesses are, for all that `spreads` does not name;
     `recent`: who came lately, oldest first: each draw lets a stretch of them come again. Each job's lengths lie in as
     many equally likely strata as there are draws (Latin hypercube), so that few draws tell much.
+    In half of the draws spot jobs leave at once, in the others when their notice is over: nobody knows more.
     """
     chance = _chance(seed)
     wanted = None if of is None else frozenset(of)
@@ -313,7 +335,8 @@ def outlooks(
             ask.number: length_s(guess_s * exp(doubt * wrong), ask.executed_s, doubt * own, shares[draw])
             for ask, guess_s, doubt, shares in guessed
         }
-        starts = forward(world, now_s, totals, _newcomers(recent, now_s, spread, chance), of=wanted)
+        coming = _newcomers(recent, now_s, spread, chance)
+        starts = forward(world, now_s, totals, coming, of=wanted, leave=draw % 2)
         for number, times in found.items():
             times.append(starts.get(number, inf))
     return {number: Outlook(now_s, expected[number], tuple(sorted(times))) for number, times in found.items()}
@@ -342,7 +365,14 @@ def _newcomers(
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
     """The pool as the scheduler sees it, what is under way done already. `order`: what it learnt; None: nothing."""
     scheduler, _ = scheduled(ahead(pool), now_s, policy, order)
-    return World.of(scheduler, now_s)
+    leaving = {
+        (member.seat.node, device): job.notice_s
+        for job in pool.jobs.values()
+        if job.spec.spot and (job.goal is not Goal.RUN or job.resize is not None)
+        for member in job.members
+        for device in member.seat.devices
+    }
+    return replace(World.of(scheduler, now_s), leaving=leaving)
 
 
 def forecast(

@@ -61,7 +61,10 @@ class Lending:
         self.ordinary = Scheduler(Frees((free.copy() for free in frees), frees.usual), policy, order)
         """Here what is lent is free."""
         self.spot = Scheduler(frees, _among_spot(policy))
-        """Nothing is learnt from spot jobs, or for them: they are no measure for others."""
+        """Nothing is learnt from spot jobs, or for them: they are no measure for others.
+
+        Their price changes no turn, also in `las` and `gittins`: they are ranked among themselves, all at one price.
+        """
         self._held: dict[int, tuple[Shape, tuple[Seat, ...]]] = {}
         """What ordinary jobs hold, as far as spot jobs know."""
 
