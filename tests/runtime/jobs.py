@@ -35,7 +35,7 @@ def until(claim: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -
     while not (answer := claim()):
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(0.01)
     return answer
 
 
