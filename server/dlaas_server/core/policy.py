@@ -35,7 +35,13 @@ class Policy:
     shares: Mapping[str, Share] = field(default_factory=dict)
     """Queue -> its share, in order `fair`; a queue that is missing has weight 1."""
     age_s: float = 3600.0
-    """A job's bound: this, or the order's factor times its own expected length if that is longer. See `Late`."""
+    """A job's bound: this, or the order's factor times its own expected length if that is longer. See `Late`.
+
+    Whatever else comes, a gang with one device per learner starts within `Late.OVERDUE` times its bound and the longest
+    job that runs then, where two kinds of jobs leave it room, which always go first: those of a higher priority and,
+    in order `fair`, those that take no more than is guaranteed to their queue. Where these leave none, no bound holds,
+    even at half load: a gang of the whole pool never finds it empty. Spot jobs have no bound at all.
+    """
     ran_factor: float = 10.0
     """Nobody is preempted before it ran so many times what its stop and restart cost."""
     preempts: bool = True

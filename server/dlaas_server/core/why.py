@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dlaas_server.core.model import Intent, Job, Pool
@@ -15,6 +15,7 @@ from jupyter_dlaas.protocol import State
 __all__ = ["why_it_waits"]
 
 NAMED_MOST: Final = 5
+NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts"
 
 
 def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) -> list[str]:
@@ -37,7 +38,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
     out += _holders(job, pool)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
-    return out
+    return out + _first_always(job, pool, policy)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -68,10 +69,42 @@ def _holders(job: Job, pool: Pool) -> list[str]:
     return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
 
 
+def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """Against whom no bound of its waiting holds (see `Policy.age_s`), if such jobs are there now."""
+    rivals = [
+        other
+        for other in pool.jobs.values()
+        if other.id != job.id and not other.state.is_final and (job.spec.spot or not other.spec.spot)
+    ]
+    out = []
+    if any(other.priority > job.priority for other in rivals):
+        out.append(f"Jobs of a higher priority always go first: {NO_BOUND}.")
+    shares = queues_of(policy)
+    owners = {other.spec.queue for other in rivals if shares.get(other.spec.queue, Share()).guaranteed}
+    if (
+        policy.order == "fair"
+        and not job.spec.spot
+        and not _is_entitled(job, pool, shares)
+        and owners - {job.spec.queue}
+    ):
+        out.append(f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}.")
+    return out
+
+
+def _is_entitled(job: Job, pool: Pool, shares: Mapping[str, Share]) -> bool:
+    """With it, its queue still holds no more than it is guaranteed."""
+    weight = job.spec.learners_min * max(job.spec.gpus_per_learner, 1)
+    return _held_by(job.spec.queue, pool) + weight <= shares.get(job.spec.queue, Share()).guaranteed
+
+
+def _held_by(queue: str, pool: Pool) -> int:
+    there = [one for one in pool.jobs.values() if one.spec.queue == queue and not one.spec.spot]
+    return sum(len(member.seat.devices) for one in there for member in one.gang)
+
+
 def _share(job: Job, pool: Pool, policy: Policy) -> str:
     name = job.spec.queue
-    there = [one for one in pool.jobs.values() if one.spec.queue == name and not one.spec.spot]
-    held = sum(len(member.seat.devices) for one in there for member in one.gang)
+    held = _held_by(name, pool)
     share = queues_of(policy).get(name, Share())
     if not share.guaranteed:
         return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."

@@ -1,0 +1,45 @@
+"""What is said of a job that waits: honest where no bound holds for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlaas_server.core.model import Job
+from dlaas_server.core.plan import plan
+from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.why import NO_BOUND, why_it_waits
+from tests.core.builders import job, node, pool, seats, training
+
+SHARED = Policy(order="fair", shares={"research": Share(guaranteed=2)})
+
+
+def of(queue: str, one: Job) -> Job:
+    return replace(one, spec=replace(one.spec, queue=queue))
+
+
+def said(waits: Job, runs: Job, policy: Policy) -> list[str]:
+    """Sentences that say that no bound holds."""
+    picture = pool([node(devices=4)], training(runs, *seats("n1", 4)), waits)
+    found = why_it_waits(waits, picture, plan(picture, 60.0, policy).waits, policy)
+    assert found[0].startswith("It is 1st of 1 in line")
+    return [text for text in found if NO_BOUND in text]
+
+
+def test_who_waits_for_higher_priorities_is_told_that_nobody_can_say_how_long() -> None:
+    low, equal = job(2, (4, 4)), job(1, (4, 4))
+
+    assert said(low, replace(equal, priority=5), Policy()) == [
+        f"Jobs of a higher priority always go first: {NO_BOUND}."
+    ]
+    assert said(low, equal, Policy()) == []
+    assert said(low, replace(equal, priority=-5), Policy(preempts=False)) == []
+
+
+def test_who_would_borrow_is_told_that_owners_go_first() -> None:
+    borrower, owner = job(2, (4, 4)), of("research", job(1, (4, 4)))
+
+    [text] = said(borrower, owner, SHARED)
+    assert text == f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}."
+    assert said(borrower, job(1, (4, 4)), SHARED) == [], "nobody of research is there"
+    assert said(borrower, owner, Policy()) == []
+    assert said(of("research", job(2, (2, 2))), job(1, (4, 4)), SHARED) == [], "it is an owner itself"

@@ -1,0 +1,49 @@
+"""What is said of a job before it is submitted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from dlaas_server.core.model import Device, Node
+from dlaas_server.core.policy import Policy
+from dlaas_server.pools.clock import VirtualClock
+from dlaas_server.pools.simulated import Script, SimulatedPool
+from tests.engine.driving import engine_on, submit
+
+
+def test_preflight_plans_by_what_the_order_has_learnt_of_this_pool(tmp_path: Path) -> None:
+    """Ben's job of unknown length waits for both devices, and is late. A short one may pass it, unless half of the
+    pool's work is as short: then who is late goes first among these."""
+
+    async def whole() -> None:
+        clock = VirtualClock(1000.0)
+        devices = tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(2))
+        pool = SimulatedPool([Node(name="n1", devices=devices)], clock, script=Script(steps=1000))
+        engine = await engine_on(tmp_path, pool, clock)
+        engine.lifecycle.configured = Policy(age_s=10.0)
+        for _ in range(2):
+            await engine.submit(submit(name="brief"))
+            await engine.until(engine.all_ended)
+        runs = await engine.submit(submit(name="brief"))
+        waits = (await engine.ask(engine.requests.submit("ben", submit((2, 2), name="wide")))).id
+        began_s = clock.now_s()
+        await engine.until(lambda: clock.now_s() >= began_s + 60)
+        assert (engine.is_at(runs, "PROCESSING"), engine.is_at(waits, "QUEUED")) == (True, True)
+
+        async def said() -> object:
+            return (await engine.requests.preflight("ana", submit(name="brief")))["estimate"]
+
+        assert await said() == "would start now"
+        order = engine.lifecycle.lengths.order("shortest")
+        for _ in range(60):
+            order.learn(300.0)
+        assert str(await said()).startswith("would wait: needs 1 learner of 1 GPU; 1 fit now")
+
+        brief = await engine.submit(submit(name="brief"))
+        await engine.settle()
+        assert engine.is_at(brief, "QUEUED"), "as it was said"
+        assert len(engine.lifecycle.jobs) == 5, "preflight keeps nothing"
+        await engine.close()
+
+    asyncio.run(whole())
