@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
     "outputs": ("losses", "steps", "weights"),
     "checkpoint_every_s": 0.0,
 }
-SEEDS = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS", "").split()] or [None]
+SEEDS: list[int | None] = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS", "").split()] or [None]
 """Of random lives. None: another one at each run, which prints it; DLAAS_EXACT_SEEDS="1 2 3" says which."""
 
 
