@@ -267,3 +267,18 @@ def test_a_torch_that_does_not_let_itself_be_forked_is_the_users_to_import(
     else:
         assert one.closed() == "completed"
         assert one.log() == "imported\n"
+
+
+def test_a_gang_that_broke_starts_again_from_its_nursery(job: Build) -> None:
+    one = started(job(LIVE, **OPTIONS))
+    kept = nursery(one)
+    one.kill_learner(0)
+    one.wait(FactKind.LOST)
+    one.run(2)
+    trains(one, 2, size=2)
+
+    assert is_fork(one, 1)
+    assert is_fork(one, 2)
+    assert nurseries(one) == [kept]
+    one.output("hurry").touch()
+    assert one.closed() == "completed"
