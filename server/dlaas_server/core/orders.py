@@ -139,7 +139,7 @@ class Shortest:
     shorter than that still pass, and cost it little, since together they are little work.
     """
 
-    gap: int = 1
+    gap: int = 2
     lifted: int | None = USUAL
     needs_lengths: bool = True
     age_factor: float = 3.0

@@ -181,10 +181,11 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     queue, line, choice, ways = _chosen(future, now_s, policy, order)
     places = {ask.id: place for place, ask in enumerate(line, start=1)}
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
-    preempts = tuple(_preempt(one, pool, policy) for one in choice.stops)
+    moving = {ask.id for ask in choice.starts}
+    preempts = tuple(_preempt(one, pool, policy, moving) for one in choice.stops)
     seats: dict[str, tuple[Seat, ...]] = {}
     for ask in choice.starts:
-        if idle.has(ask.shape, ask.seats):
+        if ask.id in places and idle.has(ask.shape, ask.seats):  # who only moves has to leave first
             idle.claim(ask.shape, ask.seats)
             seats[ask.id] = ask.seats
     blocked = len(seats) < len(places)
@@ -395,10 +396,12 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
     return ask
 
 
-def _preempt(one: Preemption, pool: Pool, policy: Policy) -> Preempt:
+def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
     winner = pool.jobs[one.winner.id]
     victim = pool.jobs[one.victim.id]
-    if winner.priority > victim.priority:
+    if victim.id in moving:
+        why = f"needs {count(winner.spec.gpus_per_learner, unit_of(winner))} on one node; this job fits elsewhere"
+    elif winner.priority > victim.priority:
         why = f"has priority {winner.priority}"
     elif policy.order == "fair":
         why = f"takes back for its queue {winner.spec.queue} what {victim.spec.queue} had borrowed of it"

@@ -5,15 +5,16 @@ Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Free, Frees, Shape, is_kind
+from dlaas_server.core.policy import Share
 from dlaas_server.core.shapes import WHOLE
 
-__all__ = ["Reservation", "reserve", "victims_for"]
+__all__ = ["Reservation", "borrowers", "reserve", "victims_for"]
 
 Room = list[float]
 """What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network.
@@ -168,3 +169,15 @@ def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
             useful = {name for name, room in rooms.items() if _fits(room, shape)}
             return [one for one in tried if any(seat.node in useful for seat in one.seats)]
     return []
+
+
+def borrowers(
+    ask: Ask, running: Iterable[Ask], used: Mapping[str, int], share_of: Callable[[str], Share]
+) -> Iterator[Ask]:
+    """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
+    left = dict(used)
+    for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
+        over = left[one.queue] - share_of(one.queue).guaranteed
+        if one.is_victim and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
+            left[one.queue] -= one.weight
+            yield one

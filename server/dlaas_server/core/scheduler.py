@@ -6,48 +6,29 @@ lines are looked at. So an event costs what shapes there are, not what jobs wait
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 from typing import Final
 
 from dlaas_server.core.asks import Ask, Key, Late
+from dlaas_server.core.choice import IDLE, Choice, Preemption
+from dlaas_server.core.gather import gathered
 from dlaas_server.core.groups import Group
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Age, Fair, Learnt, Order, Slices, made
 from dlaas_server.core.place import Frees, Shape
 from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.reserve import Reservation, reserve, victims_for
+from dlaas_server.core.reserve import Reservation, borrowers, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
 from dlaas_server.core.seating import fits, most, relaxes_s, seated
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """This job gives its seats up for that one."""
-
-    victim: Ask
-    winner: Ask
-
-
-@dataclass(slots=True)
-class Choice:
-    """What a pass decided. `wake_s`: pass again then, though nothing else happens."""
-
-    starts: Sequence[Ask] = ()
-    stops: Sequence[Preemption] = ()
-    wake_s: float | None = None
-    reserved: Ask | None = None
-    reserved_s: float | None = None
-
-
 _Todo = tuple[int, float, Key, Group]
 """Priority (the highest first), use of the queue's share, the head's key: to sort by, and to see whether it changed."""
-IDLE: Final = Choice()
 NO_SHARE: Final = Share()
 MANY: Final = 64
 """Beyond so many groups, empty ones are forgotten."""
@@ -78,6 +59,8 @@ class Scheduler:
         self._is_fair = isinstance(order, Fair)
         self._is_by_age = isinstance(order, Age) and not self._is_fair
         self._used: dict[str, int] = {}
+        self._on: dict[str, dict[int, Ask]] = {}
+        """Node -> the jobs of one learner that run there."""
         self._may_preempt = policy.preempts and (self._is_fair or bool(order.gap))
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
         self._by_turn = isinstance(order, Slices)
@@ -176,6 +159,8 @@ class Scheduler:
     def _note_running(self, ask: Ask, now_s: float) -> None:
         self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
         self._ends.add(ask, now_s)
+        if ask.learners == 1:
+            self._on.setdefault(ask.seats[0].node, {})[ask.number] = ask
         if self._may_preempt or self.order.gap:
             self._note_rank(ask, now_s)
 
@@ -228,6 +213,7 @@ class Scheduler:
             if ask.late:
                 self.reopen()  # what was kept for it is free for all
         else:
+            self.frees.give(ask.shape, ask.seats)
             self._unseat(ask, now_s)
             is_lesson = has_ended and not self._is_by_age
             if is_lesson and (learnt := self.order.learn(ask.executed_s * ask.weight, ask.wrong)):
@@ -259,6 +245,7 @@ class Scheduler:
         return (-2, safe_s) if now_s < safe_s else (self.order.rank(ask, now_s), self.order.changes_s(ask, now_s))
 
     def _unseat(self, ask: Ask, now_s: float) -> None:
+        """It runs no more; its seats were given back."""
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
@@ -266,10 +253,11 @@ class Scheduler:
             self._victims.drop(ask)
         del self.running[ask.number]
         self._used[ask.queue] -= ask.weight
+        if ask.learners == 1:
+            del self._on[ask.seats[0].node][ask.number]
         end_s = self._ends.drop(ask)
         if end_s is None or abs(end_s - now_s) > SAME_S:
             self._reservation = None
-        self.frees.give(ask.shape, ask.seats)
         ask.seats = ()
         if self.waiting:
             self.reopen()
@@ -376,10 +364,10 @@ class Scheduler:
                     self._is_overdue(holder, now_s) or fits(frees, ask)
                 ):
                     reservation = self._reserve(holder, now_s)
-                given = len(starts) - len(stops)
+                before = len(starts), len(stops)
                 chosen = self._chosen(group, ask, reservation, now_s, stops)
                 if chosen is not None:
-                    is_changed = self._is_fair or given != len(starts) - len(stops)
+                    is_changed = self._is_fair or before != (len(starts), len(stops))
                     if chosen is not self._admitted:
                         self._reservation = reservation = None  # it was not asked about this one
                     self._start(chosen, group, now_s, starts)
@@ -461,6 +449,8 @@ class Scheduler:
             seats = seated(self.frees, ask, now_s) if group.devices_min <= self.frees.devices else None
         if seats is None and self._may_preempt:
             seats = self._make_room(ask, now_s, stops)
+            if seats is None and (reservation is None or ask is reservation.ask):
+                seats = self._gathered(ask, now_s, stops)
         if seats is None:
             return None
         ask.seats = seats
@@ -557,8 +547,8 @@ class Scheduler:
         candidates: Iterator[Ask] = iter(())
         if ranks and sum(self._victims.weights[one] for one in ranks) + most(self.frees, ask) >= ask.weight:
             candidates = (self.running[number] for number in self._victims.of(ranks))
-        elif self._is_fair:
-            candidates = self._borrowers(ask)
+        elif self._is_fair and self._is_entitled(ask):
+            candidates = borrowers(ask, self.running.values(), self._used, self._share)
         victims = victims_for(ask, self.frees, islice(candidates, MOST_VICTIMS))
         held = [(victim, victim.seats) for victim in victims]
         for victim in victims:
@@ -575,21 +565,27 @@ class Scheduler:
             return None
         return seats
 
-    def _borrowers(self, ask: Ask) -> Iterator[Ask]:
-        """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
-        if not self._is_entitled(ask):
-            return
-        used = dict(self._used)
-        running = sorted(self.running.values(), key=lambda one: (one.priority, -one.began_s, -one.number))
-        for one in running:
-            over = used[one.queue] - self._share(one.queue).guaranteed
-            if one.is_victim and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
-                used[one.queue] -= one.weight
-                yield one
+    def _gathered(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
+        """Seats on one node from which small jobs move: enough devices are free, but in pieces."""
+        shape = ask.shape
+        if ask.learners > 1 or shape.is_share or not 1 < shape.gpus <= self.frees.devices:
+            return None
+        if not self._is_patient_no_more(ask, now_s):
+            return None
+        found = gathered(ask, self.frees, self._on, now_s, self.policy.ran_factor)
+        if found is None:
+            return None
+        for mover, its in found[1]:
+            self._unseat(mover, now_s)
+            stops.append(Preemption(mover, ask))
+            mover.queued_s = now_s
+            mover.late, _ = self._late(mover, now_s + SLACK_S)
+            self.seat(mover, its, now_s)
+            self._starts.append(mover)
+        return found[0]
 
     def _preempt(self, victim: Ask, winner: Ask, now_s: float, stops: list[Preemption]) -> None:
         """Back to the queue, with its place; its seats were given back. Who started in this very pass waits on."""
-        victim.seats = ()
         self._unseat(victim, now_s)
         if victim in self._starts:
             self._starts.remove(victim)

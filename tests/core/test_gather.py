@@ -1,0 +1,118 @@
+"""Enough devices are free, but not on one node: small jobs go on elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.asks import Ask
+from dlaas_server.core.fold import preempted
+from dlaas_server.core.gather import MOVES_MOST, gathered
+from dlaas_server.core.model import Known, Seat
+from dlaas_server.core.place import Frees, Layout, Shape, free_of, place
+from dlaas_server.core.plan import plan
+from dlaas_server.core.scheduler import Policy, Scheduler
+from tests.core.builders import job, node, pool, training
+
+HOUR = 3600.0
+PATIENT_S = 105.0
+
+
+def ask(number: int, gpus: int, *, length: float = HOUR, priority: int = 0, at: float = 0.0) -> Ask:
+    shape = Shape(gpus, 0.0, 0, None, Layout.PACK)
+    return Ask(number, shape, 1, at, length, usual_s=length, priority=priority, restart_s=1.0, id=f"j{number}")
+
+
+def in_pieces(small: Ask) -> Scheduler:
+    """Of two nodes of four devices one has `small`, the other a job of two; a job of four waits since 5 s."""
+    on = Scheduler(free_of([node("n0"), node("n1")], ()), Policy())
+    first = ask(1, 3)
+    for one in (first, ask(2, 2, priority=1), small):
+        on.enter(one, 0.0)
+        on.decide(0.0)
+    on.leave(first, 5.0)
+    on.enter(ask(9, 4, at=5.0), 5.0)
+    return on
+
+
+def test_a_job_that_needs_a_whole_node_gets_one_from_which_a_small_job_moves() -> None:
+    small = ask(3, 1)
+    on = in_pieces(small)
+    assert on.decide(5.0).starts == [], "often somebody just ends"
+
+    found = on.decide(PATIENT_S)
+
+    assert [(one.victim.number, one.winner.number) for one in found.stops] == [(3, 9)]
+    assert [(one.number, one.seats[0].node) for one in found.starts] == [(3, "n1"), (9, "n0")]
+    assert (small.executed_s, small.since_s) == (PATIENT_S, PATIENT_S + 1.0), "it lost no work, and one restart"
+    assert on.decide(PATIENT_S).starts == ()
+
+
+def test_a_job_that_soon_ends_is_not_moved() -> None:
+    assert in_pieces(ask(3, 1, length=PATIENT_S + 9.0)).decide(PATIENT_S).stops == []
+
+
+def test_a_job_of_a_higher_priority_is_not_moved() -> None:
+    assert in_pieces(ask(3, 1, priority=1)).decide(PATIENT_S).stops == []
+
+
+def test_the_owner_is_told_why_and_nothing_starts_before_the_seats_are_free() -> None:
+    def runs(number: int, gpus: int, *devices: str) -> object:
+        return replace(training(job(number, gpus=gpus), Seat(devices[0][:2], devices)), checkpoint_step=5)
+
+    small, other = runs(3, 1, "n0/0"), runs(2, 2, "n1/0", "n1/1")
+    known = {name: Known(length_s=HOUR, executed_s=500.0, restart_s=1.0) for name in ("job-2", "job-3", "job-9")}
+    picture = replace(pool([node("n0"), node("n1")], small, other, job(9, gpus=4)), known=known)  # type: ignore[arg-type]
+    found = plan(picture, 600.0)
+
+    assert [one.reason for one in found.preempts] == ["job-9 (ana) needs 4 GPUs on one node; this job fits elsewhere"]
+    assert found.starts == ()
+
+    back = replace(job(3), queued_s=600.0, checkpoint_step=5)
+    assert preempted(small, found.preempts[0].reason, 600.0)[0].preempted  # type: ignore[arg-type]
+    then = plan(replace(picture, jobs={**picture.jobs, "job-3": back}), 601.0)
+    assert {one.job: {seat.node for seat in one.seats} for one in then.starts} == {"job-3": {"n1"}, "job-9": {"n0"}}
+
+
+def free_devices(frees: Frees) -> set[str]:
+    return {device for free in frees for _, device in free.devices}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=16),
+    st.lists(st.integers(0, 15), max_size=12),
+    st.integers(2, 4),
+)
+def test_seats_are_given_once_and_to_all_or_nobody(came: list[tuple[int, bool]], left: list[int], gpus: int) -> None:
+    frees = free_of([node(f"n{i}") for i in range(4)], ())
+    running: dict[int, Ask] = {}
+    for number, (its_gpus, may_stop) in enumerate(came):
+        one = ask(number, its_gpus)
+        seats = place(frees, one.shape, 1)
+        if seats is not None:
+            one.seats, one.is_victim, running[number] = seats, may_stop, one
+    for number in left:
+        if number in running:
+            gone = running.pop(number)
+            frees.give(gone.shape, gone.seats)
+    on: dict[str, dict[int, Ask]] = {}
+    for one in running.values():
+        on.setdefault(one.seats[0].node, {})[one.number] = one
+    before, newcomer = free_devices(frees), ask(99, gpus)
+    if frees.room(newcomer.shape, 1):
+        return
+
+    found = gathered(newcomer, frees, on, 0.0, 10.0)
+
+    if found is None:
+        assert free_devices(frees) == before
+        return
+    seats, moved = found
+    assert 1 <= len(moved) <= MOVES_MOST
+    assert all(mover.is_victim for mover, _ in moved)
+    now_at = {number: one.seats for number, one in running.items()} | {mover.number: its for mover, its in moved}
+    used = [device for its in (*now_at.values(), seats) for seat in its for device in seat.devices]
+    assert len(used) + len(free_devices(frees)) == len({*used, *free_devices(frees)}) == 16
+    assert len(seats[0].devices) == gpus
