@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 import pickle
 import shutil
@@ -29,9 +30,9 @@ __all__ = [
     "is_busy",
     "load",
     "load_end",
-    "save_end",
     "settle",
     "take",
+    "take_end",
     "to_bytes",
     "write_later",
 ]
@@ -39,6 +40,8 @@ __all__ = [
 KEPT: Final = 2
 _acts: Final[list[threading.Thread]] = []
 """The last of what is done beside the training; it waits for the one before."""
+_numbers: Final = itertools.count()
+"""One may still be written when the next is taken at the same step."""
 _SUM: Final = hashlib.sha256().digest_size
 
 
@@ -56,19 +59,16 @@ def take(
     """Take a snapshot of the state before `position`; what is returned writes it, in any thread.
 
     Both raise OSError when the disk does not take it. `add` gives what a framework's own loop keeps, and may put files
-    into the folder that it is given.
+    into the folder that it is given; these are brought through to the disk with the rest.
     """
     began_s, trained = time.monotonic(), tuple(trained)
     folder = job_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = folder / f".part-{os.getpid()}-{position.step}"
-    shutil.rmtree(part, ignore_errors=True)
+    part = folder / f".part-{os.getpid()}.{next(_numbers)}-{position.step}"
     part.mkdir(mode=0o700)
-    size = 0
     try:
         if add is not None:
             content = content | {"call": add(part)}
-            content["files"], size = _seal(part)
         data = to_bytes(content | {"position": position})
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -76,6 +76,7 @@ def take(
 
     def write() -> Manifest:
         try:
+            files, size = _seal(part)
             write_whole(part / STATE, data, sync=True)
             manifest = Manifest(
                 step=position.step,
@@ -88,6 +89,7 @@ def take(
                 learners=learners,
                 trained=trained,
                 left_out=tuple(left_out),
+                files=files,
             )
             write_whole(part / MANIFEST, manifest_bytes(manifest), sync=True)
             part.rename(_free(folder, position.step))
@@ -102,11 +104,18 @@ def take(
     return write
 
 
-def write_later(write: Callable[[], Manifest], step: int, tell: Callable[..., None]) -> None:
-    """Write a snapshot while training goes on; a disk that does not take it costs no more than that."""
+def write_later(
+    write: Callable[[], Manifest], step: int, tell: Callable[..., None], first: Callable[[], object] | None = None
+) -> None:
+    """Write a snapshot while training goes on; a disk that does not take it costs no more than that.
+
+    `first`: what it counts on, written before it. Where that raises OSError the snapshot is not written either.
+    """
 
     def act() -> None:
         try:
+            if first is not None:
+                first()
             write()
         except OSError as error:
             print(f"[no checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
@@ -161,7 +170,7 @@ def load(job_dir: Path, *, may_tidy: bool) -> tuple[Manifest, dict[str, Any]] | 
             data = b""
         if hashlib.sha256(data).hexdigest() == manifest.sha256:
             content: dict[str, Any] = from_bytes(data)
-            if all(_sum_of(folder / name) == known for name, known in content.get("files", {}).items()):
+            if all(_sum_of(folder / name) == known for name, known in manifest.files.items()):
                 return manifest, content | {"folder": folder}
         print(f"[the checkpoint of step {manifest.step} is damaged; the one before it is used]", flush=True)
         if may_tidy:
@@ -191,16 +200,22 @@ def _sum_of(path: Path) -> str | None:
         return None
 
 
-def save_end(job_dir: Path, call: int, content: dict[str, Any]) -> None:
-    """Keep how the `call`-th training of a framework ended, for as long as the job lives. Raises OSError."""
-    folder = job_dir / FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def take_end(job_dir: Path, call: int, content: dict[str, Any]) -> Callable[[], None]:
+    """How the `call`-th training of a framework ended; what is returned keeps it for as long as the job lives.
+
+    The latter raises OSError.
+    """
     data = to_bytes(content)
-    write_whole(_end_path(job_dir, call), hashlib.sha256(data).digest() + data, sync=True)
+
+    def write() -> None:
+        (job_dir / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(_end_path(job_dir, call), hashlib.sha256(data).digest() + data, sync=True)
+
+    return write
 
 
 def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
-    """What `save_end` kept; None when there is nothing, or it is damaged: then that training is made again."""
+    """What `take_end` kept; None when there is nothing, or it is damaged: then that training is made again."""
     try:
         data = _end_path(job_dir, call).read_bytes()
     except OSError:

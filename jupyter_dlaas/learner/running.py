@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, streams, values
+from jupyter_dlaas.learner import checkpoints, saving, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Reading, source_of
@@ -31,9 +31,6 @@ from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.wire import DlaasError, encode
 
 __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
-
-OUTSIDE: Final = "dlaas-checkpoints"
-"""Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
 
 
 class NotPreparable(DlaasError):
@@ -95,6 +92,7 @@ class Run:
         """Until it has the others' state it only rehearses: nothing of it counts."""
         self._moved: list[list[Any]] = []
         self._hooks: list[Callable[[], object]] = []
+        self._gathers: list[Callable[[], object]] = []
         self._epoch = self._call = self._index = self._step = 0
         self._seed = context.seed if context else derive(time.time_ns())
         self._resume: Position | None = None
@@ -178,6 +176,14 @@ class Run:
     def on_halt(self, fn: Callable[[], object]) -> Callable[[], object]:
         """Call `fn` before the learner leaves, just before the checkpoint is written. Usable as a decorator."""
         self._hooks.append(fn)
+        return fn
+
+    def on_checkpoint(self, fn: Callable[[], object]) -> Callable[[], object]:
+        """Call `fn` before each checkpoint, in all learners at once, so that it may gather what each holds a part of.
+
+        Several learners then write none by time: one is written when they leave, and where all call `checkpoint`.
+        """
+        self._gathers.append(fn)
         return fn
 
     def request_gpus(self, number: int) -> None:
@@ -416,12 +422,11 @@ class Run:
         self._saved_s = time.monotonic()
         context.control.state(step=self._step, at_s=time.time())
 
-    def _boundary(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> Position:
+    def _boundary(self, position: Position, add: saving.Add | None = None) -> Position:
         """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
 
         Returns `position` itself, or the place where this learner is to go on with the others' state.
         """
-        context = self._context
         self._is_looping = True
         arrived_s = time.monotonic()
         found: Position | None
@@ -432,19 +437,19 @@ class Run:
                 return found
         if verdict is Verdict.STOP:
             self._last_step_s = time.time()
-            for hook in self._hooks:
+            for hook in (*self._hooks, *self._gathers):
                 hook()
             if self.rank == 0 and (self._trained or self._resume is None):
-                self._save(position, add)
+                saving.save(self, position, add)
             checkpoints.settle()
             raise Leave("told")
         self._passed_s = arrived_s
-        if self.rank or (context is None and not self._wants_checkpoint):
-            return position
-        every_s = context.spec.checkpoint_every_s if context else 0.0
-        is_time = every_s > 0 and time.monotonic() - self._saved_s >= every_s and not checkpoints.is_busy()
-        if (is_time or self._wants_checkpoint or self._boundaries.wants_checkpoint) and self._resume is None:
-            self._save(position, add)
+        if self._resume is None and saving.is_due(self):
+            for hook in self._gathers:
+                hook()
+            self._wants_checkpoint = False
+            if self.rank == 0:
+                saving.save(self, position, add)
         return position
 
     def _reach(self) -> None:
@@ -473,34 +478,11 @@ class Run:
         self._begin()
         if self._is_looping:
             self._wants_checkpoint = True
-        elif self.rank == 0:
-            self._save(Position(epoch=self._epoch, step=self._step))
-            checkpoints.settle()
-
-    def _save(self, position: Position, add: Callable[[Path], dict[str, Any]] | None = None) -> None:
-        """Take a snapshot; it is written while training goes on, and the disk's refusal costs no more than that."""
-        context = self._context
-        self._wants_checkpoint = self._boundaries.wants_checkpoint = False
-        content, left_out = self._content()
-        try:
-            write = checkpoints.take(
-                context.job_dir if context else Path(OUTSIDE).absolute(),
-                position,
-                content,
-                generation=context.generation if context else 0,
-                learners=self.world_size,
-                trained=self._trained,
-                left_out=left_out,
-                add=add,
-            )
-        except OSError as error:
-            print(f"[no checkpoint at step {self._step}: {error}]", file=sys.stderr, flush=True)
             return
-        finally:
-            self._saved_s = time.monotonic()
-        tell = context.control.tell if context is not None else lambda **_: None
-        checkpoints.write_later(write, position.step, tell)
-        if add is not None:  # a framework's own loop, whose files are being written already
+        for hook in self._gathers:
+            hook()
+        if self.rank == 0:
+            saving.save(self, Position(epoch=self._epoch, step=self._step))
             checkpoints.settle()
 
     def _content(self) -> tuple[dict[str, Any], list[str]]:

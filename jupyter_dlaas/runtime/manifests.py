@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,8 @@ class Manifest:
     All, not what is new: a guardian that was away may never see the checkpoints between."""
     left_out: tuple[str, ...] = field(default=())
     """Names of the script that changed but cannot go into a checkpoint."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What a framework's own loop put there beside state.bin: SHA-256 by path within the folder."""
 
 
 def to_bytes(manifest: Manifest) -> bytes:

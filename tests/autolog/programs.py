@@ -322,3 +322,64 @@ result = {
     "callbacks": [type(one).__name__ for one in learn.cbs],
 }
 """
+
+# The two frameworks that train one model on several learners by themselves: 16 samples a step, 60 steps.
+GANG_TRANSFORMERS = WAITING + dedent(
+    """
+    import torch
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+    torch.manual_seed(3)
+    rows = [{"x": x, "labels": x.sum()} for x in torch.randn(160, 5)]
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        def forward(self, x, labels):
+            return {"loss": torch.nn.functional.mse_loss(self.layers(x)[:, 0], labels)}
+    class Told(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            trained(0, state.global_step)
+    net = Net()
+    args = TrainingArguments(
+        output_dir=str(_out / "trainer"), num_train_epochs=6, per_device_train_batch_size=16, logging_steps=10,
+        save_strategy="no", use_cpu=True, seed=7, disable_tqdm=True, learning_rate=1e-2, report_to="none",
+        remove_unused_columns=False,
+    )
+    trainer = Trainer(model=net, args=args, train_dataset=rows, callbacks=[Told()])
+    trainer.train()
+    weights = torch.cat([one.detach().flatten() for one in net.parameters()]).tolist()
+    """
+)
+
+GANG_LIGHTNING = WAITING + dedent(
+    """
+    import lightning.pytorch as pl
+    import torch
+    pl.seed_everything(3)
+    x = torch.randn(160, 5)
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+            self.done = 0
+        def training_step(self, batch, index):
+            loss = torch.nn.functional.mse_loss(self.layers(batch[0])[:, 0], batch[1])
+            self.log("loss", loss)
+            return loss
+        def on_train_batch_end(self, *_):
+            self.done += 1
+            trained(0, self.done)
+        def configure_optimizers(self):
+            opt = torch.optim.Adam(self.parameters(), lr=0.01)
+            steps = torch.optim.lr_scheduler.StepLR(opt, step_size=20, gamma=0.5)
+            return {"optimizer": opt, "lr_scheduler": {"scheduler": steps, "interval": "step"}}
+    net = Net()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1)), batch_size=16, shuffle=True)
+    trainer = pl.Trainer(
+        max_epochs=6, accelerator="cpu", strategy="ddp", devices=int(os.environ["LOCAL_WORLD_SIZE"]), logger=False,
+        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+    )
+    trainer.fit(net, loader)
+    weights = torch.cat([one.detach().flatten() for one in net.parameters()]).tolist()
+    """
+)

@@ -16,6 +16,9 @@ from jupyter_dlaas.protocol import Elastic, JobView, NotAllowed, Scheduled
 from tests.engine.driving import engine_on, submit
 
 LOOP = "for batch in run.batches(data, 16):\n    pass\n"
+TRANSFORMERS = "from transformers import Trainer\nTrainer(model, args, train_dataset=rows).train()\n"
+LIGHTNING = "import lightning as L\nL.Trainer(strategy=STRATEGY, devices=2).fit(model, loader)\n"
+KERAS = "import keras\nmodel.fit(x, y, epochs=3)\n"
 
 
 def asked(
@@ -46,11 +49,18 @@ def test_auto_is_switched_on_while_the_job_is_there(tmp_path: Path) -> None:
     assert (view.elastic, view.size.wish) == (Elastic.AUTO, 2)
 
 
+@pytest.mark.parametrize("source", [TRANSFORMERS, LIGHTNING.replace("STRATEGY", "'ddp'")], ids=["transformers", "ddp"])
+def test_auto_goes_with_frameworks_that_train_on_all_learners(tmp_path: Path, source: str) -> None:
+    assert asked(tmp_path, Change(elastic=Elastic.AUTO), source=source).elastic is Elastic.AUTO
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"learners": (2, 2)}, "job-1 stays manual: auto needs sizes to choose from"),
         ({"source": "print('hi')\n"}, "job-1 stays manual: auto goes by the steps of run.batches"),
+        ({"source": KERAS}, "only the Trainer of transformers and Lightning's with ddp train on several learners"),
+        ({"source": LIGHTNING.replace("STRATEGY", "'auto'")}, "choose the size yourself"),
         ({"is_scheduled": True}, "job-1 stays manual: auto goes by no schedule, and this job has one"),
     ],
 )

@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.learner import checkpoints, streams
+from jupyter_dlaas.learner import checkpoints, saving, streams
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.recording import in_one_piece, leading, record_metrics, record_progress
 from jupyter_dlaas.learner.running import Run, run_of
+from jupyter_dlaas.protocol import Elastic
 
 __all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
 
@@ -160,10 +161,15 @@ class KeptCall(Call):
         self._epochs_before = epochs_before
         self._began_s = time.monotonic()
         self._is_over = False
+        self.shares = _shares(context)
+        """(rank, learners) where each batch is to be shared out; None: the framework does as it does."""
+        self.batch = 1
+        """How many samples a step of all learners takes together, where that is known."""
         every_s = context.spec.checkpoint_every_s
         run._boundaries.on_told = self._is_told
-        self._calm_for_s = min(_CALM_S, every_s) if every_s else _CALM_S
-        """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)"""
+        self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
+        """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)
+        Where learners stop together, all must come to each boundary."""
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None
         found = restored["call"] if restored is not None else None
@@ -199,6 +205,9 @@ class KeptCall(Call):
         if not self.is_replayed:
             self.calm_s = time.monotonic() + self._calm_for_s  # first: what is told from now on ends it
         run._boundary(position, self._content)
+        if run._meter.pacing is not None and run.rank == 0 and not self.is_replayed:
+            left = None if self.steps is None else max(self.steps - (run._step - self._first_step), 0)
+            run._meter.pacing.look(run._step, self.batch, left)
 
     def passed(self) -> None:
         """Instead of `boundary` and `step`."""
@@ -243,23 +252,23 @@ class KeptCall(Call):
             run._meter.show(after, after, run._step, None, 1.0)
             position = Position(epoch=after, call=self.number + 1, step=run._step)
             ended_s = time.monotonic()
-            if ended_s - self._began_s >= self._worth_s and self._store_end(end):
-                run._save(position, self._content)
+            if run.rank == 0 and ended_s - self._began_s >= self._worth_s and (write := self._end(end)) is not None:
+                saving.save(run, position, self._content, write)
                 _Program.storing_s = time.monotonic() - ended_s
-            if run._boundaries.is_stopping:
+            if run._boundaries.is_stopping or run.world_size > 1:  # several come to the same boundaries, told or not
                 run._boundary(position, self._content)
 
     @property
     def epochs_after(self) -> int:
         return self._epochs_before
 
-    def _store_end(self, end: Callable[[], Any]) -> bool:
+    def _end(self, end: Callable[[], Any]) -> Callable[[], None] | None:
+        """A snapshot of how this call ended; what is returned writes it."""
         try:
-            checkpoints.save_end(self.job_dir, self.number, {"end": end(), "streams": streams.snapshot()})
+            return checkpoints.take_end(self.job_dir, self.number, {"end": end(), "streams": streams.snapshot()})
         except Exception as error:  # noqa: BLE001 - any framework may refuse in any way; the training itself is whole
             tell(f"how this training ended could not be stored ({type(error).__name__}: {error})")
-            return False
-        return True
+            return None
 
     def _content(self, folder: Path) -> dict[str, Any]:
         """What a checkpoint keeps of this call. Raises OSError, which costs the checkpoint and nothing else."""
@@ -339,15 +348,18 @@ def _finish_steps() -> None:
 
 
 @contextmanager
-def keeping(framework: str) -> Iterator[Call | KeptCall | None]:
-    """A call that can halt and go on, where this job lets it; None: leave it alone."""
+def keeping(framework: str, *, is_whole: bool = True) -> Iterator[Call | KeptCall | None]:
+    """A call that can halt and go on, where this job lets it; None: leave it alone.
+
+    `is_whole`: each learner holds the whole state, so that one alone can write it.
+    """
     context = _outermost()
     if context is None:
         yield None
         return
     _finish_steps()
     with _inside():
-        if context.world_size > 1 or _has_own_loop(context):
+        if (context.world_size > 1 and not is_whole) or _has_own_loop(context):
             watched = Call()
             try:
                 yield watched
@@ -379,6 +391,12 @@ def _inside() -> Iterator[None]:
             yield
     finally:
         _Program.is_inside = False
+
+
+def _shares(context: Context) -> tuple[int, int] | None:
+    spec = context.spec
+    is_elastic = spec.elastic is not Elastic.OFF and spec.learners_min < spec.learners_max
+    return (context.rank, context.world_size) if is_elastic and context.world_size > 1 else None
 
 
 def _has_own_loop(context: Context) -> bool:

@@ -16,6 +16,7 @@ from jupyter_dlaas.learner import values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import held
+from jupyter_dlaas.learner.autolog.sharing import share
 
 __all__ = ["hook"]
 
@@ -33,7 +34,7 @@ def hook(module: Any) -> None:
 
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with keeping("transformers") as call:
+        with keeping("transformers", is_whole=not (self.is_fsdp_enabled or self.is_deepspeed_enabled)) as call:
             if call is None:
                 return original(self, resume_from_checkpoint, *args, **kwargs)
             watch = attempt(lambda: watch_class(call, self))
@@ -47,7 +48,8 @@ def hook(module: Any) -> None:
                     resume_from_checkpoint = str(call.folder / call.state["name"])
             self.add_callback(watch)
             try:
-                output = original(self, resume_from_checkpoint, *args, **kwargs)
+                with _shared_out(self, call):
+                    output = original(self, resume_from_checkpoint, *args, **kwargs)
             finally:
                 self.remove_callback(watch)
             if isinstance(call, KeptCall):
@@ -55,6 +57,33 @@ def hook(module: Any) -> None:
             return output
 
     trainer_class.train = train
+
+
+@contextmanager
+def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
+    """Where learners may come and go, each takes its part of every batch."""
+    each = trainer.args.gradient_accumulation_steps * trainer._train_batch_size
+    if not isinstance(call, KeptCall) or call.shares is None:
+        if isinstance(call, KeptCall):
+            call.batch = each * trainer.args.world_size
+        yield
+        return
+    call.batch, (rank, learners) = each, call.shares
+    original = trainer.get_train_dataloader
+
+    def get_train_dataloader() -> Any:
+        loader = original()
+        batches: Any = getattr(loader, "batch_sampler", None)
+        if hasattr(batches, "_iter_with_split") and not batches.split_batches:
+            batches.split_batches = True  # then it has as many as for one learner
+            batches._iter_with_split = lambda: (share(batch, rank, learners) for batch in batches.batch_sampler)
+        return loader
+
+    trainer.get_train_dataloader = get_train_dataloader
+    try:
+        yield
+    finally:
+        del trainer.get_train_dataloader
 
 
 def _end(trainer: Any, output: Any) -> dict[str, Any]:
@@ -173,9 +202,14 @@ class _Watch:
 
 @contextmanager
 def _saving_into(trainer: Any, folder: Path) -> Iterator[None]:
-    """The Trainer's checkpoint, whole, into a folder of ours; nothing is pushed and nothing old is deleted."""
+    """The Trainer's checkpoint, whole, into a folder of ours; nothing is pushed and nothing old is deleted.
+
+    Where it would look for the best one, it would wait for all learners first.
+    """
     args = trainer.args
-    wanted = {"push_to_hub": False, "save_total_limit": None, "save_only_model": False}
+    if args.world_size > 1:
+        trainer.store_flos = lambda: None  # it asks all learners for theirs
+    wanted = {"push_to_hub": False, "save_total_limit": None, "save_only_model": False, "save_strategy": "no"}
     before = {name: getattr(args, name) for name in wanted}
     trainer._get_output_dir = lambda trial=None: str(folder)
     try:
@@ -184,5 +218,6 @@ def _saving_into(trainer: Any, folder: Path) -> Iterator[None]:
         yield
     finally:
         del trainer._get_output_dir
+        vars(trainer).pop("store_flos", None)
         for name, value in before.items():
             object.__setattr__(args, name, value)

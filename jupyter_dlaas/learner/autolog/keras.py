@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -210,6 +211,7 @@ class _Watch:
         # Where nobody knows how many batches there are, none may be left when the first epoch halts.
         is_known = iterator.num_batches is not None
         self.counts_when_read = is_known
+        call.batch = iterator.data_adapter.batch_size or 1
         call.calm_s = 0.0  # an epoch's first batch is looked at
         for step in steps:
             if monotonic() < call.calm_s:
@@ -242,7 +244,8 @@ class _Watch:
             for _ in range(last + 1 - trained):
                 next(batches)
             trained = last + 1
-        return steps
+        begun = next(steps, None)  # the boundary came after it, and after what it drew
+        return itertools.chain(() if begun is None else (begun,), steps)
 
     def _pass_epochs(self, iterator: Any, original: Callable[[Any], Iterator[Any]]) -> None:
         """Let the data go by as far as its order depends on how often it was read before, not on random streams."""

@@ -20,10 +20,13 @@ from jupyter_dlaas.learner import streams, values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import held
+from jupyter_dlaas.learner.autolog.sharing import Shares
 
 __all__ = ["hook"]
 
 _FILE: Final = "lightning.ckpt"
+_WHOLE: Final = ("SingleDeviceStrategy", "DDPStrategy")
+"""Strategies in which each learner holds the whole model."""
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Lightning calls whatever can be called here, in a context of its profiler each, at each step."""
 
@@ -41,7 +44,7 @@ def hook(module: Any) -> None:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with keeping("lightning") as call:
+        with keeping("lightning", is_whole=type(self.strategy).__name__ in _WHOLE) as call:
             if call is None:
                 return original(self, *args, **kwargs)
             bound = attempt(lambda: signature.bind(self, *args, **kwargs))
@@ -116,7 +119,8 @@ class _Watch:
         self.trainer.callbacks.append(self)
         _active.append(self)
         try:
-            yield
+            with _shared_out(self.trainer, self.call):
+                yield
         finally:
             _active.remove(self)
             self.trainer.callbacks.remove(self)
@@ -200,7 +204,7 @@ class _Watch:
     # -- what a checkpoint holds
 
     def state(self, folder: Path) -> dict[str, Any]:
-        self.trainer.save_checkpoint(folder / _FILE, weights_only=False)
+        _write(self.trainer, folder / _FILE)
         return {
             "first": self.first,
             "index": self.index,
@@ -214,7 +218,7 @@ class _Watch:
     def end(self) -> dict[str, Any]:
         path = self.temporary()
         try:
-            self.trainer.save_checkpoint(path, weights_only=False)
+            _write(self.trainer, path)
             checkpoint = path.read_bytes()
         finally:
             path.unlink(missing_ok=True)
@@ -237,13 +241,16 @@ class _Watch:
 
     def temporary(self) -> Path:
         assert isinstance(self.call, KeptCall)
-        return self.call.job_dir / f".lightning-{self.call.number}.ckpt"
+        return self.call.job_dir / f".lightning-{self.call.number}-{self.trainer.global_rank}.ckpt"
 
     # -- going on
 
     def set_out(self, fetcher: Any, original: Callable[[Any], Any]) -> None:
         """The training data are about to be read anew: note the random streams, or go where the checkpoint was."""
         call = self.call
+        if isinstance(call, KeptCall):
+            each = next((loader.batch_size for loader in fetcher.combined_loader.flattened if loader.batch_size), 1)
+            call.batch = each if call.shares is not None else each * self.trainer.world_size
         if not isinstance(call, KeptCall) or call.state is None or not call.is_replayed:
             self._note(fetcher)
             original(fetcher)
@@ -302,8 +309,40 @@ class _Watch:
         trainer._logger_connector._callback_metrics.update(kept["metrics"])
         trainer.fit_loop._restarting = False  # else schedulers that look at a metric miss this epoch
         trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
-        _put_back_sums(trainer, self.module, kept["sums"])
+        if trainer.is_global_zero:  # whose they are
+            _put_back_sums(trainer, self.module, kept["sums"])
         self.put_back_held(kept)
+
+
+def _write(trainer: Any, path: Path) -> None:
+    """`save_checkpoint` less its wait for all learners: one alone comes here."""
+    trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(False), path)
+
+
+@contextmanager
+def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
+    """Where learners may come and go, each takes its part of every batch, in the order of one learner."""
+    if not isinstance(call, KeptCall) or call.shares is None or trainer.world_size == 1:
+        yield
+        return
+    rank, learners = call.shares
+    connector = trainer._data_connector
+    original = connector._prepare_dataloader
+
+    def prepare(loader: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(loader, *args, **kwargs)
+        sampler: Any = getattr(made, "sampler", None)
+        if str(kwargs.get("mode")) == "train" and type(sampler).__name__ == "DistributedSampler" and made.batch_size:
+            sampler.num_replicas, sampler.rank = 1, 0
+            sampler.num_samples = sampler.total_size = len(sampler.dataset)
+            object.__setattr__(made, "batch_sampler", Shares(made.batch_sampler, rank, learners))
+        return made
+
+    connector._prepare_dataloader = prepare
+    try:
+        yield
+    finally:
+        del connector._prepare_dataloader
 
 
 def _own(one: Any) -> dict[str, Any]:

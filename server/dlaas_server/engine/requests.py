@@ -62,6 +62,8 @@ PROGRESS_EVERY_S: Final = 1.0
 """A long poll that has nothing but progress to bring comes back this often."""
 NAME_BYTES: Final = 255
 """What a file system takes as one name."""
+_TRANSFORMERS: Final = re.compile(r"^\s*(?:import|from)\s+(?:transformers|trl)\b", re.MULTILINE)
+_LIGHTNING: Final = re.compile(r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning)\b", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -478,12 +480,20 @@ def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
     """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
     if spec.learners_min == spec.learners_max:
         return "needs sizes to choose from; give a range, as in --gpus 1:4"
-    if "batches(" not in source and not has_files:
+    if "batches(" not in source and not has_files and not _trains_together(source):
         return (
             "goes by the steps of run.batches, and the program has none; "
             "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
+            " (of other loops only the Trainer of transformers and Lightning's with ddp train on several learners)"
         )
     return None
+
+
+def _trains_together(source: str) -> bool:
+    """Whether a framework's own loop trains one model on all learners, and tells how fast it is."""
+    if "Trainer(" not in source:
+        return False
+    return _TRANSFORMERS.search(source) is not None or (_LIGHTNING.search(source) is not None and "ddp" in source)
 
 
 def _check_schedule(spec: JobSpec) -> None:
