@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -79,6 +80,14 @@ class Control:
         return sock
 
     def _listen(self) -> None:
+        try:
+            self._follow()
+        except BaseException:  # noqa: BLE001 - told in the log; a learner that is deaf would hold up all others
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _follow(self) -> None:
         sock = self._socket
         heard_s = time.monotonic()
         is_orphan = False

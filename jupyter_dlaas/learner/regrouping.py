@@ -26,6 +26,9 @@ __all__ = ["Regrouping"]
 
 _HEAVY: Final = ("objects", "gradients")
 """What of a state may be hundreds of MB."""
+_AGAIN_S: Final = 0.1
+_AGAIN_MOST_S: Final = 5.0
+"""A group that cannot be built is tried again: after the first delay, then after twice as long, up to this."""
 
 
 class Regrouping:
@@ -37,20 +40,26 @@ class Regrouping:
         self._built: dict[int, Any] = {}
         self._lost_before = 0
         """Groups of earlier rounds are given up."""
+        self._round = -1 if run._is_joining else 0
+        """The group in use."""
+        self._newest = self._missed = -1
+        """The newest group that was built, and that could not be built or not be come into."""
+        self._failures = 0
+        """How many could not be built, one after the other."""
         self._is_parting = False
         """It was told to leave, and has let go of what the main learner writes."""
         self._trained: list[list[Any]] = []
         """What was trained in each generation that is over."""
         run._boundaries.on_build = self._build
         run._boundaries.on_urgent = self._give_up
-        context.control.state(may_change=True, round=-1 if run._is_joining else 0, generation=context.generation)
+        context.control.state(may_change=True, round=self._round, generation=context.generation)
 
     # -- at a boundary
 
     def ask(self, step: int) -> Verdict:
         """Go on, stop, or change over; a learner whose group is lost waits for the next one."""
         if self._gang.is_stranded:
-            self._context.control.state(stranded=self._run._boundaries.round)
+            self._context.control.state(stranded=self._round)
         return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
@@ -71,7 +80,11 @@ class Regrouping:
             content = self._enter(switch, position)
         except RuntimeError:
             self._gang.is_stranded = True
+            with self._changed:
+                self._missed = max(self._missed, switch.round)
+                context.control.state(missed=self._missed)
             return None
+        self._round = switch.round
         was_main, self._is_parting = run.rank == 0 and not self._is_parting, False
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
@@ -194,10 +207,19 @@ class Regrouping:
                 found = groups.build_group(where, number, rank, size)
         except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
             found = error
+            with self._changed:
+                self._failures += 1
+                delay_s = _AGAIN_S * 2.0 ** min(self._failures - 1, 8)
+            time.sleep(min(delay_s, _AGAIN_MOST_S))
         with self._changed:
             self._built[number] = found
             self._changed.notify_all()
-        self._context.control.state(built=number)
+            if isinstance(found, Exception):
+                self._missed = max(self._missed, number)
+            else:
+                self._failures, self._newest = 0, max(self._newest, number)
+            # One that is through only now, of a round long over, must not take back what was said of a later one.
+            self._context.control.state(built=self._newest, missed=self._missed)
 
     def _give_up(self, number: int) -> None:
         """All groups before this round are lost: nobody waits in them any more. In the control thread."""

@@ -60,6 +60,8 @@ class Learner:
     is_held: bool = False
     stranded: int = -1
     """The group that does not answer it any more."""
+    missed: int = -1
+    """The newest group that it could not build, or not come into."""
     agreed: tuple[int, int] | None = None
     idle_s: float | None = None
     trained: tuple[Any, ...] = ()
@@ -109,6 +111,7 @@ class Learner:
         self.trains_as = _number(message.get("generation"), self.trains_as)
         self.built = _number(message.get("built"), self.built)
         self.stranded = _number(message.get("stranded"), self.stranded)
+        self.missed = _number(message.get("missed"), self.missed)
         self.is_waiting = message.get("is_waiting") is True
         self.is_held = message.get("is_held") is True
         idle_s, trained = message.get("idle_s"), message.get("trained")

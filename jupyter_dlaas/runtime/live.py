@@ -36,6 +36,8 @@ class Live:
         self._learners, self._chronicle, self._join, self._where = learners, tell, join, where
         self._state: Regroup | None = None
         self._failure: Failure | None = None
+        self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
+        """A round and its store: all of a round meet at the same one, also if it is gone before the last was told."""
         self._next = 0
         """The generation that the change under way leads to."""
 
@@ -164,7 +166,9 @@ class Live:
             return {"t": "propose", "round": order.round}
         common: Message = {"round": order.round, "members": list(order.members)}
         if isinstance(order, Build):
-            host, port = self._where() if len(order.members) > 1 else ("", 0)
+            if self._met[0] != order.round:
+                self._met = (order.round, self._where() if len(order.members) > 1 else ("", 0))
+            host, port = self._met[1]
             return {"t": "build", **common, "host": host, "port": port}
         return {"t": "switch", **common, "at": order.at, "generation": self._next}
 
@@ -194,6 +198,7 @@ def _peer(one: Learner) -> Peer:
         built=one.built,
         is_limited=one.is_held,
         is_stranded=one.stranded == one.round >= 0,  # who is in no group yet has lost none
+        missed=one.missed,
         promise=one.agreed,
         is_asked=one.is_asked,
     )

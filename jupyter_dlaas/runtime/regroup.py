@@ -45,6 +45,8 @@ class Peer:
     """It promised not to run past a boundary, or was told where to change over, and has not done so yet."""
     is_stranded: bool = False
     """Its group does not answer any more."""
+    missed: int = -1
+    """The newest group that it could not build, or not come into."""
     promise: tuple[int, int] | None = None
     """(round, first boundary that it has not passed)."""
     is_asked: bool = False
@@ -160,7 +162,8 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
     alive = tuple(m for m in state.members if peers[m].is_alive)
     if change is not None and change.is_told:
         there = tuple(m for m in change.members if peers[m].is_alive)
-        if there != change.members or any(_is_lost(peers[m], change) for m in there):
+        # Those who were to leave take part until the boundary.
+        if there != change.members or any(_is_lost(peers[m], change) for m in {*there, *alive}):
             if all(peers[m].round < 0 for m in there):  # who was to leave, and has not left yet, has the state
                 there = (*(m for m in alive if m not in there), *there)
             return _now(state, there, peers)
@@ -175,7 +178,7 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
     is_ready = all(m in state.members or peers[m].is_waiting for m in wanted)
     if change is None:
         return _begin(state, wanted) if wanted != state.members and is_ready else state
-    if any(not peers[m].is_alive for m in change.members):
+    if any(not peers[m].is_alive or peers[m].missed >= change.round for m in change.members):
         return _begin(state, wanted if is_ready else state.members)
     if not change.is_built:
         if any(peers[m].built < change.round for m in change.members):
@@ -189,6 +192,8 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
 
 def _is_lost(peer: Peer, change: Change) -> bool:
     """It cannot come to the boundary (a leaver died before it, say), or its new group was lost, too."""
+    if peer.missed >= change.round:
+        return True
     return peer.is_stranded and (change.at is not None or peer.round == change.round)
 
 

@@ -5,21 +5,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
+import signal
 import socket
 import sys
-import time
 from datetime import timedelta
-from typing import Final
-
-from jupyter_dlaas.runtime.orphans import last_s, ttl_s
-from jupyter_dlaas.runtime.process import kill_round
 
 __all__ = ["listen", "main"]
-
-_LOOK_S: Final = 5.0
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:
@@ -31,11 +24,8 @@ def listen(host: str = "127.0.0.1") -> socket.socket:
 
 
 def main(arguments: list[str]) -> None:
-    """Host the store until killed, or until no guardian has held the job for so long that nobody of it should be left.
-
-    Who is there all the same (stopped, or in native code that lets no thread of Python run) is killed then.
-    """
-    fd, job_dir = int(arguments[0]), arguments[1]
+    """Host the store until killed."""
+    fd = int(arguments[0])
     port = socket.socket(fileno=os.dup(fd)).getsockname()[1]
     distributed = importlib.import_module("torch.distributed")
     store = distributed.TCPStore(
@@ -47,26 +37,8 @@ def main(arguments: list[str]) -> None:
         master_listen_fd=fd,
         use_libuv=True,
     )
-    lonely_s, look_s, most_s = 0.0, min(_LOOK_S, ttl_s() / 4), last_s()
-    while lonely_s < most_s:
-        time.sleep(look_s)
-        lonely_s = 0.0 if _is_guarded(job_dir) else lonely_s + look_s
-    kill_round(job_dir)
-    del store
-
-
-def _is_guarded(job_dir: str) -> bool:
-    try:
-        lock = os.open(f"{job_dir}/guardian.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    while store is not None:
+        signal.pause()
 
 
 if __name__ == "__main__":

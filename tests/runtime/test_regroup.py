@@ -38,6 +38,7 @@ class Learner:
     step: int
     round: int = 0
     built: int = -1
+    missed: int = -1
     limit: int | None = None
     switch: Switch | None = None
     promise: tuple[int, int] | None = None
@@ -59,6 +60,7 @@ class Learner:
             is_limited=self.limit is not None or self.switch is not None,
             is_stranded=self.is_stranded,
             is_asked=self.is_asked,
+            missed=self.missed,
             promise=self.promise,
         )
 
@@ -104,9 +106,13 @@ class Gang:
         for member in released(self.state, self.peers()):
             self.learners[member].is_let_go = True
 
-    def deliver(self, one: Learner) -> None:
+    def deliver(self, one: Learner, *, hurry: bool) -> None:
         if one.inbox and one.is_alive:
-            one.take(one.inbox.pop(0))
+            order = one.inbox.pop(0)
+            if isinstance(order, Build) and not hurry and self.random.random() < 0.1:
+                one.missed = max(one.missed, order.round)  # it could not build it
+            else:
+                one.take(order)
 
     def train(self) -> None:
         """Whoever is at a switch goes over when all of the new group are there; a whole group makes a step."""
@@ -117,7 +123,8 @@ class Gang:
                 one.has_left = True
         for switch in {one.switch for one in there if one.switch is not None}:
             group = [self.learners[m] for m in switch.members]
-            if all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
+            is_built = all(g.built >= switch.round for g in group)
+            if is_built and all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
                 furthest = max(g.step for g in group)
                 assert furthest >= 0, "somebody has the state"
                 if all(one.step <= furthest for one in there):  # who was further died, and what it made with it
@@ -183,7 +190,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
             if one.round < 0 and not one.is_waiting and (hurry or chance.random() < 0.1):
                 one.is_waiting = True
             if hurry or chance.random() < 0.6:
-                gang.deliver(one)
+                gang.deliver(one, hurry=hurry)
         if hurry or chance.random() < 0.8:
             gang.guard()
         if hurry or chance.random() < 0.7:
@@ -253,6 +260,48 @@ def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
     assert again.change.at is None, "the step before the boundary cannot be made any more"
     assert again.round > told.round
     assert advance(again, peers, (0, 1)) == again
+
+
+def told_to_leave(at: int) -> tuple[Regroup, dict[int, Peer]]:
+    """1 and 2 are to leave at this boundary, and all know it."""
+    change = Change(round=1, members=(0,), is_built=True, is_told=True, at=at)
+    peers = {m: Peer(round=0, built=1, is_limited=True, is_asked=m > 0) for m in range(3)}
+    return Regroup(round=1, members=(0, 1, 2), change=change), peers
+
+
+def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() -> None:
+    """0 waits for 1, which goes no further: 2 died in a step that 0 and 1 cannot end."""
+    told, peers = told_to_leave(7)
+    peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
+
+    again = advance(told, peers, (0,))
+
+    assert again.change is not None
+    assert (again.change.members, again.change.at, again.round) == ((0,), None, 2)
+    assert set(orders(again)) == {0}
+    assert strays(again, peers, (0,)) == (), "it has the state until the others are together"
+
+
+@pytest.mark.parametrize("at", [None, 7])
+def test_a_group_that_one_of_all_could_not_come_into_is_made_anew(at: int | None) -> None:
+    """Nobody died: a connection was lost while they met, or their store was."""
+    change = Change(round=3, members=(0, 1), is_built=True, is_told=True, at=at)
+    peers = {0: Peer(round=2, built=3), 1: Peer(round=2, built=3, missed=3)}
+
+    again = advance(Regroup(round=3, members=(0, 1), change=change), peers, (0, 1))
+
+    assert again.change == Change(round=4, members=(0, 1), is_built=True, is_told=True)
+    assert advance(again, peers, (0, 1)) == again
+
+
+def test_a_group_that_could_not_be_built_is_tried_again_while_all_train_on() -> None:
+    peers = {0: Peer(round=2, built=3), 1: Peer(round=2, missed=3), 2: Peer(round=-1, is_waiting=True)}
+    state = Regroup(round=3, members=(0, 1), change=Change(round=3, members=(0, 1, 2)))
+
+    again = advance(state, peers, (0, 1, 2))
+
+    assert again.change == Change(round=4, members=(0, 1, 2))
+    assert advance(again, peers, (0, 1, 2)) == again
 
 
 def test_nobody_leaves_for_somebody_who_died_before_joining() -> None:
