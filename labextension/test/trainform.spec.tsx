@@ -1,9 +1,17 @@
-import { cleanup, render, screen, within } from '@testing-library/react';
+import { cleanup, fireEvent, render, screen, within } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it } from 'vitest';
 
 import type { INotebookChecked } from '../src/api/client';
-import { TrainForm, cells_to_check, cells_to_send, first_form, things_to_fix } from '../src/views/trainform';
+import {
+  type ITrainForm,
+  TrainForm,
+  cells_to_check,
+  cells_to_send,
+  first_form,
+  things_to_fix
+} from '../src/views/trainform';
+import * as golden from './golden';
 
 const CELLS = ['x = 1', 'print(x)', 'fit(x, y)'].map((source, i) => ({
   source,
@@ -70,6 +78,48 @@ describe('what check says in the dialog', () => {
 
     expect(screen.queryByText(/Trains/)).toBeNull();
     expect(things_to_fix(null)).toBe(0);
+  });
+});
+
+describe('the box for a spot job', () => {
+  it('is off at first, says what it means once it is on, and goes along', () => {
+    const pool = { ...golden.pool(), order: 'fair', spot_price: 0.3, spot_notice_s: 90 };
+    const Form = (): React.JSX.Element => {
+      const [form, set_form] = React.useState(first_form(CELLS, 'a.ipynb', pool));
+      return (
+        <>
+          <TrainForm cells={CELLS} pool={pool} form={form} checked={null} onChange={set_form} />
+          <output>{JSON.stringify(form)}</output>
+        </>
+      );
+    };
+    render(<Form />);
+    const box = screen.getByRole('checkbox', { name: 'Spot: cheaper, may be taken back' });
+    const said = (): ITrainForm => JSON.parse(screen.getByRole('status').textContent ?? '') as ITrainForm;
+    expect(said().spot).toBe(false);
+
+    fireEvent.click(screen.getByText('cheaper, may be taken back'));
+
+    expect(said().spot).toBe(true);
+    expect(document.getElementById(box.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
+      "Takes only what is idle, and counts 30% in its queue's share. " +
+        'When others need it, it writes a checkpoint within 1 min 30 s and goes on later.'
+    );
+  });
+
+  it('names no price where shares do not count', () => {
+    const pool = { ...golden.pool(), order: 'shortest' };
+    render(
+      <TrainForm
+        cells={CELLS}
+        pool={pool}
+        form={{ ...FORM, spot: true }}
+        checked={null}
+        onChange={() => undefined}
+      />
+    );
+
+    expect(screen.getByText(/^Takes only what is idle\./)).toBeTruthy();
   });
 });
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from playwright.sync_api import expect
 
 from tests.page.browser import Lab
-from tests.whole.site import Site
+from tests.whole.site import Site, until
 
 Open = Callable[..., Lab]
 LOAD = "%load_ext jupyter_dlaas"
@@ -102,3 +102,18 @@ def test_the_dialog_says_at_each_cell_what_check_says(lab: Open, site: Site) -> 
     expect(dialog).to_contain_text("1 thing to fix first.")
     dialog.get_by_role("button", name="Cancel").click()
     assert site.client.jobs() == [] or all(view.name != "picked" for view in site.client.jobs())
+
+
+def test_a_notebook_is_trained_as_a_spot_job_where_the_box_for_it_is_ticked(lab: Open, site: Site) -> None:
+    page = lab()
+    page.notebook("lent.ipynb", ["print('hi')"])
+    page.page.get_by_role("button", name="Train this notebook").click()
+    dialog = page.page.get_by_role("dialog")
+    box = dialog.get_by_role("checkbox", name="Spot: cheaper, may be taken back")
+    expect(box).not_to_be_checked()
+
+    dialog.get_by_text("cheaper, may be taken back").click()
+    expect(box).to_be_checked()
+    expect(dialog).to_contain_text("When others need it, it writes a checkpoint within 30 s and goes on later.")
+    dialog.get_by_role("button", name="Train", exact=True).click()
+    until(lambda: [view.spot for view in site.client.jobs() if view.name == "lent"] == [True], "it is a spot job")

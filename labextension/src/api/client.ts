@@ -51,7 +51,7 @@ export interface INotebookSubmit {
   path: string;
   cells: ICellSource[];
   kernel_name: string;
-  spec: { [field: string]: string | number | null };
+  spec: { [field: string]: string | number | boolean | null };
 }
 
 /** Something that is wrong with a cell, or to be known. */

@@ -157,7 +157,8 @@ export const train: JupyterFrontEndPlugin<void> = {
             name: form.name,
             learners_min: form.learners_min,
             learners_max: form.learners_max,
-            priority: form.priority
+            priority: form.priority,
+            spot: form.spot
           }
         });
         jobs.add(view);

@@ -12,6 +12,7 @@ export interface ITrainForm {
   learners_min: number;
   learners_max: number;
   priority: number;
+  spot: boolean;
   /** Ids of the cells that go. */
   sent: readonly string[];
 }
@@ -47,6 +48,7 @@ export function first_form(cells: readonly ICellSource[], path: string, pool: IP
     learners_min: 1,
     learners_max: most,
     priority: 0,
+    spot: false,
     sent: cells_that_go(cells)
   };
 }
@@ -114,6 +116,15 @@ function Checked(props: { id: string; checked: INotebookChecked }): React.JSX.El
       ))}
     </>
   );
+}
+
+/** What it means to be a spot job, in this pool. */
+function about_spot(pool: IPoolView | null): string {
+  const is_counted = pool?.order === 'fair';
+  const price =
+    pool && is_counted ? `, and counts ${format.percent(pool.spot_price)} in its queue's share` : '';
+  const notice = pool ? ` within ${format.duration(pool.spot_notice_s)}` : '';
+  return `Takes only what is idle${price}. When others need it, it writes a checkpoint${notice} and goes on later.`;
 }
 
 function whole(text: string, least: number): number {
@@ -217,6 +228,21 @@ export function TrainForm(props: {
                 value={String(form.priority)}
                 onChange={value => onChange({ ...form, priority: Number(value) })}
               />
+            </div>
+            <span className="jp-dlaas-label">Spot</span>
+            <div>
+              <input
+                id={`${id}spot`}
+                type="checkbox"
+                aria-label="Spot: cheaper, may be taken back"
+                aria-describedby={`${id}about-spot`}
+                checked={form.spot}
+                onChange={event => onChange({ ...form, spot: event.target.checked })}
+              />
+              <label htmlFor={`${id}spot`}>cheaper, may be taken back</label>
+              <span id={`${id}about-spot`} className="jp-dlaas-small" hidden={!form.spot}>
+                {about_spot(pool)}
+              </span>
             </div>
           </div>
         </fieldset>
