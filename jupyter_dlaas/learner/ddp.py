@@ -165,7 +165,7 @@ class Gang:
         """At which step each learner is, in rank order. Raises RuntimeError when the group is lost."""
         found = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         if not self.is_alone:
-            self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]).wait()
+            groups.finish(self._group, self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]))
         else:
             found[0][0] = step
         return [int(one.item()) for one in found]
@@ -214,13 +214,13 @@ class Gang:
         """
         out = torch.empty(sum(sizes), dtype=given.dtype, device=given.device)
         own = [given.numel() // self.size] * self.size
-        self._group.alltoall_base(out, given, list(sizes), own).wait()
+        groups.finish(self._group, self._group.alltoall_base(out, given, list(sizes), own))
         return out
 
     def gather(self, part: torch.Tensor) -> torch.Tensor:
         """The parts of all learners, equally long, in rank order. Raises RuntimeError when the group is lost."""
         out = torch.empty(part.numel() * self.size, dtype=part.dtype, device=part.device)
-        self._group._allgather_base(out, part).wait()
+        groups.finish(self._group, self._group._allgather_base(out, part))
         return out
 
     def weigh(self, gradients: torch.Tensor) -> None:
@@ -335,7 +335,7 @@ class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
     def wait(self, *_: Any) -> bool:
         if self._work is not None:
             try:
-                self._work.wait()
+                groups.finish(self._gang._group, self._work)
             except RuntimeError:
                 self._gang.lost()
         return True

@@ -5,6 +5,7 @@ Loaded only in a gang whose program uses torch.
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -12,11 +13,14 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
-__all__ = ["NEVER", "Sum", "add_up", "broadcast", "build_group", "cut", "lonely_group"]
+__all__ = ["NEVER", "Sum", "add_up", "broadcast", "build_group", "cut", "finish", "lonely_group"]
 
 NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
 _MEET: Final = timedelta(seconds=60)
+_MEET_AGAIN: Final = timedelta(seconds=10)
+"""To the first group they come from their own starts; to another one from wherever they are, and it is tried again."""
+_LOOK: Final = timedelta(seconds=0.25)
 _AT_ONCE: Final = timedelta(milliseconds=1)
 _TAG_SUM: Final = 1
 _TAG_CUT: Final = 2
@@ -25,6 +29,8 @@ _DIRECT_BYTES: Final = 256 << 10
 _DIRECT_MOST: Final = 8
 """… and so many may do so: the messages grow with the square."""
 _c10d: Final[Any] = dist
+_is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
+"""Of the groups that were made here."""
 _SUM: Final = dist.AllreduceOptions()
 _SUM.asyncOp = True
 
@@ -46,8 +52,15 @@ def add_up(group: Any, tensor: torch.Tensor) -> Sum:
     others = group.size() - 1
     if others < _DIRECT_MOST and others * tensor.nbytes <= _DIRECT_BYTES:
         return _Direct(group, tensor)
-    begun: Sum = group.allreduce([tensor], _SUM)
-    return begun
+    return _Ring(group, group.allreduce([tensor], _SUM))
+
+
+class _Ring:
+    def __init__(self, group: Any, work: Any) -> None:
+        self._group, self._work = group, work
+
+    def wait(self) -> None:
+        finish(self._group, self._work)
 
 
 class _Direct:
@@ -77,7 +90,29 @@ def broadcast(group: Any, tensor: torch.Tensor, source: int) -> None:
     """Give all in a group the tensor of one. Raises RuntimeError when the group is lost."""
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = source, 0
-    group.broadcast([tensor], options).wait()
+    finish(group, group.broadcast([tensor], options))
+
+
+def finish(group: Any, work: Any) -> None:
+    """Wait until all of a group have done something together. Raises RuntimeError when it is lost, or was cut.
+
+    A peer that dies in the middle of a message leaves its receiver waiting for ever, also when the group is cut: gloo
+    tells the end of a connection only to those whose message has not begun. So the wait looks up now and then.
+    """
+    if group not in _is_cut:
+        work.wait()
+        return
+    while True:
+        try:
+            work.wait(_LOOK)
+        except RuntimeError:
+            if work.is_completed():
+                work.wait()  # it failed, or came to its end just now
+            elif _is_cut[group]:
+                raise
+            else:
+                continue
+        return
 
 
 def cut(group: Any) -> None:
@@ -86,6 +121,7 @@ def cut(group: Any) -> None:
     gloo's `abort` does nothing of the kind. A receipt that comes too late does (gloo, `UnboundBuffer::waitRecv`: "let
     all pairs know about this app-side timeout"), so one is asked for that never comes.
     """
+    _is_cut[group] = True
     with suppress(RuntimeError):
         group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), _TAG_CUT).wait(_AT_ONCE)
 
@@ -97,16 +133,18 @@ def lonely_group() -> Any:
 
 def build_group(where: tuple[str, int], number: int, rank: int, size: int) -> Any:
     """The group of a round, met through the store at `where`. Takes until all have come. Raises RuntimeError."""
-    store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=_MEET)
-    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size)
+    within = _MEET_AGAIN if number else _MEET
+    store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=within)
+    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size, within)
 
 
-def _group(store: Any, rank: int, size: int) -> Any:
+def _group(store: Any, rank: int, size: int, within: timedelta = _MEET) -> Any:
     """A group that torch.distributed keeps no book of, so that it can be dropped with a dead learner in it."""
     kinds = dist.ProcessGroup.BackendType
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(kinds.GLOO)
-    gloo: Any = dist.ProcessGroupGloo(store, rank, size, _MEET)  # so long others may take to come into it
+    gloo: Any = dist.ProcessGroupGloo(store, rank, size, within)  # so long others may take to come into it
     gloo._set_default_timeout(NEVER)
     group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    _is_cut[group] = False
     return group

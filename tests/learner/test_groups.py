@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 _HEAD = """
 import hashlib, json, multiprocessing, os, sys, threading, time
@@ -129,3 +131,47 @@ def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path) -> 
 def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int) -> None:
     told = _play(tmp_path, _CUT, 2, numbers)
     assert told["1"]["freed"]
+
+
+_GIVES = """
+import os, sys, threading
+import torch
+import torch.distributed as dist
+from jupyter_dlaas.learner import groups
+
+rank, where = int(sys.argv[1]), ("127.0.0.1", int(sys.argv[2]))
+tensor = torch.zeros(25_000_000)
+group = groups.build_group(where, 0, rank, 2)
+
+def cut():
+    sys.stdin.readline()
+    groups.cut(group)
+
+threading.Thread(target=cut, daemon=True).start()
+print("up", flush=True)
+try:
+    while True:
+        groups.broadcast(group, tensor, 1)
+except RuntimeError:
+    os._exit(7)
+"""
+
+
+def test_a_cut_frees_who_receives_from_one_that_died_in_the_middle_of_it() -> None:
+    """One gives 100 MB to the other again and again: gloo tells nobody of an end within a message."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    command = [sys.executable, "-c", _GIVES]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ends = [subprocess.Popen([*command, str(rank), str(store.port)], **pipes) for rank in (0, 1)]
+    try:
+        for one in ends:
+            assert one.stdout.readline() == "up\n"
+        time.sleep(0.3)
+        ends[1].kill()
+        ends[1].wait()
+        ends[0].communicate("cut\n", timeout=30)
+        assert ends[0].returncode == 7
+    finally:
+        for one in ends:
+            one.kill()
+            one.communicate()
