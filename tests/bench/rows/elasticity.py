@@ -230,7 +230,7 @@ def _changes(ours: Found, cold: Found) -> list[Line]:
             bar="≤ 1 s",
             measured=_ms(ours.effective_s),
             beside="(Ray considers a resize each 60 s); "
-            f"growth of a job that was started cold {cold.effective_s[0]:.1f} s",
+            f"growth of a job that was started cold {1000 * cold.effective_s[0]:.0f} ms",
         ),
         Line(what="kill -9 of a learner → next step", bar="≤ 500 ms", measured=_ms(ours.after_kill_s)),
         Line(what="… completed steps redone", bar="0", measured=figure(ours.redone_after_kill, "steps")),
