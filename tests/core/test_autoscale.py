@@ -190,6 +190,12 @@ def test_a_peak_between_the_sizes_that_were_doubled_is_found(peak: int) -> None:
     assert abs(sizes[-1] - peak) <= 1
 
 
+def test_a_gang_that_is_slower_over_two_machines_is_tried_once_larger_before_the_curve_is_believed() -> None:
+    _, sizes = trained(lambda k: k if k <= 4 else 0.45 * k, high=16, windows=30, noise=0.05)
+
+    assert sizes[-1] == 16
+
+
 def test_one_slow_window_changes_nothing() -> None:
     search, sizes = trained(lambda k: min(k, 6), high=16, windows=20)
     slow = window(sizes[-1], 1.0, 210.0)

@@ -264,7 +264,7 @@ class _State:
         if best >= most:
             return True
         beyond = sum(1 for p in self.points if p.learners > self.measured())
-        return beyond < (1 if self.is_explained else 2)
+        return beyond < 2
 
     def _by_fit(self, best: int) -> tuple[int | None, str]:
         if not any(abs(p.learners - best) <= max(1, 0.06 * best) for p in self.points):

@@ -64,9 +64,19 @@ def formulas(high: int) -> list[Curve]:
     ]
 
 
-def _of_nodes(inside: float, between: float) -> Callable[[float], float]:
-    """Nodes of 4: an all-reduce costs `inside` of a step of one learner on one node, `between` over several."""
-    return lambda k: 1 / (1 / k + (inside if k <= 4 else between) * (k - 1) / k) if k > 1 else 1.0
+def _of_nodes(local: float, each: float, remote: float, node: float) -> Callable[[float], float]:
+    """Nodes of 4, the batch of a learner being the same: a step is 1 and what synchronising costs, `local` on one node,
+    `remote` over several, and `each` and `node` more with each learner.
+
+    Source: Qiao et al., "Pollux", OSDI 2021, equations 10 and 11, nothing overlapping.
+    """
+
+    def rate(k: float) -> float:
+        if k == 1:
+            return 1.0
+        return k / (1 + (local + each * (k - 2) if k <= 4 else remote + node * (k - 2)))
+
+    return rate
 
 
 def _falling(after: int, power: float) -> Callable[[float], float]:
@@ -89,7 +99,8 @@ def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
     found: list[tuple[str, str, Callable[[float], float]]] = []
     for _ in range(each):
         p, c, after = chance.uniform(0.02, 0.3), chance.uniform(0.02, 0.3), chance.randint(2, 12)
-        inside, worse = chance.uniform(0.02, 0.3), chance.uniform(1.0, 5.0)
+        local, remote = chance.uniform(0.0, 0.3), chance.uniform(0.0, 3.0)
+        each, node = chance.uniform(0.0, 0.03), chance.uniform(0.0, 0.06)
         power, slope, end = chance.uniform(0.3, 1.5), chance.uniform(0.3, 1.5), chance.randint(3, 14)
         found += [
             ("Amdahl", f"Amdahl {p:.3f}", _amdahl(p)),
@@ -97,7 +108,7 @@ def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
             ("saturating", f"saturating at {after}", _flat(after)),
             ("falling", f"falling after {end}, by {slope:.2f}", _sinking(end, slope)),
             ("falling", f"falling after {end}, as 1/k^{power:.2f}", _falling(end, power)),
-            ("nodes of 4", f"nodes of 4, {inside:.3f}, {inside * worse:.3f}", _of_nodes(inside, inside * worse)),
+            ("nodes of 4", f"nodes of 4, {local:.2f}, {remote:.2f}", _of_nodes(local, each, remote, node)),
         ]
     return [
         Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
