@@ -420,7 +420,8 @@ class Run:
             self._put_back_values()
         self._boundaries.begin()
         self._saved_s = time.monotonic()
-        context.control.state(step=self._step, at_s=time.time())
+        if self._restored is None or "call" not in self._restored:
+            context.control.state(step=self._step, at_s=time.time())
 
     def _boundary(self, position: Position, add: saving.Add | None = None) -> Position:
         """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
@@ -466,6 +467,8 @@ class Run:
             streams.put_back(self._restored["streams"])
         else:
             seed_all(derive(self._seed, self._step, self.rank))
+        if "call" in self._restored and self._context is not None:  # what came before only led here
+            self._context.control.state(step=self._step, at_s=time.time())
         self._restored = None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

@@ -471,8 +471,12 @@ class Guardian:
             self._tell.together(
                 self._generation, first.trains_from, max(one.began_s for one in gang), live=self._live.is_on
             )
-        elif not self._expects_run and all(one.is_ready and not one.uses_run for one in gang):
-            self._tell.together(self._generation, self._tell.checkpoint_step())
+        elif (
+            not self._expects_run
+            and all(one.is_ready and not one.uses_run for one in gang)
+            and self._tell.checkpoint_step() is None  # else a framework's loop goes on there, and says when
+        ):
+            self._tell.together(self._generation, None)
 
     def _see_ends(self) -> None:
         for one in list(self._learners.values()):

@@ -227,7 +227,10 @@ class _Watch:
     def _kept(self) -> dict[str, Any]:
         trainer = self.trainer
         return {
-            "metrics": dict(trainer.callback_metrics),
+            # Several learners would make the numbers together; one alone takes those that were made.
+            "metrics": dict(
+                trainer._logger_connector._callback_metrics if trainer.world_size > 1 else trainer.callback_metrics
+            ),
             "folders": [one.dirpath for one in trainer.checkpoint_callbacks],
             "held": [_own(one) for one in self._holders()],
         }
@@ -332,7 +335,7 @@ def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
     def prepare(loader: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(loader, *args, **kwargs)
         sampler: Any = getattr(made, "sampler", None)
-        if str(kwargs.get("mode")) == "train" and type(sampler).__name__ == "DistributedSampler" and made.batch_size:
+        if kwargs.get("mode") == "train" and type(sampler).__name__ == "DistributedSampler" and made.batch_size:
             sampler.num_replicas, sampler.rank = 1, 0
             sampler.num_samples = sampler.total_size = len(sampler.dataset)
             object.__setattr__(made, "batch_sampler", Shares(made.batch_sampler, rank, learners))
