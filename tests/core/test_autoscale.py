@@ -191,7 +191,7 @@ def test_a_peak_between_the_sizes_that_were_doubled_is_found(peak: int) -> None:
 
 
 def test_a_gang_that_is_slower_over_two_machines_is_tried_once_larger_before_the_curve_is_believed() -> None:
-    _, sizes = trained(lambda k: k if k <= 4 else 0.45 * k, high=16, windows=30, noise=0.05)
+    _, sizes = trained(lambda k: k if k <= 4 else k / 2, high=16, windows=30, noise=0.05)
 
     assert sizes[-1] == 16
 

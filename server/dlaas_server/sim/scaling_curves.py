@@ -100,7 +100,7 @@ def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
     for _ in range(each):
         p, c, after = chance.uniform(0.02, 0.3), chance.uniform(0.02, 0.3), chance.randint(2, 12)
         local, remote = chance.uniform(0.0, 0.3), chance.uniform(0.0, 3.0)
-        each, node = chance.uniform(0.0, 0.03), chance.uniform(0.0, 0.06)
+        more, node = chance.uniform(0.0, 0.03), chance.uniform(0.0, 0.06)
         power, slope, end = chance.uniform(0.3, 1.5), chance.uniform(0.3, 1.5), chance.randint(3, 14)
         found += [
             ("Amdahl", f"Amdahl {p:.3f}", _amdahl(p)),
@@ -108,7 +108,7 @@ def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
             ("saturating", f"saturating at {after}", _flat(after)),
             ("falling", f"falling after {end}, by {slope:.2f}", _sinking(end, slope)),
             ("falling", f"falling after {end}, as 1/k^{power:.2f}", _falling(end, power)),
-            ("nodes of 4", f"nodes of 4, {local:.2f}, {remote:.2f}", _of_nodes(local, each, remote, node)),
+            ("nodes of 4", f"nodes of 4, {local:.2f}, {remote:.2f}", _of_nodes(local, more, remote, node)),
         ]
     return [
         Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
