@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -167,8 +168,11 @@ def test_a_cut_frees_who_receives_from_one_that_died_in_the_middle_of_it() -> No
         for one in ends:
             assert one.stdout.readline() == "up\n"
         time.sleep(0.3)
+        ends[0].send_signal(signal.SIGSTOP)  # what is given fills the connection, and cannot all be sent
+        time.sleep(0.3)
         ends[1].kill()
         ends[1].wait()
+        ends[0].send_signal(signal.SIGCONT)
         ends[0].communicate("cut\n", timeout=30)
         assert ends[0].returncode == 7
     finally:
