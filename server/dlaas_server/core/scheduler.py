@@ -566,7 +566,7 @@ class Scheduler:
         return seats
 
     def _gathered(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
-        """Seats on one node from which small jobs move: enough devices are free, but in pieces."""
+        """Seats on one node from which a small job moves: enough devices are free, but in pieces."""
         shape = ask.shape
         if ask.learners > 1 or shape.is_share or not 1 < shape.gpus <= self.frees.devices:
             return None
@@ -575,14 +575,14 @@ class Scheduler:
         found = gathered(ask, self.frees, self._on, now_s, self.policy.ran_factor)
         if found is None:
             return None
-        for mover, its in found[1]:
-            self._unseat(mover, now_s)
-            stops.append(Preemption(mover, ask))
-            mover.queued_s = now_s
-            mover.late, _ = self._late(mover, now_s + SLACK_S)
-            self.seat(mover, its, now_s)
-            self._starts.append(mover)
-        return found[0]
+        seats, (mover, its) = found
+        self._unseat(mover, now_s)
+        stops.append(Preemption(mover, ask))
+        mover.queued_s = now_s
+        mover.late, _ = self._late(mover, now_s + SLACK_S)
+        self.seat(mover, its, now_s)
+        self._starts.append(mover)
+        return seats
 
     def _preempt(self, victim: Ask, winner: Ask, now_s: float, stops: list[Preemption]) -> None:
         """Back to the queue, with its place; its seats were given back. Who started in this very pass waits on."""
