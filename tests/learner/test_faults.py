@@ -202,3 +202,45 @@ def test_a_learner_that_cannot_leave_does_not_outlive_its_guardian_by_long(
     one.kill_guardian()
 
     until(lambda: not one.processes(), "no orphan is left", 30.0)
+
+
+FAILS_ONCE = """
+from jupyter_dlaas.learner import groups
+build_group, failed = groups.build_group, []
+def fail_once(where, number, *rest):
+    if number and me == "1" and not failed:
+        failed.append(number)
+        raise RuntimeError("no way there")
+    return build_group(where, number, *rest)
+groups.build_group = fail_once
+"""
+
+
+@trials
+@pytest.mark.parametrize("is_lost", [False, True], ids=["joining", "after a loss"])
+def test_a_group_that_one_learner_cannot_build_is_built_again(faulty: Build, *, is_lost: bool, trial: int) -> None:
+    one = faulty(FAULTY.replace("losses = []\n", "losses = []\n" + FAILS_ONCE, 1))
+    one.run(3 if is_lost else 2)
+    trains(one, 1)
+    if is_lost:
+        one.kill_learner(2)
+    else:
+        one.resize(0, 1, fresh=1)
+    trains(one, 1, size=2 if is_lost else 3)
+
+    ends_whole(one, survivor=0)
+
+
+@trials
+def test_a_learner_that_hears_nothing_any_more_ends_and_the_others_go_on(faulty: Build, trial: int) -> None:
+    """An error in the thread that listens to the guardian."""
+    deaf = "run.step == 8 and me == '1' and setattr(run._context.control, 'on_message', int); fault();"
+    one = faulty(FAULTY.replace("fault();", deaf))
+    one.run(2)
+    trains(one, 1, steps=9)
+    one.resize(0, 1, fresh=1)
+    trains(one, 2, size=2)
+
+    ends_whole(one, survivor=0)
+    assert [fact.member for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure is not None] == [1]
+    assert "TypeError" in one.log(1)
