@@ -250,3 +250,12 @@ def test_a_pool_that_is_filled_takes_a_placement_or_rules(tmp_path: Path, capsys
     for options, name in [*refused, ("--rules=fgd --placement=pack", "placement")]:
         assert main([str(path), "--pool", "2x2", *options.split()]) == 2
         assert f"a pool that is filled takes no --{name}: leave it out" in capsys.readouterr().err
+
+
+def test_in_a_replay_nobody_is_told_of_a_notice_that_spot_jobs_do_not_need_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = "--pool 2x8 --order fifo-skip --score-starts --spot-share 0.4 --seed 2"
+
+    assert main([TRACE, *options.split()]) == 0
+    assert "80 % interval holds      100.0%" in capsys.readouterr().out

@@ -249,7 +249,12 @@ def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> di
 def scored(options: argparse.Namespace, trace: Trace) -> str:
     """How good start estimates are in this trace."""
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
-    policy = Policy(order=options.order or "shortest", preempts=not options.no_preemption, shares=dict(options.share))
+    policy = Policy(
+        order=options.order or "shortest",
+        preempts=not options.no_preemption,
+        shares=dict(options.share),
+        spot_notice_s=0.0,  # in a replay spot jobs leave at once
+    )
     core = ByCore(
         nodes,
         policy,
