@@ -258,4 +258,4 @@ def test_in_a_replay_nobody_is_told_of_a_notice_that_spot_jobs_do_not_need_there
     options = "--pool 2x8 --order fifo-skip --score-starts --spot-share 0.4 --seed 2"
 
     assert main([TRACE, *options.split()]) == 0
-    assert "80 % interval holds      100.0%" in capsys.readouterr().out
+    assert "80 % interval holds         100.0%" in capsys.readouterr().out
