@@ -92,6 +92,17 @@ def test_nobody_of_the_same_class_is_preempted() -> None:
     assert on.decide(1000.0).stops == []
 
 
+def test_nobody_is_preempted_for_a_job_of_the_next_class() -> None:
+    on = scheduler()
+    entered(on, 0.0, ask(0, 4, length=2 * HOUR))
+    entered(on, 5.0, ask(1, 4, length=HOUR / 3, at=5.0))
+
+    assert on.decide(1000.0).stops == []
+
+    entered(on, 1000.0, ask(2, 4, length=HOUR / 30, at=1000.0))
+    assert [(one.victim.number, one.winner.number) for one in on.decide(1100.0).stops] == [(0, 2)]
+
+
 def test_a_higher_priority_preempts_without_patience_and_as_few_as_needed() -> None:
     on = scheduler("fifo-skip", 4)
     entered(on, 0.0, *(ask(n) for n in range(4)))
