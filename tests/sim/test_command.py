@@ -177,7 +177,7 @@ def test_options_that_make_no_sense_are_refused(option: str, said: str, capsys: 
 
 
 def test_a_part_of_the_jobs_may_be_spot_and_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([TRACE, "--pool", "2x8", "--spot-share", "0.3", "--seed", "1", "--json"]) == 0
+    assert main([TRACE, "--pool", "2x8", "--order", "fifo-skip", "--spot-share", "0.3", "--seed", "1", "--json"]) == 0
 
     everyone, ordinary, spot = json.loads(capsys.readouterr().out)
     assert (everyone["jobs"], ordinary["jobs"] + spot["jobs"]) == (60, 60)
