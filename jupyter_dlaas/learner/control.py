@@ -15,14 +15,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jupyter_dlaas.learner.beating import BEAT_S, Beats
 from jupyter_dlaas.runtime.files import connect
 from jupyter_dlaas.runtime.orphans import last_s, ttl_s
 
 __all__ = ["Control"]
+
+_TAKE_S: Final = 5.0
+"""A guardian that takes nothing for so long (it is stopped, say) is left, and called anew: nobody waits for it."""
 
 
 class Control:
@@ -66,6 +70,8 @@ class Control:
         try:
             self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket = None  # the listening thread sees the end too, closes and connects anew
 
     def _connect(self) -> socket.socket | None:
@@ -73,7 +79,7 @@ class Control:
             sock = connect(socket.SOCK_STREAM, self._path, timeout_s=5.0)
         except OSError:
             return None
-        sock.settimeout(None)
+        sock.settimeout(_TAKE_S)
         with self._lock:
             self._socket = sock
             self._send(self._state)

@@ -160,10 +160,11 @@ except RuntimeError:
 
 def test_a_cut_frees_who_receives_from_one_that_died_in_the_middle_of_it() -> None:
     """One gives 100 MB to the other again and again: gloo tells nobody of an end within a message."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    c10d: Any = dist
+    store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     command = [sys.executable, "-c", _GIVES]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    ends = [subprocess.Popen([*command, str(rank), str(store.port)], **pipes) for rank in (0, 1)]
+    ends: list[Any] = [subprocess.Popen([*command, str(rank), str(store.port)], **pipes) for rank in (0, 1)]
     try:
         for one in ends:
             assert one.stdout.readline() == "up\n"

@@ -1,0 +1,35 @@
+"""A learner's line to its guardian."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from jupyter_dlaas.runtime.files import bind
+
+_TELLS = """
+import sys
+from pathlib import Path
+from jupyter_dlaas.learner import control
+control._TAKE_S = 0.1
+one = control.Control(Path(sys.argv[1]), 3)
+one.start()
+for _ in range(10):
+    one.tell(t="pace", text="x" * 200_000)  # more than a connection holds
+sys.stdin.read()
+"""
+
+
+def test_a_guardian_that_takes_nothing_holds_nobody_up_and_is_called_anew(tmp_path: Path) -> None:
+    with bind(socket.SOCK_STREAM, tmp_path / "guardian.sock", listen=8) as door:
+        door.settimeout(30.0)
+        learner = subprocess.Popen([sys.executable, "-c", _TELLS, str(tmp_path)], stdin=subprocess.PIPE)
+        try:
+            with door.accept()[0], door.accept()[0] as again:
+                again.settimeout(30.0)
+                assert again.recv(1 << 16).startswith(b'{"t":"hello","member":3')
+        finally:
+            learner.communicate()
+    assert learner.returncode == 0
