@@ -1,4 +1,4 @@
-"""PyTorch FSDP2: each learner holds a part of the weights. A halt gathers them; any number of learners goes on."""
+"""PyTorch FSDP2: each learner holds a part of the weights. Checkpoints gather them; any number of learners goes on."""
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ if "model" in run.state:
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=whole)
 
 
-@run.on_halt
+@run.on_checkpoint
 def gather():
     run.state["model"] = get_state_dict(model, optimizer, options=whole)
 
@@ -41,6 +41,8 @@ for epoch in run.epochs(60):
         loss.backward()
         optimizer.step()
     run.log(loss=loss)
+    if epoch % 10 == 9:
+        run.checkpoint()
 
 with torch.no_grad():
     accuracy = (model(images.to(run.device)).argmax(1).cpu() == labels).float().mean().item()

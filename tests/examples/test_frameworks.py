@@ -87,6 +87,26 @@ def test_sharded_weights_go_on_at_another_number_of_learners(job: Build) -> None
     assert accuracy(one) > 0.9
 
 
+def test_sharded_weights_are_whole_in_each_checkpoint_from_which_a_lost_gang_goes_on(job: Build) -> None:
+    source = (EXAMPLES / "fsdp2_digits.py").read_text()
+    one = job(source, outputs=("accuracy",), environment=ENVIRONMENT, framework="torch", checkpoint_every_s=0.01)
+    one.run(learners=1)
+    until(lambda: steps_done(one) > 20, f"it trains\n{one.report()}", DEADLINE_S)
+    one.run(learners=2)
+    grown = one.wait(FactKind.GENERATION, 2, DEADLINE_S)
+    assert grown.step, one.report()
+    asked = until(
+        lambda: [f for f in one.facts(FactKind.CHECKPOINT) if f.generation == 2], "one is asked for", DEADLINE_S
+    )
+    assert asked[0].epoch == 10, "none is written by time, where all must take part"
+    one.kill_learner(2)
+    assert one.wait(FactKind.LOST, deadline_s=DEADLINE_S).step
+    one.run(learners=2)
+
+    assert one.closed(deadline_s=DEADLINE_S) == "completed", one.report()
+    assert accuracy(one) > 0.9
+
+
 def test_any_program_stops_when_it_is_asked_and_finds_what_it_wrote(job: Build) -> None:
     source = (EXAMPLES / "plain_python.py").read_text()
     one = job(source, outputs=("step", "place"))
