@@ -67,6 +67,7 @@ class Gang:
 
     def enter(self, group: Any, rank: int, size: int) -> None:
         """Train in this group from now on; None for one learner alone."""
+        old = [self._group]
         self._group, self.rank, self.size = group, rank, size
         self.weight = 1.0 / size
         self.is_stranded = False
@@ -75,6 +76,8 @@ class Gang:
         if group is not None:
             for ddp in self._wrappers:
                 self._put(ddp, group)
+        if old[0] is not None:
+            groups.drop(old)
 
     def meet(self, host: str, port: int) -> None:
         """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""

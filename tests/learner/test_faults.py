@@ -244,3 +244,39 @@ def test_a_learner_that_hears_nothing_any_more_ends_and_the_others_go_on(faulty:
     ends_whole(one, survivor=0)
     assert [fact.member for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure is not None] == [1]
     assert "TypeError" in one.log(1)
+
+
+DIES_GIVING = """
+import threading
+from jupyter_dlaas.learner import groups
+class Ballast:
+    content = torch.zeros(50_000_000)
+    def state_dict(self):
+        return {"content": self.content}
+    def load_state_dict(self, state):
+        self.content = state["content"]
+broadcast = groups.broadcast
+def give(group, tensor, source):
+    if tensor.nbytes > 1e8 and me == "0":
+        threading.Timer(0.01, os.kill, (os.getpid(), 9)).start()
+    broadcast(group, tensor, source)
+groups.broadcast = give
+"""
+
+
+@trials
+def test_a_learner_that_dies_while_it_gives_its_state_holds_up_nobody(faulty: Build, trial: int) -> None:
+    """gloo does not tell who receives that the other end is gone, within a message."""
+    source = FAULTY.replace("losses = []\n", "losses = []\n" + DIES_GIVING, 1)
+    prepare = "model, opt, scheduler = run.prepare(model, opt, scheduler=scheduler)"
+    assert prepare in source
+    one = faulty(
+        source.replace(prepare, prepare.replace("scheduler =", "_, scheduler =").replace("t, s", "t, Ballast(), s"))
+    )
+    one.run(2)
+    trains(one, 1)
+    one.resize(0, 1, fresh=1)
+    trains(one, 2, size=2)
+
+    ends_whole(one, survivor=1)
+    assert [fact.member for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure is not None] == [0]
