@@ -58,6 +58,14 @@ def test_a_job_of_a_higher_priority_is_not_moved() -> None:
     assert in_pieces(ask(3, 1, priority=1)).decide(PATIENT_S).stops == []
 
 
+def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:
+    small = ask(3, 1)
+    on = in_pieces(small)
+    small.began_s = PATIENT_S
+
+    assert on.decide(PATIENT_S).stops == []
+
+
 def test_the_owner_is_told_why_and_nothing_starts_before_the_seats_are_free() -> None:
     def runs(number: int, gpus: int, *devices: str) -> object:
         return replace(training(job(number, gpus=gpus), Seat(devices[0][:2], devices)), checkpoint_step=5)
@@ -104,7 +112,7 @@ def test_seats_are_given_once_and_to_both_or_nobody(came: list[tuple[int, bool]]
     if frees.room(newcomer.shape, 1):
         return
 
-    found = gathered(newcomer, frees, on, 0.0, 10.0)
+    found = gathered(newcomer, frees, on, 1.0, 10.0)
 
     if found is None:
         assert free_devices(frees) == before

@@ -28,8 +28,8 @@ def gathered(
 ) -> tuple[tuple[Seat, ...], Move] | None:
     """Seats for this job, and for the one that makes way for it, both taken; None, and nothing is taken, if none does.
 
-    `on`: jobs of one learner, by node. Who moves may be preempted, and has more before it than `ran_factor` x what the
-    move costs. The smallest that helps: two for one job gained 1 % more, and cost a fifth more stops.
+    `on`: jobs of one learner, by node. Who moves may be preempted, did not begin just now, and has more before it than
+    `ran_factor` x what the move costs. The smallest that helps: two for one gained 1 % more, for a fifth more stops.
     """
     found: dict[tuple[int, int], Ask] = {}
     for free in _nearest(ask, frees):
@@ -48,7 +48,7 @@ def gathered(
 def _may_move(mover: Ask, ask: Ask, now_s: float, ran_factor: float) -> bool:
     end_s = mover.end_s(now_s)
     is_brief = end_s is not None and end_s - now_s < ran_factor * mover.restart_s
-    return mover.is_victim and mover.priority <= ask.priority and not is_brief
+    return mover.is_victim and mover.began_s < now_s and mover.priority <= ask.priority and not is_brief
 
 
 def _nearest(ask: Ask, frees: Frees) -> Iterator[Free]:
