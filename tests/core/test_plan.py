@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.fold import ask, preempted, resized, started
 from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.plan import check_feasible, plan, scheduled
+from dlaas_server.core.policy import Policy
 from dlaas_server.core.states import Event
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic, Refused
@@ -231,3 +232,10 @@ def test_everybody_who_waits_has_a_reason_and_a_place(queue: list[Job], sizes: l
 
 def test_a_job_that_starts_holds_its_seats_at_once() -> None:
     assert deploying(job(learners=(2, 2)), *seats("n1", 2)).held == 2
+
+
+def test_how_wrong_the_length_of_a_job_may_be_is_told_to_the_order() -> None:
+    picture = replace(pool([node()], job(1)), known={"job-1": Known(length_s=60.0, spread=0.1)})
+
+    (waiting,) = scheduled(picture, 60.0, Policy())[0].line()
+    assert waiting.spread == 0.1

@@ -205,6 +205,28 @@ def test_by_fair_finish_a_long_guess_waits_where_guesses_are_good_and_is_tried_w
     assert min((order.rank(one, 5 * HOUR), one.number) for one in (long, short))[1] == first
 
 
+def test_by_fair_finish_a_job_that_counts_its_steps_is_taken_at_its_word() -> None:
+    order = ORDERS["fair-finish"]()
+    for number in range(50):
+        order.learn(HOUR, 2.0 * (-1) ** number)
+    guessed, told = ask(0, length=8 * HOUR), ask(1, length=8 * HOUR)
+    told.spread = 0.0
+
+    assert order.rank(guessed, 0.0) < order.rank(told, 0.0) == 60 * 4 * 8
+
+
+def test_what_a_running_job_tells_moves_what_is_promised() -> None:
+    on = scheduler("fifo-skip", 4)
+    running = ask(0, 2, length=100.0)
+    entered(on, 0.0, running)
+    assert entered(on, 1.0, ask(1, 4, length=50.0, at=1.0), ask(2, 2, length=2000.0, at=1.0)).reserved_s == 100.0
+
+    running.estimate_s = 500.0
+    on.reconsider(running, 2.0)
+
+    assert entered(on, 2.0, ask(3, 2, length=2000.0, at=2.0)).reserved_s == 500.0
+
+
 def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
     history = History()
     assert history.expected_s(None, 4) is None

@@ -49,3 +49,11 @@ def test_jobs_that_were_guessed_several_times_too_long_are_found_out_in_time() -
 
     assert found.unfair <= 0.05
     assert found.worst <= 2.0
+
+
+def test_where_jobs_tell_how_long_they_take_wild_guesses_treat_few_unfairly_and_stop_fewer() -> None:
+    told = fairness_outcome("fair-finish", 1.0, reports_after=0.05)
+
+    assert told.unfair_most <= 0.05
+    assert told.worst <= 2.0
+    assert told.preemptions < fairness_outcome("fair-finish", 1.0).preemptions

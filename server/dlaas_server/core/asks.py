@@ -66,6 +66,8 @@ class Ask:
     may_stop: bool = True
     """Whether it can be stopped and go on later."""
     id: str = ""
+    spread: float | None = None
+    """How wrong the expected length may be, σ of its logarithm; None: as guesses in this pool usually are."""
     executed_s: float = 0.0
     """How long it had run when it was last started or stopped."""
     since_s: float | None = None

@@ -298,8 +298,9 @@ class FairFinish(_Unlearned):
 
     On a fair share of the pool from its submission on, for SHARERS jobs on each device, a job of length l has ended l x
     SHARERS after it. l is the time within which EARLY of the jobs end about which so was guessed and that ran so long,
-    by how wrong guesses have been in this pool: so one that was guessed too long is found out in time, and where
-    guesses are good it is the guess. Rank: the minute; who waits comes closer to it.
+    by how wrong guesses have been in this pool, or such a guess is (a job that counts its steps is taken at its word):
+    so one that was guessed too long is found out in time, and where guesses are good it is the guess. Rank: the minute;
+    who waits comes closer to it.
     How many share is not critical: between 2 and 8 the outcome is the same, as all deadlines move alike.
     Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with guessed lengths.
     """
@@ -325,9 +326,10 @@ class FairFinish(_Unlearned):
     def _early_s(self, ask: Ask, executed_s: float) -> float:
         """The length that it is taken to have: again at least twice as much once it ran longer."""
         guess_s = 3600.0 if ask.estimate_s is None else ask.estimate_s
-        total_s = length_s(guess_s, 0.0, self.spread, EARLY)
+        spread = self.spread if ask.spread is None else ask.spread
+        total_s = length_s(guess_s, 0.0, spread, EARLY)
         while total_s <= executed_s:
-            total_s = max(length_s(guess_s, total_s, self.spread, EARLY), AGAIN * total_s)
+            total_s = max(length_s(guess_s, total_s, spread, EARLY), AGAIN * total_s)
         return total_s
 
     def rank(self, ask: Ask, now_s: float) -> int:

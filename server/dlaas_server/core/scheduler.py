@@ -292,9 +292,15 @@ class Scheduler:
                 self._rerank(ask, now_s)
 
     def reconsider(self, ask: Ask, now_s: float) -> None:
-        """What is known of a waiting job changed: it takes another place in line."""
-        ask.rank = self.order.rank(ask, now_s)
-        self._move(ask, now_s)
+        """What is known of a job changed: it takes another place in line, or is expected to end at another time."""
+        if ask.since_s is None:
+            ask.rank = self.order.rank(ask, now_s)
+            self._move(ask, now_s)
+            return
+        self._ends.drop(ask)
+        self._ends.add(ask, now_s)
+        self._reservation = None
+        self._rerank(ask, now_s)
 
     def _move(self, ask: Ask, now_s: float) -> None:
         group = self._groups[ask.shape, ask.learners, ask.queue]
@@ -567,10 +573,8 @@ class Scheduler:
 
     def _gathered(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
         """Seats on one node from which a small job moves: enough devices are free, but in pieces."""
-        shape = ask.shape
-        if ask.learners > 1 or shape.is_share or not 1 < shape.gpus <= self.frees.devices:
-            return None
-        if not self._is_patient_no_more(ask, now_s):
+        is_one = ask.learners == 1 and not ask.shape.is_share and 1 < ask.shape.gpus <= self.frees.devices
+        if not is_one or not self._is_patient_no_more(ask, now_s):
             return None
         found = gathered(ask, self.frees, self._on, now_s, self.policy.ran_factor)
         if found is None:

@@ -68,6 +68,8 @@ class ByCore:
     restart_s: float = 0.0
     estimate_error: float | None = 0.0
     """None: there are no estimates."""
+    reports_after: float | None = None
+    """A job tells how long it takes in all once it ran this share of it, as those do that count steps; None: none."""
     seed: int = 0
     lends: bool = False
     """There are spot jobs."""
@@ -94,9 +96,13 @@ class ByCore:
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
         """Tell the scheduler, and do what it decides."""
         scheduler, runs = self.scheduler, self._runs
+        if self.reports_after is not None:
+            self._hear(self.reports_after, now_s)
         for run in ended:
             index, work = run.index, run.job.work
             ask = self.asks.pop(index)
+            if ask.spread == 0.0:
+                ask.estimate_s = self._guesses[index]  # what was guessed is what others can learn from
             del runs[index]
             scheduler.leave(ask, now_s)
             if work is not None and isinstance(work, Task):
@@ -121,6 +127,15 @@ class ByCore:
             choice.wake_s,
             is_blocked,
         )
+
+    def _hear(self, share: float, now_s: float) -> None:
+        """What those that run have told by now."""
+        for number, run in self._runs.items():
+            ask, length_s = self.asks[number], run.job.duration_s or 0.0
+            if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
+                ask.estimate_s, ask.spread = length_s, 0.0
+                if isinstance(self.scheduler, Scheduler):
+                    self.scheduler.reconsider(ask, now_s)
 
     def _ask(self, run: Run) -> Ask:
         shape, learners = self._shape(run.job)
