@@ -1,0 +1,73 @@
+"""Frameworks that train on several learners grow, shrink and lose learners, and train what one learner trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner.autolog.sharing import Shares, share
+from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
+from tests.autolog.test_halting import end_of, go_on, reach, result_of
+from tests.runtime.jobs import Job
+
+Build = Callable[..., Job]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"), [(GANG_TRANSFORMERS, "transformers"), (GANG_LIGHTNING, "lightning")], ids=["hf", "pl"]
+)
+def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_does(
+    job: Build, source: str, framework: str
+) -> None:
+    untouched = job(source, outputs=("weights",), autolog=False, framework=framework)
+    untouched.run()
+    assert end_of(untouched) == "completed"
+    one = job(source, outputs=("weights",), framework=framework, learners_max=2, checkpoint_every_s=0.0001)
+    one.output("pause").write_text("0-25 0-50 0-53")
+    one.run(learners=1)
+    reach(one, "0-25")
+    one.run(learners=2)
+    go_on(one, "0-25", "stop")
+    reach(one, "0-50")
+    one.kill_learner(2)
+    one.wait(FactKind.LOST)
+    go_on(one, "0-50")
+    one.run(learners=2)
+    reach(one, "0-53")
+    one.run(learners=1)
+    go_on(one, "0-53", "stop")
+    assert end_of(one) == "completed"
+
+    assert result_of(one, "weights") == pytest.approx(result_of(untouched, "weights"), abs=1e-5)
+    counted = [step for fact in one.facts(FactKind.COMMITTED) for step in range(fact.first_step or 0, fact.step or 0)]
+    assert sorted(set(counted)) == list(range(60)), "each step of ten for six epochs, at any size"
+    paces = {fact.learners: fact for fact in one.facts(FactKind.PACE)}
+    assert set(paces) == {1, 2}
+    changes = [fact for fact in one.facts(FactKind.GENERATION) if fact.generation != 1]
+    assert [fact.idle_s is not None and fact.idle_s > 0 for fact in changes] == [True, True, True], one.report()
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))
+def test_shares_are_of_one_size_and_hold_the_whole_batch(batch: list[int], learners: int) -> None:
+    parts = [share(batch, rank, learners) for rank in range(learners)]
+
+    assert len({len(part) for part in parts}) == 1
+    assert [one for part in parts for one in part][: len(batch)] == batch
+    assert sum(map(len, parts)) < len(batch) + learners
+
+
+def test_a_shared_sampler_has_as_many_batches_and_all_else_of_the_one_it_shares() -> None:
+    class Batches(list[list[int]]):
+        sampler = "the order"
+
+    shares = Shares(Batches([[1, 2, 3, 4], [5, 6]]), rank=1, learners=2)
+
+    assert list(shares) == [[3, 4], [6]]
+    assert len(shares) == 2
+    assert shares.sampler == "the order"
