@@ -164,8 +164,6 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
         there = tuple(m for m in change.members if peers[m].is_alive)
         # Those who were to leave take part until the boundary.
         if there != change.members or any(_is_lost(peers[m], change) for m in {*there, *alive}):
-            if all(peers[m].round < 0 for m in there):  # who was to leave, and has not left yet, has the state
-                there = (*(m for m in alive if m not in there), *there)
             return _now(state, there, peers)
         if all(peers[m].round == change.round for m in change.members):
             return replace(state, members=change.members, change=None)
@@ -204,10 +202,15 @@ def _begin(state: Regroup, members: tuple[int, ...]) -> Regroup:
 
 
 def _now(state: Regroup, members: tuple[int, ...], peers: Mapping[int, Peer]) -> Regroup:
-    """Those who are left change over at once; nobody, if none of them has the state (they only came to get it)."""
+    """Those who are left change over at once.
+
+    If none of them has the state (they only came to get it), with those who were to leave and have not left yet: that
+    their group is lost may be heard before the deaths that lost it. Nobody, if nobody has it.
+    """
     number = state.round + 1
     if all(peers[m].round < 0 for m in members):
-        members = ()
+        kept = tuple(m for m, one in peers.items() if m not in members and one.is_alive and one.round >= 0)
+        members = (*kept, *members) if kept else ()
     change = Change(round=number, members=members, is_built=True, is_told=True) if members else None
     return Regroup(round=number, members=members, change=change)
 
