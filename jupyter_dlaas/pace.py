@@ -20,6 +20,8 @@ FIRST: Final = 4
 OFF: Final = 0.08
 """Steps that are so far from the last window, and beyond three standard errors, are told at once."""
 _KEPT: Final = 2000
+_PARTS: Final = 4
+"""So many stretches belong to a window, so that one that wrote a checkpoint can be told from the others."""
 _SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 _FAR: Final = 3.0
@@ -34,6 +36,8 @@ class Windows:
 
     def __init__(self, most_s: float, *, is_quick: bool) -> None:
         self._most_s, self._is_quick = most_s, is_quick
+        self.steps = 0
+        """How many steps made the window that ended last."""
         self.again()
 
     def again(self) -> None:
@@ -45,34 +49,42 @@ class Windows:
 
     def _begin(self) -> None:
         self._times_s: list[float] = []
+        self._counts: list[int] = []
+        self._steps = 0
         self._took_s = 0.0
-        self._chunk = 0
+        self._chunk = self._chunk_steps = 0
         self._chunk_s = 0.0
 
-    def step(self, took_s: float) -> Sequence[float]:
-        """One more step. The times of the window's steps, newest last, if it ends here; else none."""
+    def step(self, took_s: float, count: int = 1) -> Sequence[float]:
+        """One more step, or a stretch of so many that took this long each.
+
+        The times of the window's steps or stretches, newest last, if it ends here; else none.
+        """
         self._times_s.append(took_s)
-        self._took_s += took_s
+        self._counts.append(count)
+        self._steps += count
+        self._took_s += took_s * count
         self._chunk += 1
-        self._chunk_s += took_s
+        self._chunk_steps += count
+        self._chunk_s += took_s * count
         steps, least_s = STEPS, self._window_s
         if self._is_quick and self._told < len(QUICK):
             steps, least_s = QUICK[self._told]
-        count = len(self._times_s)
-        if count >= steps and (self._took_s >= least_s or count >= _KEPT):
-            return self._ended(self._times_s)
-        if self._is_quick and self._chunk >= STEPS and self._chunk_s >= WINDOW_S:
-            chunk = self._times_s[-self._chunk :]
-            self._chunk, self._chunk_s = 0, 0.0
-            if self._is_off(chunk):
+        parts = len(self._times_s)
+        if self._steps >= steps and parts >= _PARTS and (self._took_s >= least_s or parts >= _KEPT):
+            return self._ended(parts)
+        if self._is_quick and self._chunk_steps >= STEPS and self._chunk >= _PARTS and self._chunk_s >= WINDOW_S:
+            chunk, self._chunk, self._chunk_steps, self._chunk_s = self._chunk, 0, 0, 0.0
+            if self._is_off(self._times_s[-chunk:]):
                 self._told, self._window_s = len(QUICK), WINDOW_S
                 return self._ended(chunk)
         return ()
 
-    def _ended(self, times_s: Sequence[float]) -> Sequence[float]:
+    def _ended(self, parts: int) -> Sequence[float]:
         self._told += 1
         if self._told >= FIRST + (len(QUICK) if self._is_quick else 0):
             self._window_s = min(2 * self._window_s, self._most_s)
+        times_s, self.steps = self._times_s[-parts:], sum(self._counts[-parts:])
         self._last = middle(times_s)
         self._begin()
         return times_s

@@ -54,6 +54,8 @@ class Gang:
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
         self._group: Any = None
+        self._lonely: Any = groups.lonely_group() if may_change else None
+        """A group of one: models are made in it, and rest in it while this learner is alone."""
         if not may_change:
             if not dist.is_initialized():
                 backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -73,9 +75,8 @@ class Gang:
         self.is_stranded = False
         if self.work is not None:
             self.work.reset()
-        if group is not None:
-            for ddp in self._wrappers:
-                self._put(ddp, group)
+        for ddp in self._wrappers:
+            self._put(ddp, self._lonely if group is None else group)
         if old[0] is not None:
             groups.drop(old)
 
@@ -92,11 +93,10 @@ class Gang:
         group = self._group
         return 0 if group is None else int(group._get_sequence_number_for_group())
 
-    def leave(self) -> None:
-        """Give the group in use up, so that nobody waits in it any more. Called from another thread."""
-        group, self.is_stranded = self._group, True
-        if group is not None:
-            groups.cut(group)
+    def leave(self) -> Any:
+        """Count the group in use as lost. Returns it, to be cut; None for one learner alone. From another thread."""
+        self.is_stranded = True
+        return self._group
 
     def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
         """Let a model's backward pass average gradients over the gang. Returns the model itself."""
@@ -106,7 +106,7 @@ class Gang:
         # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
         if self.may_change:
-            options["process_group"] = groups.lonely_group()
+            options["process_group"] = self._lonely
         ddp = DistributedDataParallel(model, **options)
         # A lambda, since torch refuses annotations other than its own here.
         ddp.register_comm_hook(_Averaging(self), lambda averaging, bucket: averaging.begin(bucket))

@@ -6,6 +6,7 @@ Loaded only in a gang whose program uses torch.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from contextlib import suppress
 from datetime import timedelta
@@ -22,11 +23,14 @@ _MEET: Final = timedelta(seconds=60)
 _MEET_AGAIN: Final = timedelta(seconds=10)
 """To the first group they come from their own starts; to another one from wherever they are, and it is tried again."""
 _LOOK: Final = timedelta(seconds=0.25)
+_LINGER_S: Final = 1.0
 _AT_ONCE: Final = timedelta(milliseconds=1)
 _TAG_SUM: Final = 1
 _TAG_CUT: Final = 2
 _DIRECT_BYTES: Final = 256 << 10
 """So much a learner receives at most when all send all they have to all …"""
+_WRITTEN_BYTES: Final = 64 << 10
+"""… each of them so much, which goes in one write: who dies sends the whole of a message or nothing (see `finish`) …"""
 _DIRECT_MOST: Final = 8
 """… and so many may do so: the messages grow with the square."""
 _c10d: Final[Any] = dist
@@ -51,7 +55,8 @@ def add_up(group: Any, tensor: torch.Tensor) -> Sum:
     learners and 10,000 numbers, 0.8 instead of 2.5 ms for three).
     """
     others = group.size() - 1
-    if others < _DIRECT_MOST and others * tensor.nbytes <= _DIRECT_BYTES:
+    is_small = tensor.nbytes <= _WRITTEN_BYTES and others * tensor.nbytes <= _DIRECT_BYTES
+    if is_small and others < _DIRECT_MOST:
         return _Direct(group, tensor)
     return _Ring(group, group.allreduce([tensor], _SUM))
 
@@ -129,11 +134,16 @@ def cut(group: Any) -> None:
 
 def drop(group: list[Any]) -> None:
     """Let go of a group of which this list holds the last reference. gloo takes 20 ms for it: nobody waits for that."""
-    threading.Thread(target=group.clear, name="dlaas-drop", daemon=True).start()
+
+    def clear() -> None:
+        time.sleep(_LINGER_S)  # the control thread may look into it just now
+        group.clear()
+
+    threading.Thread(target=clear, name="dlaas-drop", daemon=True).start()
 
 
 def lonely_group() -> Any:
-    """A group of one: DDP is made in it, and put into the gang's afterwards."""
+    """A group of one."""
     return _group(_c10d.HashStore(), 0, 1)
 
 

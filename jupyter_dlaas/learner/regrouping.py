@@ -226,4 +226,6 @@ class Regrouping:
         with self._changed:
             self._lost_before = number
             self._changed.notify_all()
-            self._gang.leave()
+            lost = self._gang.leave()
+        if lost is not None:
+            groups.cut(lost)
