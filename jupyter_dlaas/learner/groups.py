@@ -25,14 +25,7 @@ _MEET_AGAIN: Final = timedelta(seconds=10)
 _LOOK: Final = timedelta(seconds=0.25)
 _LINGER_S: Final = 1.0
 _AT_ONCE: Final = timedelta(milliseconds=1)
-_TAG_SUM: Final = 1
-_TAG_CUT: Final = 2
-_DIRECT_BYTES: Final = 256 << 10
-"""So much a learner receives at most when all send all they have to all …"""
-_WRITTEN_BYTES: Final = 64 << 10
-"""… each of them so much, which goes in one write: who dies sends the whole of a message or nothing (see `finish`) …"""
-_DIRECT_MOST: Final = 8
-"""… and so many may do so: the messages grow with the square."""
+_TAG_CUT: Final = 1
 _c10d: Final[Any] = dist
 _is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
 """Of the groups that were made here."""
@@ -48,48 +41,16 @@ class Sum(Protocol):
 
 
 def add_up(group: Any, tensor: torch.Tensor) -> Sum:
-    """Begin to add a contiguous tensor up over a group, in place. Raises RuntimeError when the group is lost.
-
-    A small one goes straight from each to each and is added in rank order, so that all have the same bits: one trip, in
-    the calling thread, where gloo's ring makes 2(n - 1) with a thread change each (0.2 instead of 0.5 ms for two
-    learners and 10,000 numbers, 0.8 instead of 2.5 ms for three).
-    """
-    others = group.size() - 1
-    is_small = tensor.nbytes <= _WRITTEN_BYTES and others * tensor.nbytes <= _DIRECT_BYTES
-    if is_small and others < _DIRECT_MOST:
-        return _Direct(group, tensor)
-    return _Ring(group, group.allreduce([tensor], _SUM))
+    """Begin to add a contiguous tensor up over a group, in place. Raises RuntimeError when the group is lost."""
+    return _Begun(group, group.allreduce([tensor], _SUM))
 
 
-class _Ring:
+class _Begun:
     def __init__(self, group: Any, work: Any) -> None:
         self._group, self._work = group, work
 
     def wait(self) -> None:
         finish(self._group, self._work)
-
-
-class _Direct:
-    def __init__(self, group: Any, tensor: torch.Tensor) -> None:
-        self._tensor, self._rank = tensor, group.rank()
-        self._parts = torch.empty((group.size(), *tensor.shape), dtype=tensor.dtype)
-        self._works = []
-        for peer in range(group.size()):
-            if peer != self._rank:
-                self._works.append(group.recv([self._parts[peer]], peer, _TAG_SUM))
-                self._works.append(group.send([tensor], peer, _TAG_SUM))
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
-        first, *others = self._parts
-        if len(others) == 1:
-            self._tensor.add_(others[0] if self._rank == 0 else first)
-            return
-        self._parts[self._rank].copy_(self._tensor)
-        for part in others:
-            first.add_(part)
-        self._tensor.copy_(first)
 
 
 def broadcast(group: Any, tensor: torch.Tensor, source: int) -> None:

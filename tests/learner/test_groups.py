@@ -128,7 +128,7 @@ def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path) -> 
         assert all(error <= size for one in found for _, error in one)
 
 
-@pytest.mark.parametrize("numbers", [10, 1_000_000], ids=["straight", "in gloo's ring"])
+@pytest.mark.parametrize("numbers", [10, 1_000_000])
 def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int) -> None:
     told = _play(tmp_path, _CUT, 2, numbers)
     assert told["1"]["freed"]
