@@ -181,7 +181,7 @@ class Batches:
         if (position.epoch, position.call) == (here.epoch, here.call):
             run._resume = run._restored = None
             return True
-        run._resume = position
+        run._resume, run._goes_back = position, position.epoch < here.epoch
         return False
 
 

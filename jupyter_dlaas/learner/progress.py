@@ -60,6 +60,10 @@ class Meter:
         """From now on this one tells."""
         self._path = path
 
+    def hand_over(self) -> None:
+        """From now on another one tells: who joins reads in which epoch the others are."""
+        self._path = None
+
     def step(self, epoch: int, step: int, samples: int) -> None:
         """A step began. Cheap: mostly one look at the clock."""
         if self._path is None:

@@ -72,6 +72,7 @@ class Regrouping:
             return position
         if context.member not in switch.members:
             run._metrics.close()  # before it waits: another one writes them from now on
+            run._meter.hand_over()
             self._is_parting = True
             if not run._boundaries.may_leave(switch.round):
                 return None

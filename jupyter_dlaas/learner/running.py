@@ -90,6 +90,8 @@ class Run:
         self._regrouping: Any = None
         self._is_joining = context is not None and context.is_joining
         """Until it has the others' state it only rehearses: nothing of it counts."""
+        self._goes_back = False
+        """It rehearsed in a later epoch than the one in which the others are."""
         self._moved: list[list[Any]] = []
         self._hooks: list[Callable[[], object]] = []
         self._gathers: list[Callable[[], object]] = []
@@ -309,7 +311,7 @@ class Run:
         self._begin()
         self._meter.epochs = number
         epoch = -1
-        while (epoch := max(epoch + 1, self._first_epoch())) < number:
+        while (epoch := self._next_epoch(epoch)) < number:
             self._epoch, self._call = epoch, 0
             if self._counts_epochs:
                 self._boundary(Position(epoch=epoch, step=self._step))
@@ -318,6 +320,12 @@ class Run:
             yield epoch
             has_schedule = self._context is not None and bool(self._context.spec.schedule)
             self._meter.tell(epoch + 1, self._step, force=has_schedule)
+
+    def _next_epoch(self, epoch: int) -> int:
+        if self._goes_back and self._resume is not None:
+            self._goes_back = False
+            return self._resume.epoch
+        return max(epoch + 1, self._first_epoch())
 
     def _first_epoch(self) -> int:
         if self._is_joining and self._context is not None:

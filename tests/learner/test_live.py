@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
+from jupyter_dlaas.runtime.files import write_whole
 from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job, until
 from tests.runtime.test_zygote import warm_up
@@ -60,6 +62,31 @@ def assert_whole(job: Job, weights: dict[str, Any], epochs: int = EPOCHS) -> Non
     assert len(result(job, "history")["loss"]) == epochs
     assert result(job, "losses") == pytest.approx([0.1 * 0.9 ** (n + 1) for n in range(epochs)])
     assert not list(job.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
+
+
+def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, weights: dict[str, Any]) -> None:
+    """What is told of the progress may be ahead of those who train: a leaver said so, or a step is made again."""
+    over = threading.Event()
+
+    def lie() -> None:
+        while not over.wait(0.001):
+            write_whole(live.dir / "progress.json", b'{"epoch": 50}')
+
+    liar = threading.Thread(target=lie)
+    live.run(1)
+    trains(live, 0, steps=12)
+    liar.start()
+    try:
+        live.resize(0, fresh=1)
+        trains(live, 1, size=2)
+    finally:
+        over.set()
+        liar.join()
+    live.resize(1)
+    trains(live, 1, size=1)
+
+    assert ended(live) == "completed", live.report()
+    assert_whole(live, weights)
 
 
 def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, Any]) -> None:
