@@ -91,6 +91,9 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
     expect(rows).to_have_text([left, right])
     assert all(node.cordoned is None for node in site.client.pool().nodes)
 
+    again = dialog.get_by_role("button", name="Drain n1")
+    expect(again).to_be_enabled()
+    expect(again).to_be_focused()
     page.page.keyboard.press("Enter")
     expect(panel.get_by_role("status")).to_contain_text("n1 is being drained by")
     for job in (left, right):
