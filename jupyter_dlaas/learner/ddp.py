@@ -138,7 +138,7 @@ class Gang:
         """Each value averaged over the gang by weight. All learners must call it."""
         table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: groups.add_up(self._group, table).wait())
+            self._try(lambda: groups.Sum(self._group, table).wait())
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
@@ -161,7 +161,7 @@ class Gang:
         """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
         table = torch.tensor([count], dtype=torch.int64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: groups.add_up(self._group, table).wait())
+            self._try(lambda: groups.Sum(self._group, table).wait())
         return int(table.item())
 
     def steps(self, step: int) -> list[int]:
@@ -205,9 +205,8 @@ class Gang:
             large = room_for(rest)
             found = arrived | put_together(rest, large)
         for one in large:
-            groups.broadcast(
-                self._group, one.view(-1).view(torch.uint8), source
-            )  # gloo does not know all kinds of numbers
+            bits = one.view(-1).view(torch.uint8)  # gloo does not know all kinds of numbers
+            groups.broadcast(self._group, bits, source)
         return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -239,7 +238,7 @@ class Gang:
 
     def add_up(self, tensor: torch.Tensor) -> groups.Sum:
         """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost."""
-        return groups.add_up(self._group, tensor)
+        return groups.Sum(self._group, tensor)
 
     def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
         """The same in a gang that never changes, on its devices."""

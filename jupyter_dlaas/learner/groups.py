@@ -10,12 +10,12 @@ import time
 import weakref
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["NEVER", "Sum", "add_up", "broadcast", "build_group", "cut", "drop", "finish", "lonely_group"]
+__all__ = ["NEVER", "Sum", "broadcast", "build_group", "cut", "drop", "finish", "lonely_group"]
 
 NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
@@ -33,23 +33,14 @@ _SUM: Final = dist.AllreduceOptions()
 _SUM.asyncOp = True
 
 
-class Sum(Protocol):
-    """A tensor that is being added up over a group, in place."""
+class Sum:
+    """A contiguous tensor that is being added up over a group, in place. Raises RuntimeError when the group is lost."""
 
-    def wait(self) -> object:
-        """Until it is the sum. Raises RuntimeError when the group is lost."""
-
-
-def add_up(group: Any, tensor: torch.Tensor) -> Sum:
-    """Begin to add a contiguous tensor up over a group, in place. Raises RuntimeError when the group is lost."""
-    return _Begun(group, group.allreduce([tensor], _SUM))
-
-
-class _Begun:
-    def __init__(self, group: Any, work: Any) -> None:
-        self._group, self._work = group, work
+    def __init__(self, group: Any, tensor: torch.Tensor) -> None:
+        self._group, self._work = group, group.allreduce([tensor], _SUM)
 
     def wait(self) -> None:
+        """Until it is the sum. Raises RuntimeError when the group is lost."""
         finish(self._group, self._work)
 
 

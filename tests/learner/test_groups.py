@@ -68,7 +68,7 @@ def sums(rank, group, size):
     for count, dtype in KINDS:
         # two under way at once, as the buckets of one model are
         first, second = numbers(rank, count, dtype), numbers(rank + size, count, dtype)
-        begun = [groups.add_up(group, first), groups.add_up(group, second)]
+        begun = [groups.Sum(group, first), groups.Sum(group, second)]
         for one in begun:
             one.wait()
         exact = sum(numbers(other, count, dtype).double() for other in range(size))
@@ -81,7 +81,7 @@ def sums(rank, group, size):
 """
 _CUT = """
 def learner(rank, group):
-    groups.add_up(group, torch.ones(3)).wait()
+    groups.Sum(group, torch.ones(3)).wait()
     if rank == 0:
         told("alive")  # and stays, and says nothing
         while not os.path.exists(f"{out}/1.json"):
@@ -97,7 +97,7 @@ def learner(rank, group):
 
     threading.Thread(target=cut).start()
     try:
-        begun = groups.add_up(group, tensor)
+        begun = groups.Sum(group, tensor)
         waits.set()
         begun.wait()
     except RuntimeError as error:
