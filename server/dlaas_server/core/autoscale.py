@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.conditions import NOTHING, Condition, Work
-from dlaas_server.core.speedup import Fit, Point, evened, fit
+from dlaas_server.core.speedup import Point, evened, fit
 
-__all__ = ["Search", "Window", "curve", "learn", "look"]
+__all__ = ["Search", "Window", "learn", "look"]
 
 HALF_LIFE_S: Final = 300.0
 """What was measured so long ago counts half."""
@@ -339,9 +339,3 @@ def _interpolated(points: list[Point], learners: int) -> float:
     if below and above and below[0] is not above[0]:
         return _line(below[0], above[0], learners)
     return (below or above)[0].rate
-
-
-def curve(search: Search, low: int, high: int) -> Fit | None:
-    """The fitted curve, for the plan and the card; None before two sizes were measured."""
-    points = [p for p in search.points if low <= p.learners <= high]
-    return fit(points) if len(points) >= 2 else None
