@@ -105,6 +105,21 @@ def learner(rank, group):
 """
 
 
+_CUT_THERE = """
+def learner(rank, group):
+    groups.Sum(group, torch.ones(3)).wait()
+    if rank == 1:
+        groups.cut(group)
+        while not os.path.exists(f"{out}/0.json"):  # it lives, and says nothing
+            time.sleep(0.01)
+        return
+    try:
+        groups.Sum(group, torch.ones(3)).wait()
+    except RuntimeError as error:
+        told(rank, freed=str(error))
+"""
+
+
 def _play(folder: Path, learner: str, size: int, *more: object) -> dict[str, Any]:
     """What each of the learners told."""
     script = folder / "learners.py"
@@ -132,6 +147,10 @@ def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path) -> 
 def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int) -> None:
     told = _play(tmp_path, _CUT, 2, numbers)
     assert told["1"]["freed"]
+
+
+def test_a_cut_frees_the_others_too(tmp_path: Path) -> None:
+    assert _play(tmp_path, _CUT_THERE, 2)["0"]["freed"]
 
 
 _GIVES = """
