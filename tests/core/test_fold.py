@@ -108,6 +108,27 @@ def test_a_halt_gives_the_devices_back_and_keeps_the_step() -> None:
     assert (halted.state, halted.checkpoint_step, halted.members, wanted(halted)) == (State.HALTED, 41, (), None)
 
 
+def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -> None:
+    trains = running()
+
+    once, story = ask(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
+    twice = asked(once, Event.CHECKPOINT)
+
+    assert [wanted(one).checkpoints for one in (trains, once, twice)] == [0, 1, 2]  # type: ignore[union-attr]
+    assert wanted(twice).revision > wanted(once).revision > wanted(trains).revision  # type: ignore[union-attr]
+    assert story[0].text == "ana asked for a checkpoint: it is taken at the next step."
+    assert twice.gang == trains.gang
+    assert [[line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9))[1]] for one in (trains, once)] == [
+        [],
+        ["Checkpoint at step 9, as asked."],
+    ]
+    assert not asked(once, Event.HALT).awaits_checkpoint
+    with pytest.raises(NotAllowed, match="QUEUED cannot take 'checkpoint'"):
+        asked(job(), Event.CHECKPOINT)
+    with pytest.raises(NotAllowed, match="is leaving its devices"):
+        asked(asked(trains, Event.HALT), Event.CHECKPOINT)
+
+
 def test_a_resume_during_a_halt_brings_the_job_back_when_the_halt_is_done() -> None:
     halting = asked(asked(running(), Event.HALT), Event.RESUME)
     assert wanted(halting).goal is Goal.HALT  # type: ignore[union-attr]

@@ -193,7 +193,8 @@ def test_no_auto_job_of_low_priority_stays_above_its_least_while_a_higher_one_co
         picture = carried_out(applied(picture, decided, 60.0 + turn))
     jobs = list(picture.jobs.values())
     free = sum(len(n.devices) for n in picture.nodes) - sum(len(j.members) for j in jobs)
-    for waiting in (j for j in jobs if not j.members):
+    line = sorted((j for j in jobs if not j.members), key=lambda j: (-j.priority, j.submitted_s, j.number))
+    for waiting in line[:1]:  # who comes after the first may wait for what is promised to that
         spare = [
             len(j.gang) - j.spec.learners_min
             for j in jobs

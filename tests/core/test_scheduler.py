@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.asks import Ask
+from dlaas_server.core.asks import Ask, Late
 from dlaas_server.core.estimates import History
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout, Shape, free_of
@@ -161,6 +161,16 @@ def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -
     entered(on, 95 * HOUR, ask(2, 4, length=25 * HOUR, at=95 * HOUR), ask(3, 4, length=HOUR, at=95 * HOUR))
 
     assert numbers(on.line()) == [3, 1, 2]
+
+
+@pytest.mark.parametrize(("guess_s", "usual_s"), [(HOUR, 3 * HOUR), (3 * HOUR, HOUR)])
+def test_a_job_is_lifted_by_the_longer_of_the_guess_and_what_is_usual(guess_s: float, usual_s: float) -> None:
+    one = ask(0, 1, length=guess_s)
+    one.usual_s = usual_s
+    steps = (Late.LIFTED, Late.LATE)
+
+    assert one.lateness(HOUR, 10.0, steps, 29 * HOUR) == (Late.NOT, 30 * HOUR)
+    assert one.lateness(HOUR, 10.0, steps, 30 * HOUR) == (Late.LIFTED, 120 * HOUR)
 
 
 def test_least_attained_service_goes_first() -> None:

@@ -14,7 +14,7 @@ from dlaas_server.core.sizing import condition_of, due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
 from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Condition, Elastic, JobSpec, JobView, Scheduled
+from jupyter_dlaas.protocol import Condition, Elastic, JobSpec, JobView, NotAllowed, Scheduled
 from tests.core.builders import fact, job, node, pool, seats, told, training
 
 SCHEDULE = (Scheduled(epoch=10, learners=4), Scheduled(epoch=30, learners=2))
@@ -106,6 +106,44 @@ def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
 @pytest.mark.parametrize("learners", [0, 5])
 def test_a_program_gets_no_size_outside_the_bounds(learners: int) -> None:
     assert told(running(Elastic.MANUAL), FactKind.ASKED, learners=learners, step=1).wish == 1
+
+
+ALONE = "Keras' fit trains alone."
+
+
+@pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
+def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: Elastic) -> None:
+    one, story = fold(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
+
+    assert (one.wish, one.wish_by, one.elastic) == (1, "program", Elastic.MANUAL)
+    assert [line.text for line in story] == [f"{ALONE} It is kept at 1 learner until you scale it."]
+    assert [(note.code, note.text) for note in shown(one).notes] == [("trains_alone", ALONE)]
+    assert [len(change.seats) for change in plan(pool([node()], one), 100.0).resizes] == [1]
+
+
+def test_who_was_told_that_more_learners_are_of_no_use_may_have_them_all_the_same() -> None:
+    alone = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why=ALONE)
+    one = told(ask(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)
+
+    assert (one.wish, one.wish_by) == (2, "you")
+
+
+def test_a_job_that_cannot_go_on_at_another_size_stays_and_its_card_says_why() -> None:
+    one = told(running(Elastic.AUTO, wish=2), FactKind.ALONE, why="Parts.", learners=2)
+    late = replace(one, spec=replace(one.spec, schedule=(Scheduled(epoch=1, learners=4),)))
+
+    assert (one.wish, one.elastic) == (2, Elastic.OFF)
+    with pytest.raises(NotAllowed, match=r"Stayed at 2\. Parts\."):
+        ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)
+    assert [one.why_not for one in shown(one).actions if one.id == "scale"] == ["its learners hold parts of the model"]
+    assert scheduled(late, 3)[0].wish == 2
+
+
+def test_a_size_that_never_changes_is_only_spoken_of() -> None:
+    off = running(Elastic.OFF, wish=3)
+    one, story = fold(off, fact(off, FactKind.ALONE, why=ALONE))
+
+    assert (one.wish, one.elastic, [line.text for line in story]) == (3, Elastic.OFF, [ALONE])
 
 
 def test_a_schedule_is_followed_entry_by_entry_and_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -103,3 +104,29 @@ def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:
 
     assert before.order("gittins") == order != Lengths().order("gittins")
     assert after.order("gittins") is order
+
+
+def test_what_is_only_expected_is_ranked_by_what_that_means_and_a_count_of_steps_by_itself() -> None:
+    lengths, chance = Lengths(), Random(0)
+    for number in range(40):
+        lengths.learn(completed(number, chance.lognormvariate(5, 2)))
+    counts = training(job(41), *seats("n1", 1))
+    report = Progress(step=100, steps=400, steps_per_s=2.0)
+    found = lengths.known([job(40), counts], {counts.id: report}, 2000.0)
+
+    expected, counted = found["job-40"], found[counts.id]
+    assert expected.mean_s is not None
+    assert expected.mean_s > (expected.length_s or 0.0)
+    assert counted.mean_s is None
+
+
+def test_jobs_that_run_on_make_longer_what_is_expected_of_others() -> None:
+    means = []
+    for ran_s in (0.0, 1e6):
+        lengths, chance = Lengths(), Random(0)
+        for number in range(40):
+            lengths.learn(completed(number, chance.lognormvariate(5, 2)))
+        going = [replace(training(job(number), *seats("n1", 1)), started_s=1000.0) for number in range(41, 50)]
+        means.append(lengths.known([job(40), *going], {}, 1000.0 + ran_s)["job-40"].mean_s or 0.0)
+
+    assert means[0] < means[1]

@@ -337,3 +337,24 @@ def test_a_virtual_clock_calls_in_order_and_at_the_right_time() -> None:
     assert calls == [("a", 1.0), ("b", 2.0), ("c", 2.0)]
     assert clock.now_s() == 5.0
     assert clock.next_s is None
+
+
+async def test_a_checkpoint_that_is_asked_for_is_taken_once_and_training_goes_on(rig: SimulatedRig) -> None:
+    rig.simulated.scripts["a-1"] = Script(steps=ENDLESS, checkpoint_every_steps=0)
+    await rig.pool.create("a-1", "me", JobSpec(), {})
+    await rig.pool.put("a-1", "train.py", b"")
+    seat = (MemberWanted(member=0, node=rig.pool.nodes()[0].name),)
+    for revision, checkpoints in ((1, 0), (2, 1), (3, 1)):
+        document = Wanted(revision=revision, goal=Goal.RUN, generation=1, members=seat, checkpoints=checkpoints)
+        await rig.pool.act("a-1", document)
+
+        async def has_read(revision: int = revision) -> bool:
+            facts = await facts_of(rig.pool, "a-1")
+            is_seen = any(fact.kind is FactKind.SEEN and fact.revision == revision for fact in facts)
+            return is_seen and any(fact.kind is FactKind.GENERATION for fact in facts)
+
+        await rig.until(has_read, f"revision {revision} was read")
+
+    kinds = await kinds_of(rig.pool, "a-1")
+    assert kinds.count(FactKind.CHECKPOINT) == 1
+    assert FactKind.LEARNER_DOWN not in kinds

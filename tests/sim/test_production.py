@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlaas_server.core.estimates import Usual
 from dlaas_server.core.model import Job, Known, Member, MemberState, Pool, Seat
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.plan import plan
@@ -170,3 +172,35 @@ def test_what_a_queue_is_lent_and_has_to_give_back_at_once_is_not_lent() -> None
 
     assert times(result) == {"borrows": (10, 20), "lends": (0, 10)}
     assert [one.preemptions for one in result.done] == [0, 0]
+
+
+@dataclass
+class Watched(ByCore):
+    """Sees, after each event, whether everybody stands where it would stand had it come just now."""
+
+    looks: list[Usual | None] = field(default_factory=list)
+
+    def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
+        decision = ByCore.decide(self, now_s, ended, arrived)
+        if not self.looks or self.looks[-1] is not self.history.usual:
+            self.looks.append(self.history.usual)
+        for number, ask in self.asks.items():
+            assert ask.mean_s == self.history.mean_s(self._guesses[number], ask.weight)
+            if ask.since_s is None:
+                assert ask.rank == self.scheduler.order.rank(ask, now_s)
+        line = [(-ask.priority, ask.rank) for ask in self.scheduler.line() if not (ask.late or ask.is_spot)]
+        assert line == sorted(line)
+        return decision
+
+
+@pytest.mark.parametrize("lends", [False, True])
+def test_as_more_ends_all_take_the_places_that_their_guesses_mean_then(lends: bool) -> None:
+    chance = Random(7)
+    jobs = [
+        replace(tjob(f"j{i}", 40 * i, chance.choice((1, 2, 4)), round(chance.lognormvariate(6, 1.5))), spot=i % 5 == 0)
+        for i in range(150)
+    ]
+    rule = Watched((NodeSpec(name="n0", gpus=8),), restart_s=1, estimate_error=1.0, seed=3, lends=lends)
+
+    assert len(replay(trace(*jobs), 8, rule, restart_s=1).done) == len(jobs)
+    assert len(rule.looks) > 5

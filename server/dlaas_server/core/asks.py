@@ -56,7 +56,7 @@ class Ask:
     batch_s: float = 0.0
     """What the others of its batch are expected to take: tasks that only count together go by what all of them take."""
     usual_s: float | None = None
-    """The same, drawn to what is usual in this pool: a wild guess shall not make it wait for ever."""
+    """The same, drawn to what is usual in this pool: by a guess that is much too short it would be late at once."""
     priority: int = 0
     queue: str = "default"
     restart_s: float = 0.0
@@ -68,6 +68,8 @@ class Ask:
     id: str = ""
     spread: float | None = None
     """How wrong the expected length may be, σ of its logarithm; None: as guesses in this pool usually are."""
+    mean_s: float | None = None
+    """The mean of what the guess about it may mean in this pool; None: the guess itself."""
     executed_s: float = 0.0
     """How long it had run when it was last started or stopped."""
     since_s: float | None = None
@@ -101,6 +103,11 @@ class Ask:
         """How long it runs in all, by what is known after it ran so long: after an overrun, as much again."""
         return None if self.estimate_s is None else _again(self.estimate_s, executed_s)
 
+    def likely_s(self, executed_s: float) -> float | None:
+        """The same in the mean of what its guess may mean."""
+        mean_s = self.estimate_s if self.mean_s is None else self.mean_s
+        return None if mean_s is None else _again(mean_s, executed_s)
+
     @property
     def wrong(self) -> float | None:
         """The logarithm of how many times longer than expected it ran, once it ended."""
@@ -121,25 +128,23 @@ class Ask:
             total_s = _again(total_s, executed_s)
         return now_s + total_s - executed_s
 
-    def bound_s(self, least_s: float, factor: float, *, is_hopeful: bool = False) -> float:
-        """What waiting is measured by: this time, or so many times its length by the longer guess (or the shorter)."""
+    def bound_s(self, least_s: float, factor: float) -> float:
+        """What waiting is measured by: this time, or so many times its length by the longer guess."""
         known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
         if not known:
             return least_s
-        return max(least_s, factor * (min(known) if is_hopeful else max(known)))
+        return max(least_s, factor * max(known))
 
     def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
         """Which of these steps it has reached, if it waited until this time; and when it reaches the next.
 
-        To be lifted costs others little: all its waiting counts, and the shorter guess. What comes then costs them
-        much: only its waiting since it last ran counts, and the longer guess.
+        To be lifted costs others little: all its waiting counts. What comes then costs them much: only its waiting
+        since it last ran counts.
         """
-        late = Late.NOT
+        late, bound_s = Late.NOT, self.bound_s(least_s, factor)
         for step in steps:
-            if step is Late.LIFTED:
-                due_s = self.submitted_s + self.executed_s + self.bound_s(least_s, factor, is_hopeful=True)
-            else:
-                due_s = self.queued_s + step * self.bound_s(least_s, factor)
+            waits_s = self.submitted_s + self.executed_s if step is Late.LIFTED else self.queued_s
+            due_s = waits_s + step * bound_s
             if due_s > at_s:
                 return late, due_s
             late = step

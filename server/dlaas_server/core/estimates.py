@@ -5,13 +5,14 @@ All in logarithms: lengths of jobs spread over orders of magnitude, and guesses 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from itertools import accumulate
+from math import exp, log, log2, sqrt
 from statistics import NormalDist
 from typing import Final
 
-__all__ = ["AS_MANY", "NORMAL", "UNSURE", "History", "Spread", "length_s", "width_factor"]
+__all__ = ["AS_MANY", "NORMAL", "UNSURE", "History", "Spread", "Usual", "length_s", "width_factor"]
 
 ENOUGH: Final = 8
 """So many values make a mean and a spread worth using."""
@@ -49,6 +50,85 @@ class Spread:
         return self._squares / (self.count - 1) if self.count > 1 else 0.0
 
 
+BINS: Final = 104
+"""Lengths are counted by quarters of an octave: 26 octaves are two years in seconds."""
+PER_OCTAVE: Final = 4
+FLAT: Final = 0.05
+"""What share of the jobs that came to a bin end in it, as long as nothing is known: a flat guess over five octaves."""
+SURE: Final = 4
+"""A guess is not wrong by more than so many σ."""
+STEPS: Final = [2.0 ** (i / PER_OCTAVE) for i in range(2 * BINS + 1)]
+
+
+def _bin(length_s: float) -> int:
+    return min(int(PER_OCTAVE * log2(length_s)), BINS - 1) if length_s > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long jobs run in this pool by their size, and how wrong guesses about them are: what a guess really means.
+
+    From the jobs that ended, and from those that did not yet: these are known to run longer than they ran until now
+    (else what ended would look as if all were short). Of each bin of lengths, the share of those that came to it and
+    end in it; sizes of which few are known are drawn to all.
+    Source: Kaplan, Meier, "Nonparametric estimation from incomplete observations", JASA 1958.
+    """
+
+    ends: Mapping[int, Sequence[float]]
+    """Devices of the gang -> how probably it ends in each bin; of all sizes under 0."""
+    weights: Sequence[float]
+    """How probably a guess is wrong by so many bins, from the least on."""
+
+    def mean_s(self, guess_s: float, weight: int) -> float:
+        """The mean length of jobs of this size about which this guess was made: after Bayes, guesses log-normal."""
+        ends = self.ends.get(weight) or self.ends[0]
+        least, first = _bin(guess_s) - len(self.weights) // 2, guess_s * 2.0 ** (-(len(self.weights) // 2) / PER_OCTAVE)
+        sum_ = sum_s = 0.0
+        for i, likely in enumerate(self.weights):
+            probable = likely * ends[min(max(least + i, 0), BINS - 1)]
+            sum_ += probable
+            sum_s += probable * first * STEPS[i]
+        return sum_s / sum_ if sum_ else guess_s
+
+
+def usual_of(ended: Mapping[int, Sequence[int]], going: Iterable[tuple[int, float]], spread: float) -> Usual:
+    """What is usual, from counts of ended jobs (devices of the gang -> by bin) and unfinished ones (devices, ran s)."""
+    stays = {weight: [0] * BINS for weight in ended}
+    everybody = [0] * BINS
+    for weight, ran_s in going:
+        last = _bin(ran_s) - 1  # the bin that it is in says nothing yet
+        if last >= 0:
+            everybody[last] += 1
+            if weight in stays:
+                stays[weight][last] += 1
+    total = [sum(counts) for counts in zip(*ended.values(), strict=True)]
+    shares = _shares(total, everybody, [FLAT] * BINS)
+    found = {0: _ends(shares)}
+    for weight, counts in ended.items():
+        found[weight] = _ends(_shares(counts, stays[weight], shares))
+    width = min(spread * PER_OCTAVE / log(2), BINS / SURE)
+    reach = int(SURE * width)
+    return Usual(found, [exp(-((i / width) ** 2) / 2) if i else 1.0 for i in range(-reach, reach + 1)])
+
+
+def _shares(ends: Sequence[int], stays: Sequence[int], before: Sequence[float]) -> list[float]:
+    """Of those that came to a bin, the share that ends in it; what was thought `before` counts as ENOUGH jobs.
+
+    `ends`, `stays`: how many ended in a bin, and how many were last seen to have come through it.
+    """
+    came = list(accumulate(map(int.__add__, reversed(ends), reversed(stays))))[::-1]
+    return [(end + ENOUGH * share) / (many + ENOUGH) for end, many, share in zip(ends, came, before, strict=True)]
+
+
+def _ends(shares: Sequence[float]) -> list[float]:
+    """How probably a job ends in each bin."""
+    found, left = [], 1.0
+    for share in shares:
+        found.append(left * share)
+        left *= 1 - share
+    return found
+
+
 @dataclass(slots=True)
 class History:
     """What became of the pool's jobs: how long they ran, by their size, and how wrong the guesses about them were.
@@ -63,6 +143,13 @@ class History:
     all_lengths: Spread = field(default_factory=Spread)
     errors: Spread = field(default_factory=Spread)
     """log(actual / guess)."""
+    usual: Usual | None = None
+    """What was usual when somebody looked last; None: nobody did."""
+    _ended: dict[int, list[int]] = field(default_factory=dict)
+    """Devices of the gang -> how many ended, by the bin of their length."""
+    _looked: int = 0
+    _means: dict[tuple[float, int], float] = field(default_factory=dict)
+    """Guess, devices -> what it means: in a pool many wait of which the same is expected."""
 
     def learn(self, guess_s: float | None, actual_s: float, weight: int) -> None:
         """A job ended after so many seconds of running."""
@@ -70,6 +157,7 @@ class History:
             return
         self.all_lengths.add(log(actual_s))
         self.lengths.setdefault(weight, Spread()).add(log(actual_s))
+        self._ended.setdefault(weight, [0] * BINS)[_bin(actual_s)] += 1
         if guess_s:
             self.errors.add(log(actual_s / guess_s))
 
@@ -83,6 +171,26 @@ class History:
         wrong = self.errors.variance + self.errors.mean**2
         trust = usual.variance / (usual.variance + wrong) if wrong else 1.0
         return exp(usual.mean + trust * (log(guess_s) - usual.mean))
+
+    @property
+    def is_due(self) -> bool:
+        """Since somebody looked, an eighth more has ended."""
+        return self.errors.count >= max(ENOUGH, self._looked * 9 // 8)
+
+    def look(self, going: Iterable[tuple[int, float]]) -> None:
+        """Find what is usual. `going`: devices and seconds that they ran, of jobs that did not end yet."""
+        self._looked = self.errors.count
+        self._means.clear()
+        self.usual = usual_of(self._ended, going, self.spread)
+
+    def mean_s(self, guess_s: float | None, weight: int) -> float | None:
+        """The mean length of jobs of this size about which this guess was made, as far as that can be said."""
+        if self.usual is None or not guess_s:
+            return guess_s
+        found = self._means.get((guess_s, weight))
+        if found is None:
+            found = self._means[guess_s, weight] = self.usual.mean_s(guess_s, weight)
+        return found
 
     @property
     def spread(self) -> float:

@@ -60,7 +60,8 @@ def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None =
     if event is Event.SCALE:
         assert learners is not None, "scale needs a number"
         return _scale(job, learners, by)
-    return {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel}[event](job, by, now_s)
+    acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _keep}
+    return acts[event](job, by, now_s)
 
 
 def _scale(job: Job, learners: int, by: str) -> Told:
@@ -72,7 +73,8 @@ def _scale(job: Job, learners: int, by: str) -> Told:
     if learners == job.wish and job.elastic is not Elastic.AUTO:
         return job, ()
     if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
-        raise NotAllowed(f"Stayed at {job.wish}. {job.id} was submitted with --elastic off: its size never changes.")
+        why = job.alone or f"{job.id} was submitted with --elastic off: its size never changes."
+        raise NotAllowed(f"Stayed at {job.wish}. {why}")
     manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
     elastic = Elastic.MANUAL if manual else job.elastic
     job = replace(job, wish=learners, wish_by="you", elastic=elastic)
@@ -113,8 +115,17 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     return _tell(_goal(job, Goal.STOP), "cancel", f"{by} cancelled it.")
 
 
+def _keep(job: Job, by: str, now_s: float) -> Told:
+    step(job.state, Event.CHECKPOINT)
+    if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
+        raise NotAllowed(f"{job.id} is leaving its devices: no checkpoint is taken on request any more")
+    job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)
+    return _tell(job, "checkpoint", f"{by} asked for a checkpoint: it is taken at the next step.")
+
+
 def _goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
-    return replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
+    job = replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
+    return replace(job, awaits_checkpoint=False)  # what is written as it leaves is told as that
 
 
 # -- what was decided ------------------------------------------------------------------------------------------------
@@ -238,6 +249,7 @@ def wanted(job: Job) -> Wanted | None:
         goal=goal,
         generation=job.generation,
         grace_s=job.notice_s,
+        checkpoints=job.checkpoints_asked,
         members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
     )
 
@@ -270,6 +282,20 @@ def _slow(job: Job, fact: Fact) -> Told:
     slow = Slow(fact.member, fact.rate or 0.0)
     text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in each step."
     return _tell(replace(job, slow=slow), "slow", text)
+
+
+def _alone(job: Job, fact: Fact) -> Told:
+    """Its learners would share nothing: it is told once, and asks for the least size. A person may wish otherwise.
+
+    With a number: it cannot go on at another size, whoever wishes for it.
+    """
+    if job.alone is not None or fact.why is None:
+        return job, ()
+    job = replace(job, alone=fact.why)
+    if fact.learners is not None:
+        return _tell(replace(job, elastic=Elastic.OFF, wish=fact.learners, wish_by="program"), "alone", fact.why)
+    job, why = sizing.kept_least(job)
+    return _tell(job, "alone", f"{fact.why}{why}")
 
 
 def _guardian_up(job: Job, fact: Fact) -> Told:
@@ -391,9 +417,10 @@ def _regrouped(job: Job, fact: Fact) -> Told:
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
     at = fact.step or 0
-    if job.checkpoint_step is None or at > job.checkpoint_step:
-        return replace(job, checkpoint_step=at, restarts=0), ()
-    return job, ()
+    if job.checkpoint_step is not None and at <= job.checkpoint_step:
+        return job, ()
+    was_asked, job = job.awaits_checkpoint, replace(job, checkpoint_step=at, restarts=0, awaits_checkpoint=False)
+    return _tell(job, "checkpoint", f"Checkpoint at step {at:,}, as asked.") if was_asked else (job, ())
 
 
 def _committed(job: Job, fact: Fact) -> Told:
@@ -526,6 +553,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.COMMITTED: _committed,
     FactKind.PACE: _pace,
     FactKind.ASKED: _asked,
+    FactKind.ALONE: _alone,
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.AWAITED: _awaited,

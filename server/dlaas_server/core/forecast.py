@@ -77,13 +77,14 @@ class Arrival:
     shape: Shape
     learners: int
     length_s: float | None
+    mean_s: float | None = None
     priority: int = 0
     queue: str = "default"
     restart_s: float = 0.0
 
     def ask(self, number: int, now_s: float) -> Ask:
         """The same again."""
-        return Ask(
+        one = Ask(
             number,
             self.shape,
             self.learners,
@@ -94,6 +95,8 @@ class Arrival:
             queue=self.queue,
             restart_s=self.restart_s,
         )
+        one.mean_s = self.mean_s
+        return one
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,12 @@ class Job:
     """Whom the others wait for, as a sentence."""
     slow: Slow | None = None
     """Who holds the others up in each step."""
+    checkpoints_asked: int = 0
+    """How often a person asked for one."""
+    awaits_checkpoint: bool = False
+    """The last one that was asked for has not been written yet."""
+    alone: str | None = None
+    """Why more learners than one are of no use to its program, or its size must stay; and what to do."""
     joins_failed: int = 0
     """Changes in a row in which somebody who was to join did not come to it."""
     next_member: int = 0
@@ -225,6 +231,8 @@ class Known:
     """How long it is expected to run in all."""
     usual_s: float | None = None
     """The same, drawn to what is usual in this pool."""
+    mean_s: float | None = None
+    """The mean of what such an expectation may mean; None: it is taken at its word."""
     spread: float | None = None
     """How wrong that may be: standard deviation of its logarithm. None: as guesses in this pool usually are."""
     executed_s: float = 0.0

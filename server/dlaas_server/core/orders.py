@@ -30,18 +30,20 @@ __all__ = [
     "made",
 ]
 
-UNKNOWN: Final = 6
-"""The rank of a job of unknown length: as if an hour on one GPU (4^6 GPU-seconds)."""
-LEAST: Final = 4
-"""Below 4^4 GPU-seconds (four minutes) all are equally short: stopping one for another never pays."""
+STEP: Final = 1.5
+"""A class of `shortest` is a factor of √8, this many octaves."""
+UNKNOWN: Final = 8
+"""The rank of a job of unknown length: as if an hour on one GPU (√8^8 GPU-seconds)."""
+LEAST: Final = 5
+"""Below √8^6 GPU-seconds (eight minutes) all are equally short: stopping one for another never pays."""
 BRIEF_S: Final = 16.0
 SHARERS: Final = 4
 EARLY: Final = 0.1
 AGAIN: Final = 2.0
 SLACK_S: Final = 5e-4
 """Ranks are those of so long ago, and change at times in the middle of it: rounding never decides."""
-USUAL: Final = 9
-"""Where half of the work lies, as long as fewer than fifty jobs have ended: 4^9 GPU-seconds, three days."""
+USUAL: Final = 12
+"""Where half of the work lies, as long as fewer than fifty jobs have ended: √8^12 GPU-seconds, three days."""
 
 
 class Learnt(IntEnum):
@@ -131,25 +133,31 @@ class Fair(Age):
     """`fair`: the queue that has the least of its share goes first; within a queue, by age."""
 
 
+def _class(gpu_s: float) -> int:
+    """floor(log√8)."""
+    return int(log2(gpu_s) / STEP) if gpu_s > 1 else 0
+
+
 @dataclass(slots=True)
 class Shortest:
-    """`shortest`: by the class of the GPU-seconds that are expected to be left, floor(log4).
+    """`shortest`: by the class of the GPU-seconds that are left in the mean of what the guess may mean, floor(log√8).
 
+    That is not the guess: a very long one is mostly too long, and is drawn to how long such jobs run in this pool.
     A job that waited past its bound goes first in the class that half of the pool's work lies below: the many that are
     shorter than that still pass, and cost it little, since together they are little work.
     """
 
-    gap: int = 2
+    gap: int = 3
     lifted: int | None = USUAL
     needs_lengths: bool = True
-    age_factor: float = 3.0
+    age_factor: float = 10.0
     _work: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
     _learnt: int = 0
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         """Where half of the work lies."""
-        here, before = level(gpu_s), self.lifted
+        here, before = _class(gpu_s), self.lifted
         self._work[here] = self._work.get(here, 0.0) + gpu_s
         self._ended += 1
         if self._ended >= max(50, self._learnt * 5 // 4):
@@ -163,17 +171,23 @@ class Shortest:
         return Learnt.LIFTED if self.lifted != before else Learnt.NOTHING
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        left_s = _left_s(ask, now_s)
-        return UNKNOWN if left_s is None else max(level(left_s * ask.weight), LEAST)
+        left_s = self._left_s(ask, now_s)
+        return UNKNOWN if left_s is None else max(_class(left_s * ask.weight), LEAST)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
         """When it falls to the next class; in the last class, when it overruns."""
-        left_s = _left_s(ask, now_s)
+        left_s = self._left_s(ask, now_s)
         if left_s is None or ask.since_s is None:
             return None
-        here = level(left_s * ask.weight)
-        next_s = max(4.0**here / ask.weight, ask.batch_s) if here > LEAST else ask.batch_s
+        here = _class(left_s * ask.weight)
+        next_s = max(2.0 ** (STEP * here) / ask.weight, ask.batch_s) if here > LEAST else ask.batch_s
         return _after(ask, now_s, left_s - next_s)
+
+    @staticmethod
+    def _left_s(ask: Ask, now_s: float) -> float | None:
+        executed_s = _executed_s(ask, now_s)
+        total_s = ask.likely_s(executed_s)
+        return None if total_s is None else total_s - executed_s + ask.batch_s
 
 
 @dataclass(slots=True)

@@ -391,7 +391,7 @@ def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )
-    ask.spread = known.spread
+    ask.spread, ask.mean_s = known.spread, known.mean_s
     ask.executed_s, ask.queued_s = known.executed_s, max(job.submitted_s, job.queued_s)
     ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
     return ask

@@ -46,7 +46,7 @@ class Policy:
     """Nobody is preempted before it ran so many times what its stop and restart cost."""
     preempts: bool = True
     """Whether running jobs are stopped for others at all."""
-    patience_factor: float = 100.0
+    patience_factor: float = 50.0
     """Nobody preempts for its rank (for its priority it does) before it waited so many times what that costs."""
     spot_price: float = 0.3
     """What a device that is lent to a spot job counts as use of its queue."""

@@ -13,7 +13,7 @@ from dlaas_server.core.words import count
 from jupyter_dlaas.facts import Fact, Goal
 from jupyter_dlaas.protocol import Condition, Elastic, JobSpec, Scheduled, Speed, State
 
-__all__ = ["asked", "by_pace", "due", "scheduled", "speeds", "speedup"]
+__all__ = ["asked", "by_pace", "due", "kept_least", "scheduled", "speeds", "speedup"]
 
 
 def by_pace(job: Job, fact: Fact) -> tuple[Job, str]:
@@ -89,6 +89,15 @@ def asked(job: Job, fact: Fact) -> tuple[Job, str]:
     return job, f"The program asked for {count(learners, 'learner')}, at step {fact.step or 0:,}."
 
 
+def kept_least(job: Job) -> tuple[Job, str]:
+    """More learners are of no use to its program: the fewest that it may have, until a person wishes otherwise."""
+    least = job.spec.learners_min
+    if job.elastic is Elastic.OFF or (job.wish == least and job.elastic is not Elastic.AUTO):
+        return job, ""
+    job = replace(job, wish=least, wish_by="program", elastic=Elastic.MANUAL)
+    return job, f" It is kept at {count(least, 'learner')} until you scale it."
+
+
 def due(job: Job, epoch: int) -> Scheduled | None:
     """The entry of its schedule that is to be followed now, if it was not followed yet."""
     passed = [entry for entry in job.spec.schedule if entry.epoch <= epoch]
@@ -98,7 +107,7 @@ def due(job: Job, epoch: int) -> Scheduled | None:
 def scheduled(job: Job, epoch: int) -> tuple[Job, str]:
     """So many epochs are behind the job: follow its schedule. What a person wishes later holds until the next entry."""
     entry = due(job, epoch)
-    if entry is None or job.goal is not Goal.RUN or job.state is not State.PROCESSING:
+    if entry is None or job.goal is not Goal.RUN or job.state is not State.PROCESSING or job.elastic is Elastic.OFF:
         return job, ""
     done = sum(1 for one in job.spec.schedule if one.epoch <= epoch)
     job = replace(job, schedule_done=done)

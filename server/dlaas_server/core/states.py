@@ -17,6 +17,7 @@ class Event(StrEnum):
     HALT = "halt"
     RESUME = "resume"
     CANCEL = "cancel"
+    CHECKPOINT = "checkpoint"
 
     PLACED = "placed"
     DOWNLOADING = "downloading"
@@ -59,7 +60,8 @@ NEXT: Final[dict[State, dict[Event, State]]] = {
     | _asked(State.DEPLOYING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL)
     | {Event.DOWNLOADING: State.DOWNLOADING},
     State.DOWNLOADING: _RUNNING | _asked(State.DOWNLOADING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL),
-    State.PROCESSING: _RUNNING | _asked(State.PROCESSING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL),
+    State.PROCESSING: _RUNNING
+    | _asked(State.PROCESSING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT),
     State.STORING: _RUNNING | _asked(State.STORING, Event.CANCEL),
     State.HALTED: {Event.RESUME: State.QUEUED, Event.CANCEL: State.CANCELLED, Event.SCALE: State.HALTED},
     State.COMPLETED: {},
@@ -76,7 +78,8 @@ def can(state: State, event: Event) -> bool:
 def step(state: State, event: Event) -> State:
     """The only place where a job's state changes. Raises NotAllowed."""
     if event not in NEXT[state]:
-        asked = [e for e in (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL) if e in NEXT[state]]
+        people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
+        asked = [e for e in people if e in NEXT[state]]
         takes = ", ".join(asked) or "nothing: it has ended"
         raise NotAllowed(f"a job that is {state} cannot take '{event}'; it can take {takes}")
     return NEXT[state][event]

@@ -33,6 +33,7 @@ from jupyter_dlaas.protocol import (
 __all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
 
 NO_POLICY: Final = Policy()
+ALONE: Final = "trains_alone"
 HOW_TO_LOG: Final = "how_to_log"
 """The code of the note that ends with the first metric."""
 
@@ -112,10 +113,15 @@ def job_view(
 
 
 def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
-    """How to log is told only where it is needed: while a job trains and shows no curve."""
-    if job.state is State.PROCESSING and not has_metrics:
-        return job.spec.notes
-    return tuple(note for note in job.spec.notes if note.code != HOW_TO_LOG)
+    """What its learners found out comes first, in place of what could be guessed before.
+
+    How to log is told only where it is needed: while a job trains and shows no curve.
+    """
+    needs_help = job.state is State.PROCESSING and not has_metrics
+    notes = tuple(note for note in job.spec.notes if needs_help or note.code != HOW_TO_LOG)
+    if job.alone is None:
+        return notes
+    return (Note(code=ALONE, text=job.alone), *(note for note in notes if note.code != ALONE))
 
 
 def _transition(job: Job) -> str | None:
@@ -211,7 +217,7 @@ def _scale_action(job: Job) -> Action:
     if job.spec.learners_min == job.spec.learners_max:
         why = f"it takes exactly {count(job.spec.learners_min, 'learner')}"
     elif job.elastic is Elastic.OFF and job.state is not State.QUEUED:
-        why = "it was submitted with --elastic off"
+        why = "its learners hold parts of the model" if job.alone else "it was submitted with --elastic off"
     elif job.intent is Intent.CANCEL:
         why = "it is being cancelled"
     return Action(id=ActionId.SCALE, label="Scale", enabled=why is None, why_not=why)

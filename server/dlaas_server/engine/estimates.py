@@ -88,6 +88,9 @@ class Lengths:
 
     def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
         """What is known of each of these jobs."""
+        jobs = list(jobs)
+        if self._by_size.is_due:
+            self._by_size.look((_weight(job), self._known(job, progress.get(job.id), now_s).executed_s) for job in jobs)
         return {job.id: self._known(job, progress.get(job.id), now_s) for job in jobs}
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
@@ -99,8 +102,15 @@ class Lengths:
             return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
         executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
         usual_s = self._usual_s(job)
-        spread = self._most_alike(job).doubt(_weight(job))
-        return Known(length_s=usual_s, usual_s=usual_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
+        spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
+        return Known(
+            length_s=usual_s,
+            usual_s=usual_s,
+            mean_s=mean_s,
+            spread=spread,
+            executed_s=executed_s,
+            restart_s=RESTART_S,
+        )
 
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:

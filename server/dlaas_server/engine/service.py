@@ -346,6 +346,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "halt_job": _action(Event.HALT),
     "resume_job": _action(Event.RESUME),
     "cancel_job": _action(Event.CANCEL),
+    "checkpoint_job": _action(Event.CHECKPOINT),
     "retry_job": _retry,
     "delete_job": _delete,
     "why_job": _why,

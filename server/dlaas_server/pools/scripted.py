@@ -113,6 +113,7 @@ class ScriptedJob:
         self._since_step = 0
         self._committed = 0
         self._checkpoint: int | None = None
+        self._asked = 0  # checkpoints that were asked for, and taken
         self._left_s: float | None = None
         self._has_left = False
         self._struck: dict[int, int] = {}
@@ -218,6 +219,10 @@ class ScriptedJob:
             self._close("stopped")
         elif self._phase in (_Phase.LEAVING, _Phase.STORING):
             return  # what comes after it is considered then
+        elif self._phase == _Phase.TRAINING and wanted.checkpoints > self._asked:
+            self._asked = wanted.checkpoints
+            self._save(self.step)
+            self._consider()
         elif wanted.goal == Goal.HALT or wanted.generation > self._generation or self._has_left:
             if wanted.goal == Goal.RUN and self._may_change(wanted):
                 self._change(wanted)

@@ -128,6 +128,7 @@ class Foretold:
                     shape=ask.shape,
                     learners=ask.learners,
                     length_s=ask.estimate_s,
+                    mean_s=ask.mean_s,
                     queue=ask.queue,
                     restart_s=ask.restart_s,
                 )

@@ -109,6 +109,8 @@ class ByCore:
                 self._shorten(work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
                 self.history.learn(self._guesses.pop(index), ask.executed_s, ask.weight)
+        if self.history.is_due:
+            self._look(now_s)
         for run in arrived:
             work = run.job.work
             if work is not None and isinstance(work, Task):
@@ -128,12 +130,21 @@ class ByCore:
             is_blocked,
         )
 
+    def _look(self, now_s: float) -> None:
+        """What guesses mean, by what ended until now and what did not: all take the places that they have with that."""
+        self.history.look((ask.weight, ask.executed(now_s)) for ask in self.asks.values())
+        for number, ask in self.asks.items():
+            mean_s = self.history.mean_s(self._guesses[number], ask.weight)
+            if ask.spread is None and ask.mean_s != mean_s:
+                ask.mean_s = mean_s
+                self.scheduler.reconsider(ask, now_s)
+
     def _hear(self, share: float, now_s: float) -> None:
         """What those that run have told by now."""
         for number, run in self._runs.items():
             ask, length_s = self.asks[number], run.job.duration_s or 0.0
             if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
-                ask.estimate_s, ask.spread = length_s, 0.0
+                ask.estimate_s, ask.mean_s, ask.spread = length_s, length_s, 0.0
                 if isinstance(self.scheduler, Scheduler):
                     self.scheduler.reconsider(ask, now_s)
 
@@ -150,10 +161,13 @@ class ByCore:
             usual_s = self.history.expected_s(guess_s, learners * (shape.gpus or 1))
         job, estimate_s = run.job, usual_s if guess_s is None else guess_s
         batch_s = 0.0 if job.work is None else self._batch_s(run)
-        return Ask(  # by position: by name it takes 1.7 times as long
+        ask = Ask(  # by position: by name it takes 1.7 times as long
             run.index, shape, learners, job.submit_s, estimate_s, batch_s, usual_s, 0, job.queue, self.restart_s,
             job.spot,
         )  # fmt: skip
+        if self._learns:
+            ask.mean_s = self.history.mean_s(guess_s, ask.weight)
+        return ask
 
     def _batch_s(self, run: Run) -> float:
         """What the other tasks of the same job take: all that arrive are told at once."""

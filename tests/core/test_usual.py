@@ -1,0 +1,107 @@
+"""What a guess about a length means, after what became of others."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.estimates import History
+from dlaas_server.core.forecast import Arrival
+from dlaas_server.core.orders import ORDERS
+from tests.core.test_scheduler import HOUR, ask, entered, scheduler
+
+lengths_s = st.floats(10.0, 1e7)
+
+
+def history(wrong: float, count: int = 100, seed: int = 0, going: tuple[tuple[int, float], ...] = ()) -> History:
+    """Jobs of half an hour or so on one device, and guesses about them that are wrong by factors of σ `wrong`."""
+    found, chance = History(), Random(seed)
+    for _ in range(count):
+        actual_s = chance.lognormvariate(7.5, 1)
+        found.learn(actual_s * chance.lognormvariate(0, wrong), actual_s, 1)
+    found.look(going)
+    return found
+
+
+def mean_s(of: History, guess_s: float, weight: int = 1) -> float:
+    found = of.mean_s(guess_s, weight)
+    assert found is not None
+    return found
+
+
+@given(lengths_s)
+def test_guesses_that_have_been_right_are_taken_at_their_word(guess_s: float) -> None:
+    assert mean_s(history(0.0), guess_s) == pytest.approx(guess_s)
+
+
+def test_a_wild_guess_is_drawn_to_how_long_such_jobs_run() -> None:
+    assert 1 * HOUR < mean_s(history(1.5), 20 * HOUR) < 10 * HOUR
+
+
+def test_those_that_run_on_count_as_longer_than_they_ran_until_now() -> None:
+    long = ((1, 50 * HOUR),) * 10
+
+    assert mean_s(history(1.5, going=long), 100 * HOUR) > 2 * mean_s(history(1.5), 100 * HOUR)
+
+
+def test_a_size_of_which_many_ended_is_known_for_itself_and_one_that_never_was_is_as_all() -> None:
+    found = history(1.5)
+    before_s = mean_s(found, 10 * HOUR, 8)
+    for _ in range(50):
+        found.learn(100 * HOUR, 100 * HOUR, 8)
+    found.look(())
+
+    assert mean_s(found, 10 * HOUR, 8) > 3 * before_s
+    assert mean_s(found, 10 * HOUR, 8) > 30 * HOUR > mean_s(found, 10 * HOUR, 1)
+    assert mean_s(found, 10 * HOUR, 1) < mean_s(found, 10 * HOUR, 4) < mean_s(found, 10 * HOUR, 8)
+
+
+@given(lengths_s, st.floats(0.0, 3.0), st.integers(0, 9), st.integers(1, 8))
+def test_a_longer_guess_means_a_longer_job(guess_s: float, wrong: float, seed: int, weight: int) -> None:
+    found = history(wrong, 20, seed, ((1, 1e5), (8, 3e4), (2, 0.0)))
+
+    assert mean_s(found, guess_s, weight) < mean_s(found, 2 * guess_s, weight)
+
+
+def test_it_is_time_to_look_again_once_an_eighth_more_has_ended() -> None:
+    found = history(1.0, 80)
+    due = []
+    for _ in range(10):
+        found.learn(HOUR, HOUR, 1)
+        due.append(found.is_due)
+
+    assert due == [False] * 9 + [True]
+
+
+def test_the_shortest_is_who_is_short_in_the_mean_of_what_its_guess_means() -> None:
+    on = scheduler()
+    drawn, word = ask(1, 4, length=50 * HOUR), ask(2, 4, length=20 * HOUR)
+    drawn.mean_s = 3 * HOUR
+    entered(on, 0.0, ask(0, 4), drawn, word)
+
+    assert on.line() == [drawn, word]
+
+
+def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> None:
+    shape, order = ask(0).shape, ORDERS["shortest"]()
+    again = [Arrival(gap_s=1.0, shape=shape, learners=1, length_s=50 * HOUR, mean_s=mean) for mean in (3 * HOUR, None)]
+
+    assert order.rank(again[0].ask(1, 0.0), 0.0) < order.rank(again[1].ask(2, 0.0), 0.0)
+
+
+@pytest.mark.parametrize("mean", [None, 2 * HOUR, 90 * HOUR])
+def test_the_rank_of_a_running_job_changes_when_it_was_said_to(mean: float | None) -> None:
+    order, one = ORDERS["shortest"](), ask(0, 3, length=40 * HOUR)
+    one.mean_s, one.since_s = mean, 0.0
+    at_s, ranks = 0.0, [order.rank(one, 0.0)]
+    while (changes_s := order.changes_s(one, at_s)) is not None and changes_s < 200 * HOUR:
+        assert order.rank(one, changes_s - 2e-3) == ranks[-1]
+        at_s = changes_s
+        ranks.append(order.rank(one, at_s))
+
+    assert all(a != b for a, b in pairwise(ranks) if b > 5)
+    assert len(ranks) > 5
