@@ -337,6 +337,10 @@ class Job:
         """End the job for good."""
         return self._act("cancel")
 
+    def checkpoint(self) -> Job:
+        """Write a checkpoint at the next step; training goes on. Raises NotAllowed where nothing trains."""
+        return self._act("checkpoint")
+
     def _act(self, verb: str) -> Job:
         self._view = self._client.act(self.id, verb)
         return self

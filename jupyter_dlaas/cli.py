@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         ("halt", "Write a checkpoint and give the devices back"),
         ("resume", "Go on with a halted job"),
         ("cancel", "End a job for good"),
+        ("checkpoint", "Write a checkpoint at the next step; training goes on"),
         ("retry", "The same again, as a new job"),
     ):
         verb(name, _act, says, of_job=True)

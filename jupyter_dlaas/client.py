@@ -273,7 +273,7 @@ class Client:
         return _read(JobView, self.request("PATCH", _job(job), {k: v for k, v in asked.items() if v is not None}))
 
     def act(self, job: str, verb: str, key: str | None = None) -> JobView:
-        """halt, resume, cancel, or retry (which answers with the new job)."""
+        """halt, resume, cancel, checkpoint, or retry (which answers with the new job)."""
         return _read(JobView, self.request("POST", f"{_job(job)}/{verb}", {"key": key or new_key()}))
 
     def delete(self, job: str) -> None:

@@ -54,6 +54,8 @@ class Wanted:
     members: tuple[MemberWanted, ...] = ()
     grace_s: float = 30.0
     """How long a checkpoint may take before the learners are killed."""
+    checkpoints: int = 0
+    """How often one was asked for: another one is taken whenever this has risen."""
 
 
 class FactKind(StrEnum):
@@ -87,6 +89,10 @@ class FactKind(StrEnum):
     `spread`); `left_s` until it is through at this pace."""
     ASKED = "asked"
     """The program asked for `learners`, at `step`."""
+    ALONE = "alone"
+    """Several learners of this program would share nothing; `why`: a sentence, which says what to do. With `learners`:
+
+    it cannot go on at another size than that."""
     LOST = "lost"
     """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
     STORING = "storing"

@@ -210,7 +210,7 @@ def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
         if pattern and not re.fullmatch(pattern, value):
             raise Invalid(f"{where}: {_said(value)} {bounds.get('says') or f'does not match {pattern}'}")
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value) or abs(value) > _BIG:
+        if not abs(value) <= _BIG:  # nan too; a whole number may be too long for a float
             raise Invalid(f"{where}: {_said(value)} is out of range")
         least, most = bounds.get("least"), bounds.get("most")
         if (least is not None and value < least) or (most is not None and value > most):

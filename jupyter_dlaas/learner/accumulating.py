@@ -26,7 +26,8 @@ class Accumulated:
         self._counted: list[torch.Tensor] = []
         self.is_open = False
         """No optimiser has stepped since: the gradients are not complete yet."""
-        self._kept: list[torch.Tensor | None] = []
+        self._kept: list[torch.Tensor | bool] = []
+        """Of each parameter whether it had a gradient; while they are added up, the gradient itself."""
 
     def keep(self, *, may_lose: bool) -> None:
         """At a boundary. `may_lose`: there are others in the gang who may be lost."""
@@ -34,9 +35,8 @@ class Accumulated:
         self._kept, self._counted = [], []
         if may_lose:
             self._counted = [one.clone() for one in self._statistics]
-            self._kept = [
-                (p.grad.clone() if is_open else p.grad) if p.grad is not None else None for p in self._parameters
-            ]
+            # Not the gradients that the user's code is about to clear: their memory is what the next ones take.
+            self._kept = [p.grad is not None and (not is_open or p.grad.clone()) for p in self._parameters]
 
     def undo(self) -> None:
         """Take back what a step that does not count has added."""
@@ -44,9 +44,9 @@ class Accumulated:
             for one, counted in zip(self._statistics, self._counted, strict=False):
                 one.copy_(counted)
         for parameter, kept in zip(self._parameters, self._kept, strict=False):
-            if kept is None:
+            if kept is False:
                 parameter.grad = None
-            elif self.is_open:
+            elif isinstance(kept, torch.Tensor):
                 parameter.grad = kept.clone()
             elif parameter.grad is not None:
                 # Either zeros, or what the user's code is about to clear, as it did before the other steps.

@@ -30,6 +30,7 @@ __all__ = [
     "is_busy",
     "load",
     "load_end",
+    "save_by_torch",
     "settle",
     "take",
     "take_end",
@@ -232,12 +233,28 @@ def _end_path(job_dir: Path, call: int) -> Path:
 
 
 def to_bytes(content: dict[str, Any]) -> bytes:
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if "torch" not in sys.modules:
         return pickle.dumps(content, protocol=5)
     file = io.BytesIO()
-    torch.save(content, file)
+    save_by_torch(content, file)
     return file.getvalue()
+
+
+def save_by_torch(content: dict[str, Any], file: io.BytesIO | Path) -> None:
+    """`torch.save`, in less than half of its time: what is written here has its SHA-256, and needs no CRC of torch's.
+
+    By torch's usual protocol, 2, NumPy's arrays would be written as text.
+    """
+    torch: Any = sys.modules["torch"]
+    options = torch.serialization
+    had_crc = options.get_crc32_options() if hasattr(options, "get_crc32_options") else None
+    try:
+        if had_crc:
+            options.set_crc32_options(False)
+        torch.save(content, file, pickle_protocol=5)
+    finally:
+        if had_crc:
+            options.set_crc32_options(True)
 
 
 def from_bytes(data: bytes) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -150,13 +152,35 @@ def _is_array(data: Any) -> bool:
 
 
 def _of_arrays(arrays: tuple[Any, ...], join: Callable[[tuple[Any, ...]], Any]) -> Source:
+    torch: Any = sys.modules.get("torch")
+    # Once for all tensors: to read a list takes torch longer than to fetch what it asks for.
+    are_tensors = torch is not None and all(isinstance(one, torch.Tensor) for one in arrays)
+    index_of = functools.partial(_index, torch) if are_tensors else list
+    readers = [_reader(one, are_tensors=are_tensors) for one in arrays]
+
     def fetch(lists: Sequence[Sequence[int]], seed: int) -> Iterator[Any]:
         for numbers in lists:
-            index = list(numbers)
-            # A pandas frame takes row numbers by iloc only.
-            yield join(tuple((one.iloc if hasattr(one, "iloc") else one)[index] for one in arrays))
+            index = index_of(numbers)
+            yield join(tuple([read(index) for read in readers]))
 
     return Source(samples=len(arrays[0]), batch_size=0, is_shuffled=True, drop_last=False, fetch=fetch)
+
+
+def _reader(one: Any, *, are_tensors: bool) -> Callable[[Any], Any]:
+    """What gives these rows of an array, a frame or a tensor."""
+    if are_tensors and one.device.type == "cpu":
+        return functools.partial(one.index_select, 0)  # a quarter of the time of indexing
+    if hasattr(one, "iloc"):  # a pandas frame takes row numbers by iloc only
+        one = one.iloc
+    read: Callable[[Any], Any] = one.__getitem__
+    return read
+
+
+def _index(torch: Any, numbers: Sequence[int]) -> Any:
+    """These numbers as a tensor, without a copy where they lie in an array."""
+    if isinstance(numbers, array):
+        return torch.frombuffer(numbers, dtype=torch.long)
+    return torch.tensor(numbers, dtype=torch.long)
 
 
 def _items(data: Any, reading: Reading) -> Fetch:

@@ -18,9 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from jupyter_dlaas.learner import checkpoints, groups
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.shared_memory import Room, Sum
 from jupyter_dlaas.learner.working import Work
+from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["Gang", "to_device"]
+__all__ = ["Gang", "NotShareable", "to_device"]
 
 _SLOT: Final = "_dlaas_ddp"
 _HEAVY: Final = "_dlaas_heavy"
@@ -30,6 +32,12 @@ _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """Newer versions of torch call it by the first name, and warn at the second."""
+
+
+class NotShareable(DlaasError):
+    """What was asked of torch's DistributedDataParallel needs a gang that never changes."""
+
+    code = "not_shareable"
 
 
 class Gang:
@@ -54,6 +62,7 @@ class Gang:
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
         self._group: Any = None
+        self._room: Room | None = None
         self._lonely: Any = groups.lonely_group() if may_change else None
         """A group of one: models are made in it, and rest in it while this learner is alone."""
         if not may_change:
@@ -70,7 +79,7 @@ class Gang:
     def enter(self, group: Any, rank: int, size: int) -> None:
         """Train in this group from now on; None for one learner alone."""
         old = [self._group]
-        self._group, self.rank, self.size = group, rank, size
+        self._group, self._room, self.rank, self.size = group, groups.room_of(group), rank, size
         self.weight = 1.0 / size
         self.is_stranded = False
         if self.work is not None:
@@ -84,14 +93,20 @@ class Gang:
         """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
         self.enter(groups.build_group((host, port), 0, self.rank, self.size), self.rank, self.size)
 
-    def _put(self, ddp: DistributedDataParallel, group: Any) -> None:
-        # Where it looks for unused parameters it talks to the others by itself, not only through our hook.
-        ddp._update_process_group(_Quiet(group, self) if ddp.find_unused_parameters else group)
+    def _put(self, ddp: Any, group: Any) -> None:
+        if ddp.find_unused_parameters:
+            # It then talks to the others by itself too, not only through our hook.
+            ddp._update_process_group(_Quiet(group, self))
+        else:
+            # What `_update_process_group` does, but that the buckets were settled stays true.
+            ddp.process_group = group
+            ddp.reducer._update_process_group(group)
 
     def talks(self) -> int:
         """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
-        group = self._group
-        return 0 if group is None else int(group._get_sequence_number_for_group())
+        group, room = self._group, self._room
+        begun = 0 if group is None else int(group._get_sequence_number_for_group())
+        return begun if room is None else begun + room.begun
 
     def leave(self) -> Any:
         """Count the group in use as lost. Returns it, to be cut; None for one learner alone. From another thread."""
@@ -99,23 +114,28 @@ class Gang:
         return self._group
 
     def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
-        """Let a model's backward pass average gradients over the gang. Returns the model itself."""
+        """Let a model's backward pass average gradients over the gang. Returns the model itself.
+
+        Raises NotShareable for options that no gang can have that may change.
+        """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
         on_gpu = self.device.type == "cuda"
         # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
         if self.may_change:
+            # No second copy of all gradients, and none of them copied back in each step.
+            options = {"gradient_as_bucket_view": True} | options
+            _check(model, options)
             options["process_group"] = self._lonely
         ddp = DistributedDataParallel(model, **options)
+        if self.may_change:
+            _settle(ddp)
         # A lambda, since torch refuses annotations other than its own here.
         ddp.register_comm_hook(_Averaging(self), lambda averaging, bucket: averaging.begin(bucket))
-        if self.may_change:
-            buckets: Any = _Buckets(ddp.reducer)
-            ddp.reducer = buckets
-            if self._group is not None:
-                self._put(ddp, self._group)
-                self.share([*model.parameters(), *model.buffers()])
+        if self.may_change and self._group is not None:
+            self._put(ddp, self._group)
+            self.share([*model.parameters(), *model.buffers()])
         _attach(model, ddp, self)
         self._models.append(model)
         self._wrappers.append(ddp)
@@ -205,8 +225,11 @@ class Gang:
             large = room_for(rest)
             found = arrived | put_together(rest, large)
         for one in large:
-            bits = one.view(-1).view(torch.uint8)  # gloo does not know all kinds of numbers
-            groups.broadcast(self._group, bits, source)
+            if self._room is not None:
+                self._room.give(one, source)
+            else:
+                bits = one.view(-1).view(torch.uint8)  # gloo does not know all kinds of numbers
+                groups.broadcast(self._group, bits, source)
         return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -236,9 +259,15 @@ class Gang:
         else:
             gradients.mul_(self.weight)
 
-    def add_up(self, tensor: torch.Tensor) -> groups.Sum:
+    def add_up(self, tensor: torch.Tensor) -> Sum | groups.Sum:
         """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost."""
-        return groups.Sum(self._group, tensor)
+        begun = None if self._room is None else self._room.add_up(tensor)
+        return begun or groups.Sum(self._group, tensor)
+
+    def forget(self) -> None:
+        """What was begun, and nobody will wait for, is over. Raises RuntimeError when the group is lost."""
+        if self._room is not None:
+            self._room.forget()
 
     def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
         """The same in a gang that never changes, on its devices."""
@@ -269,27 +298,30 @@ class _Averaging:
     def __init__(self, gang: Gang) -> None:
         self._gang = gang
         self._begun: list[Any] = []
+        self._ready: dict[int, tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]] = {}
+        """A bucket -> its memory, and what says that it is done: the same in each step."""
 
     def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Average this bucket. What is returned holds it, averaged once the backward pass has ended."""
-        gang, buffer = self._gang, bucket.buffer()
+        gang, buffer, number = self._gang, bucket.buffer(), bucket.index()
         if gang.is_alone:
-            return _now(buffer)
-        if bucket.index() == 0:
-            self._begun.clear()  # of a pass that was broken off
+            return self._now(number, buffer)
         gang.weigh(buffer)
         if gang.may_change:
-            self._talk(buffer, is_last=bucket.is_last())
-            return _now(buffer)
+            self._talk(buffer, is_first=number == 0, is_last=bucket.is_last())
+            return self._now(number, buffer)
         averaged: torch.futures.Future[torch.Tensor]
         averaged = gang.reduced(buffer).then(lambda done: done.value()[0])
         return averaged
 
-    def _talk(self, buffer: torch.Tensor, *, is_last: bool) -> None:
+    def _talk(self, buffer: torch.Tensor, *, is_first: bool, is_last: bool) -> None:
         gang = self._gang
         try:
             if gang.is_stranded:
                 raise RuntimeError
+            if is_first and self._begun:  # of a pass that was broken off, by all
+                self._begun.clear()
+                gang.forget()
             self._begun.append(gang.add_up(buffer))
             if is_last:
                 for work in self._begun:
@@ -299,11 +331,13 @@ class _Averaging:
         if is_last:
             self._begun.clear()
 
-
-def _now(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(buffer)
-    return future
+    def _now(self, number: int, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        kept, ready = self._ready.get(number, (None, None))
+        if ready is None or kept is not buffer:
+            ready = torch.futures.Future()
+            ready.set_result(buffer)
+            self._ready[number] = buffer, ready
+        return ready
 
 
 class _Quiet(dist.ProcessGroup):
@@ -343,21 +377,43 @@ class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
         return True
 
 
-class _Buckets:
-    """DDP's reducer, less its second thoughts about the order of buckets.
+def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:
+    """Raise NotShareable for what works only in a gang that never changes."""
+    what, why = "", ""
+    if options.get("static_graph"):
+        what, why = 'ddp={"static_graph": True}', "a learner that joins later has not seen the graph"
+    elif any(getattr(one, "sparse", False) is True for one in model.modules()):
+        what, why = "an embedding with sparse=True", "sparse gradients are averaged only in a gang that stays as it is"
+    if what:
+        hint = "Leave it out, or keep the number of learners: %%train --elastic off."
+        raise NotShareable(f"run.prepare: {what}: {why}. {hint}")
 
-    It takes them when a learner has made its first step, and all must take them at once; who joins later cannot.
+
+def _settle(ddp: Any) -> None:
+    """Let DDP have its second thoughts about the order of its buckets now, in a group of one.
+
+    Otherwise it has them after a learner's first backward pass, and all must have them at once: who joins later
+    cannot. Here a pass of zeros goes back from the last parameter to the first, so that all learners come to the same.
     """
-
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def _rebuild_buckets(self) -> bool:
-        self._reducer._check_reducer_finalized()  # as the whole of it does: raises where parameters took no part
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reducer, name)
+    if ddp.find_unused_parameters:
+        return  # then it has none
+    reducer = ddp.reducer
+    parameters, _ = ddp._build_params_for_reducer()
+    gradients = [(one, one.grad) for one in parameters]
+    hooks = [one for p in parameters for one in (p._backward_hooks, p._post_accumulate_grad_hooks) if one]
+    users = [(one, dict(one)) for one in hooks]
+    for one in hooks:
+        one.clear()
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    for parameter in reversed(parameters):
+        parameter.grad = None
+        parameter.backward(torch.zeros_like(parameter))
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
+    for one, own in users:
+        one.update(own)
+    reducer._rebuild_buckets()
 
 
 def _attach(model: torch.nn.Module, ddp: DistributedDataParallel, gang: Gang) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jupyter_dlaas.learner import shards, streams
 from jupyter_dlaas.learner.data import Source, plan
@@ -15,8 +15,7 @@ from jupyter_dlaas.learner.seeds import derive, seed_all
 __all__ = ["Feed", "Place", "Share", "feed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Which share is wanted: `sample` is the first of the batch, `learners` take `size` samples together."""
 
     sample: int
@@ -25,7 +24,7 @@ class Place:
     learners: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Share:
     """What one learner trains in one step."""
 
@@ -73,8 +72,10 @@ class _Listed:
         self._plan = plan(source, seed)
         self.steps = self._plan.steps
         self._iterator: Generator[Share, None, None] | None = None
-        self._next: Place | None = None
-        """What the iterator gives next."""
+        self._next = -1
+        """The first sample of what the iterator gives next,"""
+        self._among = (0, 0, 0)
+        """to whom: size, rank, learners."""
         groups = self._plan.groups
         self._starts: dict[int, int] | None = None
         if groups is not None:
@@ -101,12 +102,13 @@ class _Listed:
         ]
 
     def share(self, place: Place) -> Share:
-        if place != self._next:
+        if place.sample != self._next or place[1:] != self._among:
             batches = self._batches(place)
             self._iterator = self._cut(place, batches) if self._cuts else self._shares(place, batches)
+            self._among = place[1:]
         assert self._iterator is not None
         found = next(self._iterator)
-        self._next = Place(sample=place.sample + found.total, size=place.size, rank=place.rank, learners=place.learners)
+        self._next = place.sample + found.total
         return found
 
     def close(self) -> None:
@@ -115,24 +117,25 @@ class _Listed:
 
     def _shares(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
         """A learner that a tail leaves nothing for gets what it had (in its first step somebody else's sample)."""
-        mine: list[Sequence[int]] = []
-        for batch in batches:
-            share = cut(batch, place.rank, place.learners)
-            mine.append(share if share or mine else batch[:1])
-        counts = [len(cut(batch, place.rank, place.learners)) for batch in batches]
+        mine = [cut(batch, place.rank, place.learners) for batch in batches]
+        first = batches[0][:1] if batches and not mine[0] else None
         seed = derive(self._seed, place.rank, place.sample)
-        fetched = self._source.fetch([share for share in mine if share], seed)
+        fetched = self._source.fetch([*([first] if first else ()), *(share for share in mine if share)], seed)
         last: Any = None
-        for share, count, batch in zip(mine, counts, batches, strict=True):
+        if first:
+            last = next(fetched)
+            last = last.batch if isinstance(last, Found) else last
+        for share, batch in zip(mine, batches, strict=True):
+            count = len(share)
             bad: tuple[Bad, ...] = ()
-            if share:
+            if count:
                 found = next(fetched)
                 if isinstance(found, Found):
                     last = found.batch if found.count else last
                     count, bad = min(count, found.count), found.bad
                 else:
                     last = found
-            yield Share(batch=last, count=count, total=len(batch), bad=bad)
+            yield Share(last, count, len(batch), 1, (), bad)
 
     def _cut(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
         """For exact mode: a list for each shard of this learner."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -32,8 +31,10 @@ class Gate:
         self.before_step: Callable[[], None] | None = None
         """Called before an optimiser steps; may raise, or set `has_failed`."""
         self._is_open = False
-        self._done: Counter[str] = Counter()
-        self._seen: Counter[str] = Counter()
+        self._done: dict[str, int] = {}
+        """How often each object has stepped in the step in flight,"""
+        self._seen: dict[str, int] = {}
+        """and how often it was asked to since that was begun, maybe again."""
 
     # -- of a step
 
@@ -67,19 +68,20 @@ class Gate:
 
     def take(self, done: Mapping[str, int]) -> None:
         """Go on from another learner's state of a step."""
-        self._done = Counter(done)
+        self._done = dict(done)
 
     def progress(self, step: int) -> int:
         """A number that is higher for the learner that is further."""
-        return step * _MOST + self._done.total()
+        return step * _MOST + sum(self._done.values())
 
     def _may(self, name: str) -> bool:
         if not self._is_open:
             return True
-        self._seen[name] += 1
-        if self._seen[name] <= self._done[name] or self.has_failed:
+        seen, done = self._seen.get(name, 0) + 1, self._done.get(name, 0)
+        self._seen[name] = seen
+        if seen <= done or self.has_failed:
             return False
-        self._done[name] += 1
+        self._done[name] = done + 1
         return True
 
     # -- of objects

@@ -1,4 +1,6 @@
-"""Groups in which learners talk, over gloo: made beside the one in use, and cut when somebody in one is lost.
+"""Groups in which learners talk: made beside the one in use, and cut when somebody in one is lost.
+
+Over gloo; on one machine what is small is added up in memory that they share.
 
 Loaded only in a gang whose program uses torch.
 """
@@ -15,7 +17,10 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-__all__ = ["NEVER", "Sum", "broadcast", "build_group", "cut", "drop", "finish", "lonely_group"]
+from jupyter_dlaas.learner import shared_memory
+from jupyter_dlaas.learner.shared_memory import Room
+
+__all__ = ["NEVER", "Sum", "broadcast", "build_group", "cut", "drop", "finish", "lonely_group", "room_of"]
 
 NEVER: Final = timedelta(days=7)
 """Others may wait while rank 0 validates or saves, however long: a peer that is lost is noticed otherwise."""
@@ -29,6 +34,8 @@ _TAG_CUT: Final = 1
 _c10d: Final[Any] = dist
 _is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
 """Of the groups that were made here."""
+_rooms: Final[weakref.WeakKeyDictionary[Any, Room]] = weakref.WeakKeyDictionary()
+"""Of those whose learners share memory."""
 _SUM: Final = dist.AllreduceOptions()
 _SUM.asyncOp = True
 
@@ -80,6 +87,8 @@ def cut(group: Any) -> None:
     all pairs know about this app-side timeout"), so one is asked for that never comes.
     """
     _is_cut[group] = True
+    if (room := _rooms.get(group)) is not None:
+        room.cut()
     with suppress(RuntimeError):
         group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), _TAG_CUT).wait(_AT_ONCE)
 
@@ -99,11 +108,20 @@ def lonely_group() -> Any:
     return _group(_c10d.HashStore(), 0, 1)
 
 
+def room_of(group: Any) -> Room | None:
+    """The memory that the learners of a group share; None where they do not."""
+    return None if group is None else _rooms.get(group)
+
+
 def build_group(where: tuple[str, int], number: int, rank: int, size: int) -> Any:
     """The group of a round, met through the store at `where`. Takes until all have come. Raises RuntimeError."""
     within = _MEET_AGAIN if number else _MEET
     store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=within)
-    return _group(_c10d.PrefixStore(f"round-{number}", store), rank, size, within)
+    store = _c10d.PrefixStore(f"round-{number}", store)
+    group = _group(store, rank, size, within)
+    if (room := shared_memory.meet(store, rank, size)) is not None:
+        _rooms[group] = room
+    return group
 
 
 def _group(store: Any, rank: int, size: int, within: timedelta = _MEET) -> Any:

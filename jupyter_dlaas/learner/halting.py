@@ -16,6 +16,9 @@ __all__ = ["Boundaries", "Switch", "Verdict"]
 
 _PART_S: Final = 60.0
 """So long who is to leave waits for the others at most."""
+_NOTHING_KEPT: Final = (
+    "[a checkpoint was asked for: it is taken when run.epochs, run.batches or a framework's fit begins]"
+)
 _LOOSE_S: Final = 20.0
 """How long a learner without a guardian may take to its next boundary before a signal ends it."""
 
@@ -178,11 +181,14 @@ class Boundaries:
                 self._changed.notify_all()
         elif kind == "checkpoint":
             self.wants_checkpoint = True
+            if self._passed is None:
+                print(_NOTHING_KEPT, flush=True)
         elif kind == "leave":
             os.kill(os.getpid(), signal.SIGTERM)
-        self._tell()
+        self.call_up()
 
-    def _tell(self) -> None:
+    def call_up(self) -> None:
+        """Something is asked of this learner: the next boundary is to be looked at."""
         if self.on_told is not None:
             self.on_told()
 
@@ -191,7 +197,7 @@ class Boundaries:
             self._stop_at = at
             self.is_stopping = True
             self._changed.notify_all()
-        self._tell()
+        self.call_up()
         if self.is_between:
             os.kill(os.getpid(), signal.SIGTERM)
 

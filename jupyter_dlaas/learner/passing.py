@@ -12,7 +12,7 @@ from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dlaas.learner import values
+from jupyter_dlaas.learner import lonely, values
 from jupyter_dlaas.learner.data import BadData, Source, length
 from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.position import Position
@@ -33,6 +33,7 @@ class Batches:
         self._run = owner
         self._source = source
         self._growth = growth
+        self._device = owner.device
         self.index = -1
         """Which batch of the pass was given last, from 0: the same in all learners and after a restart."""
 
@@ -43,6 +44,7 @@ class Batches:
         run = self._run
         run._begin()
         run._counts_epochs = False
+        lonely.look_at_loop(run, parts=True)
         call, run._call = run._call, run._call + 1
         resume = run._resume if run._resume is not None and run._resume.epoch == run._epoch else None
         if resume is not None and call < resume.call:
@@ -79,8 +81,9 @@ class Batches:
             run._reach()
             if (work := self._work()) is not None:
                 work.begin()
-            share = todo.share(self._place(here))
-            yield from self._step(here, share)
+            size = self._size()  # of this gang: it may have changed just now
+            share = todo.share(Place(here.sample, size, run.rank, run.world_size))
+            yield from self._step(here, share, size)
             if run._gate.end():
                 if run._accumulated is not None:
                     run._accumulated.is_open = not run._gate.has_stepped
@@ -93,20 +96,21 @@ class Batches:
         if run._gang is not None and run._exact is None:
             run._gang.share_buffers()
 
-    def _step(self, here: Position, share: Share) -> Iterator[Any]:
+    def _step(self, here: Position, share: Share, size: int) -> Iterator[Any]:
         run = self._run
         self.index = here.index
         for one in share.bad:
             run._tell_bad(one)
-        run._weigh(share, is_counted=self._source.skips_bad, size=self._size())
-        if run._may_lose():
+        run._weigh(share, is_counted=self._source.skips_bad, size=size)
+        may_lose = run._may_lose()
+        if may_lose:
             assert run._context is not None
             self._mark = values.mark(run._context.script), values.mark(run.state)
         if run._accumulated is not None:
-            run._accumulated.keep(may_lose=run._may_lose())
+            run._accumulated.keep(may_lose=may_lose)
         run._count(share.total)
         run._gate.begin()
-        if run._growth is not None and run._growth.rule == "adascale" and share.total == self._size():
+        if run._growth is not None and run._growth.rule == "adascale" and share.total == size:
             run._gate.before_step = functools.partial(self._learn, run._gang.watch() if run._gang else None)
         try:
             yield self._given(share)
@@ -137,12 +141,12 @@ class Batches:
         """What the user's loop gets."""
         run = self._run
         if run._exact is not None:
-            parts = [(number, placed(part, run.device), count) for number, part, count in share.own]
+            parts = [(number, placed(part, self._device), count) for number, part, count in share.own]
             seed_all(derive(run._seed, run._step, "loop"))
             return importlib.import_module("jupyter_dlaas.learner.exact").Parts(share.shards, parts)
         if share.batch is None:
             raise BadData("run.batches: none of this learner's first samples can be read; the log says why")
-        return placed(share.batch, run.device)
+        return placed(share.batch, self._device)
 
     def _undo(self, samples: int) -> None:
         """The others were lost in this step: it is made again."""
@@ -159,21 +163,17 @@ class Batches:
         growth = self._growth
         return self._source.batch_size if growth is None else growth.batch(self._run.world_size)
 
-    def _place(self, here: Position) -> Place:
-        run = self._run
-        return Place(sample=here.sample, size=self._size(), rank=run.rank, learners=run.world_size)
-
     def _rehearse(self, todo: Feed) -> Iterator[Any]:
         """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
-        start = Position(epoch=self._run._epoch)
-        alone = Place(sample=0, size=self._size(), rank=0, learners=1)
+        run, size = self._run, self._size()
+        place = Place(0, size, run.rank, run.world_size) if run._exact is None else Place(0, size, 0, 1)
         with redirect_stdout(_Nowhere()):
             for _ in range(2):
-                if todo.has(0, self._size()):
-                    self._run._gate.begin()
-                    share = todo.share(self._place(start) if self._run._exact is None else alone)
+                if todo.has(0, size):
+                    run._gate.begin()
+                    share = todo.share(place)
                     yield self._given(replace(share, shards=1, own=share.own[:1]))
-                    self._run._gate.close()
+                    run._gate.close()
 
     def _is_here(self, position: Position, here: Position) -> bool:
         """Whether training goes on in this very pass; if not, what comes before the place is passed over."""

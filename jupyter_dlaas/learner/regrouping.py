@@ -151,7 +151,7 @@ class Regrouping:
 
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
-        run._restored = content
+        run._restored = content | {"has_rehearsed": run._is_joining}
         run._put_back_objects()
         run.state.clear()
         run.state.update(content["state"])

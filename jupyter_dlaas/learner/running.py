@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, saving, streams, values
+from jupyter_dlaas.learner import checkpoints, lonely, saving, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Reading, source_of
@@ -100,7 +100,7 @@ class Run:
         self._resume: Position | None = None
         self._restored: dict[str, Any] | None = None
         self._has_begun = self._is_looping = self._saw_stop = False
-        self._wants_checkpoint = False
+        self._wants_checkpoint = self._has_kept = False
         self._counts_epochs = False
         self.names_logged: set[str] = set()
         """What `log` was called with so far."""
@@ -213,7 +213,7 @@ class Run:
 
         They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
         where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
-        `shards`: exact mode, see `train_step`. Raises NotPreparable, NotExact.
+        `shards`: exact mode, see `train_step`. Raises NotPreparable, NotShareable, NotExact.
         """
         given = [one for one in (*objects, scheduler, scaler) if one is not None]
         for one in given:
@@ -310,6 +310,8 @@ class Run:
             raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
         self._begin()
         self._meter.epochs = number
+        if self._counts_epochs:
+            lonely.look_at_loop(self, parts=False)
         epoch = -1
         while (epoch := self._next_epoch(epoch)) < number:
             self._epoch, self._call = epoch, 0
@@ -489,6 +491,7 @@ class Run:
         self._begin()
         if self._is_looping:
             self._wants_checkpoint = True
+            self._boundaries.call_up()
             return
         for hook in self._gathers:
             hook()
@@ -516,7 +519,7 @@ class Run:
         if found is None:
             return None
         manifest, content = found
-        self._restored = content
+        self._restored, self._has_kept = content, True
         self._resume = position = content["position"]
         self._epoch, self._step = position.epoch, position.step
         self.state.update(content["state"])
@@ -543,6 +546,8 @@ class Run:
 
     def _put_back_values(self) -> None:
         if self._restored is not None and self._context is not None:
+            if self._restored.get("has_rehearsed"):
+                values.undo(self._context.script, self._base, but=self._restored["values"])
             values.put_back(self._context.script, self._restored["values"])
 
     # -- words ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner import checkpoints
 from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.protocol import Elastic
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.running import Run
@@ -18,6 +20,9 @@ __all__ = ["Add", "is_due", "save"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
 """Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
+FIRST_S: Final = 1.0
+"""A job that changes size by way of a checkpoint, and by itself, has its first one so early: else none is tried."""
+_IN_PARTS: Final = "[no checkpoint on request: each learner holds a part, so all of them have to call run.checkpoint()]"
 Add = Callable[[Path], dict[str, Any]]
 """Gives what a framework's own loop keeps; larger things it puts into the folder that it is given."""
 
@@ -27,11 +32,18 @@ def is_due(run: Run) -> bool:
     if run._wants_checkpoint:
         return run.rank == 0 or bool(run._gathers)
     context = run._context
-    if run.rank or context is None or (run._gathers and run.world_size > 1):
+    if run.rank or context is None:
+        return False
+    if run._gathers and run.world_size > 1:
+        if run._boundaries.wants_checkpoint:
+            run._boundaries.wants_checkpoint = False
+            print(_IN_PARTS, file=sys.stderr, flush=True)
         return False
     if run._boundaries.wants_checkpoint:
         return True
     every_s = context.spec.checkpoint_every_s
+    if not run._has_kept and context.spec.elastic is Elastic.AUTO and run._regrouping is None:
+        every_s = min(every_s or math.inf, FIRST_S)
     return every_s > 0 and time.monotonic() - run._saved_s >= every_s and not checkpoints.is_busy()
 
 
@@ -42,6 +54,7 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
     """
     context = run._context
     run._wants_checkpoint = run._boundaries.wants_checkpoint = False
+    run._has_kept = True
     content, left_out = run._content()
     try:
         write = checkpoints.take(

@@ -16,8 +16,11 @@ from jupyter_dlaas.protocol import Note
 __all__ = ["is_for_page", "notes_of", "suggestion_html", "suggestion_text", "trains_alone"]
 
 _GANG: Final = frozenset(
-    {"distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "lightning"}
+    {"distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "Fabric"}
 )
+_LIGHTNING: Final = frozenset({"lightning", "pytorch_lightning"})
+_STRATEGIES: Final = ("ddp", "fsdp", "deepspeed", "modelparallel")
+"""Parts of the names by which Lightning's trainers share one model; without one each trains its own."""
 _NOTE_MAX: Final = 4000
 _WHOLE: Final = 10**6
 _NEW: Final = "background-color: rgba(46, 160, 67, 0.25); text-decoration: none"
@@ -95,7 +98,14 @@ def trains_alone(source: str) -> bool:
             names.update((node.module or "").split("."))
         elif isinstance(node, ast.Import):
             names.update(part for name in node.names for part in name.name.split("."))
+    if names & _LIGHTNING:
+        names = names - {"Trainer"} | {"distributed" for name in names if _is_strategy(name)}
     return not names & _GANG and not any(_is_run(node) for node in ast.walk(tree))
+
+
+def _is_strategy(name: str) -> bool:
+    said = name.lower()
+    return len(said) < 60 and any(one in said for one in _STRATEGIES)
 
 
 def _is_run(node: ast.AST) -> bool:

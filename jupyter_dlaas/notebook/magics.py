@@ -37,8 +37,8 @@ __all__ = ["DlaasMagics", "load", "unload"]
 F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "dlaas"
 VERBS: Final = (
-    *("jobs", "pool", "queue", "logs", "scale", "halt", "resume", "cancel", "retry", "attach", "why", "story"),
-    *("source", "report", "cordon", "uncordon", "drain"),
+    *("jobs", "pool", "queue", "logs", "scale", "halt", "resume", "cancel", "checkpoint", "retry", "attach"),
+    *("why", "story", "source", "report", "cordon", "uncordon", "drain"),
 )
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print what the user's program is or said: shown as it stands."""

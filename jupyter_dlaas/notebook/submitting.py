@@ -189,6 +189,8 @@ def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[No
             f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
             "trains alone, on all of the data. --gpus 1 takes one."
         )
+        if "lightning" in made.text:
+            text += ' Or let Lightning share one model: its Trainer with strategy="ddp".'
         notes.append(Note(code="trains_alone", text=text))
     notes += advice.notes_of(suggestion)
     notes += [Note(code=howto.CODE, text=_cut(text)) for text in (howto.how_to_log(made.text),) if text]

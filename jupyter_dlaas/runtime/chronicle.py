@@ -37,6 +37,7 @@ class Chronicle:
         self._last_step_s: float | None = None
         asked = (fact for fact in self.journal.earlier if fact.kind is FactKind.ASKED)
         self._asked = {(fact.step, fact.learners) for fact in asked}
+        self._is_alone = any(fact.kind is FactKind.ALONE for fact in self.journal.earlier)
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
         self.journal.append(
@@ -155,6 +156,12 @@ class Chronicle:
         if (step, learners) not in self._asked:
             self._asked.add((step, learners))
             self.journal.append(FactKind.ASKED, learners=learners, step=step)
+
+    def alone(self, why: str, learners: int | None) -> None:
+        """The program's learners share nothing, or stay as many: told once in a job's life."""
+        if not self._is_alone:
+            self._is_alone = True
+            self.journal.append(FactKind.ALONE, why=why, learners=learners)
 
     def awaited(self, member: int | None, at: str) -> None:
         """The others wait for one that is busy; for nobody any more."""

@@ -68,6 +68,8 @@ class Guardian:
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._wanted: Wanted | None = None
+        self._checkpoints = 0
+        """How many of those that were asked for were passed on."""
         self._learners: dict[int, Learner] = {}
         self._sessions: set[int] = set()
         self._generation = self._earlier.generation
@@ -105,6 +107,8 @@ class Guardian:
         if wanted is None or (closed is not None and wanted.revision <= closed):
             return  # closed already, and nothing new is wanted
         self._adopt()
+        # Who was found alive may not have been asked for the last one; who starts anew has nothing to keep yet.
+        self._checkpoints = max(wanted.checkpoints - 1, 0) if self._alive() else wanted.checkpoints
         self._tell.seen(wanted.revision)
         self._go_on()
         while not self._is_closed:
@@ -142,6 +146,7 @@ class Guardian:
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
         self._tell.journal.flush()
         self._go_on()
+        self._keep()
 
     def _due(self, now: float) -> float | None:
         times = [at for at in (self._farewell.due(), self._logs.due(now), self._hangs.due(now)) if at is not None]
@@ -174,6 +179,16 @@ class Guardian:
             return False
         self._wanted = wanted
         return True
+
+    def _keep(self) -> None:
+        """Ask the main learner for a checkpoint, where another one is wanted."""
+        wanted = self._wanted
+        if wanted is None or wanted.checkpoints <= self._checkpoints or not wanted.members:
+            return
+        main = self._learners.get(wanted.members[0].member)
+        if main is not None and main.is_alive and main.line is not None:
+            self._checkpoints = wanted.checkpoints
+            main.line.tell({"t": "checkpoint"})
 
     def _alive(self) -> list[Learner]:
         return [one for one in self._learners.values() if one.is_alive]
@@ -453,6 +468,8 @@ class Guardian:
                 self._tell.pace(one.generation, message)
             if isinstance(asks := message.get("asks"), list):
                 self._tell.asked(*asks)
+            if isinstance(alone := message.get("alone"), list):
+                self._tell.alone(*alone)
             if not one.is_ready:
                 one.is_ready = True
                 self._tell.ready(one)

@@ -56,7 +56,9 @@ class Pulse:
     round: int = 0
     """The group that it is in …"""
     talks: int = 0
-    """… and how many talks with the others it has begun there."""
+    """… and how many talks with the others it has begun there,"""
+    talked_s: float = 0.0
+    """which it told first at this time."""
     at: str = ""
     """Where in the user's program it is."""
     stopped_s: float | None = None
@@ -77,7 +79,9 @@ class Pulse:
         self.heard_s, self.stopped_s = now, None
         self.is_held = message.get("waits") is True
         talks = message.get("talks")
-        self.talks = talks if isinstance(talks, int) else 0
+        talks = talks if isinstance(talks, int) else 0
+        if talks != self.talks:
+            self.talks, self.talked_s = talks, now
         self.at = str(message.get("at") or "")
 
     def look(self, activity: Activity | None, now: float) -> None:
@@ -139,9 +143,21 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
     late = [
         (member, one)
         for member, one in sorted(pulses.items())
-        if member in gang - waiting and waiting and now - one.step_s >= max(min(_AWAITED_S, least_s), one.limit_s(0.0))
+        if member in gang - waiting
+        and now - one.step_s >= max(min(_AWAITED_S, least_s), one.limit_s(0.0))
+        and _keeps_waiting(one, [pulses[other] for other in waiting], now)
     ]
     return Verdict(hung, awaited=(late[0][0], late[0][1].at) if late else None)
+
+
+def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
+    """Whether one of those waits for this one, by a word of it that is not older: in between all seem to be behind."""
+    return any(
+        other.is_held
+        or one.is_silent(now)
+        or (other.round == one.round and other.talks > one.talks and other.talked_s <= one.heard_s)
+        for other in waiting
+    )
 
 
 def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:

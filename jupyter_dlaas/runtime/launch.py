@@ -144,10 +144,14 @@ def learner_environment(
 
 
 def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
-    """A plain start in a session of its own; returns its pid. `passed` becomes descriptor 3. Raises OSError."""
+    """A plain start in a session of its own; returns its pid. `passed` becomes descriptor 3. Raises OSError.
+
+    It inherits no other descriptor: C libraries, torch among them, open sockets that children would keep open.
+    """
     executable = executable or sys.executable
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd != passed),
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, order.log, flags, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
@@ -164,6 +168,16 @@ def spawn(order: Order, *, passed: int | None = None, executable: str | None = N
         setsigmask=(),
         setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
     )
+
+
+def _inheritable() -> list[int]:
+    """Descriptors that a process started here would inherit, but 0, 1 and 2."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that listed them, and what another thread closes meanwhile
+            if (fd := int(entry.name)) > 2 and os.get_inheritable(fd):
+                found.append(fd)
+    return found
 
 
 def fork(child: Callable[[], None]) -> int:

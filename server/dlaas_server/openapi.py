@@ -259,6 +259,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _act("halt", "Write a checkpoint and give the devices back."),
     _act("resume", "Put a halted job back into the queue."),
     _act("cancel", "End a job for good."),
+    _act("checkpoint", "Write a checkpoint at the next step, while it trains on."),
     Route(
         method="POST",
         path="/dlaas/jobs/{id}/retry",

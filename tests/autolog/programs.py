@@ -6,11 +6,13 @@ from textwrap import dedent
 
 # `trained(call, step)` is called by each program's own callback after each step. It waits at the steps that are named
 # in the file `pause` until the file `go-STEP` exists; where that says "stop", until the learner was asked to leave.
+# That it waits there is told by the main learner alone: others may be there before it has imported its framework.
 WAITING = dedent(
     """
     import os, pathlib, time
     from jupyter_dlaas.learner import running
     _out = pathlib.Path(os.environ["DLAAS_JOB_DIR"]) / "output"
+    _out.mkdir(exist_ok=True)
     def trained(call, step):
         with open(_out / "steps", "a") as file:
             file.write(f"{call} {step}\\n")
@@ -18,7 +20,8 @@ WAITING = dedent(
             time.sleep(0.1)  # so that this training is worth storing when it ends
         pauses = (_out / "pause").read_text().split() if (_out / "pause").exists() else []
         if f"{call}-{step}" in pauses:
-            (_out / f"at-{call}-{step}").touch()
+            if os.environ["RANK"] == "0":
+                (_out / f"at-{call}-{step}").touch()
             go = _out / f"go-{call}-{step}"
             while not go.exists() or (go.read_text() == "stop" and not running._runs[0]._boundaries.is_stopping):
                 time.sleep(0.005)

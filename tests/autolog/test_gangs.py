@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.autolog.sharing import Shares, share
-from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
-from tests.autolog.test_halting import end_of, go_on, reach, result_of
+from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
+from tests.autolog.test_halting import DEADLINE_S, end_of, go_on, keras_environment, reach, result, result_of
 from tests.runtime.jobs import Job
 
 Build = Callable[..., Job]
@@ -51,6 +51,75 @@ def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_doe
     assert set(paces) == {1, 2}
     changes = [fact for fact in one.facts(FactKind.GENERATION) if fact.generation != 1]
     assert [fact.idle_s is not None and fact.idle_s > 0 for fact in changes] == [True, True, True], one.report()
+
+
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
+def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains_nothing(
+    job: Build, backend: str
+) -> None:
+    environment = keras_environment(backend)
+    untouched = job(KERAS, outputs=("result",), autolog=False, environment=environment)
+    untouched.run()
+    one = job(KERAS, outputs=("result",), learners_max=2, checkpoint_every_s=0.0001, environment=environment)
+    one.output("pause").write_text("1-5 1-10 1-14 1-20")
+    one.run(learners=1)
+    reach(one, "1-5")
+    (told,) = one.facts(FactKind.ALONE)
+    assert "Keras' fit trains alone" in (told.why or ""), "before it grows"
+    one.run(learners=2)
+    go_on(one, "1-5", "stop")
+    reach(one, "1-10")
+    one.kill_learner(2)
+    one.wait(FactKind.LOST)
+    go_on(one, "1-10")
+    one.run(learners=2)
+    reach(one, "1-14")
+    one.halt(grace_s=DEADLINE_S)
+    go_on(one, "1-14", "stop")
+    assert end_of(one) == "halted"
+    one.run(learners=1)
+    reach(one, "1-20")
+    one.kill_learner(5)
+    one.wait(FactKind.LOST, 2)
+    go_on(one, "1-20")
+    one.run(learners=1)
+    assert end_of(one, 2) == "completed"
+    assert end_of(untouched) == "completed"
+
+    assert result(one) == result(untouched)
+    assert len(one.facts(FactKind.ALONE)) == 1
+
+
+# By its name one that parts the model, as no strategy does that runs here.
+PARTED = "from lightning.pytorch.strategies import DDPStrategy\nclass DeepSpeedStrategy(DDPStrategy): pass\n"
+PARTED += GANG_LIGHTNING.replace('strategy="ddp"', "strategy=DeepSpeedStrategy()")
+
+
+def test_a_model_in_parts_stays_at_its_size_and_refuses_another_with_a_sentence(job: Build) -> None:
+    one = job(PARTED, framework="lightning", learners_max=2, checkpoint_every_s=0.0001)
+    one.output("pause").write_text("0-25")
+    one.run(learners=1)
+    reach(one, "0-25")
+    (told,) = one.facts(FactKind.ALONE)
+    assert told.learners == 1
+    assert "it stays at 1" in (told.why or "")
+    one.run(learners=2)
+    go_on(one, "0-25", "stop")
+    lost = one.wait(FactKind.LOST, deadline_s=DEADLINE_S)
+
+    assert lost.failure is not None
+    assert "scale it back to 1" in lost.failure.what
+    one.run(learners=1)
+    assert one.closed(deadline_s=DEADLINE_S) == "completed", one.report()
+    assert max(fact.step or 0 for fact in one.facts(FactKind.COMMITTED)) == 60, "nothing was lost"
+
+
+def test_a_model_in_parts_trains_at_the_size_that_it_began_with(job: Build) -> None:
+    one = job(PARTED, framework="lightning", learners_max=2)
+    one.run(learners=2)
+    assert end_of(one) == "completed"
+
+    assert [fact.learners for fact in one.facts(FactKind.ALONE)] == [2]
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))

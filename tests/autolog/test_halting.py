@@ -129,6 +129,27 @@ def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> N
     assert plain[3] > 0, "the early stop came early"
 
 
+@pytest.mark.parametrize("source", [KERAS, LIGHTNING, TRANSFORMERS], ids=["keras", "lightning", "transformers"])
+def test_a_checkpoint_that_the_program_asks_for_is_written_at_the_next_step(job: Build, source: str) -> None:
+    asks = "if (call, step) == (1, 7):\n        __import__('jupyter_dlaas').run().checkpoint()"
+    asking = source.replace("def trained(call, step):\n", f"def trained(call, step):\n    {asks}\n")
+    one = job(asking, outputs=("result",), checkpoint_every_s=0, environment=keras_environment("torch"))
+    one.output("pause").write_text("1-12")
+    one.run()
+    reach(one, "1-12")
+    asked = one.wait(FactKind.CHECKPOINT)
+    one.kill_learner(0)
+    lost = one.wait(FactKind.LOST)
+    go_on(one, "1-12")
+    one.run()
+    assert end_of(one) == "completed"
+
+    assert lost.step == asked.step
+    trained = second_training(one)
+    assert trained[:12] == list(range(1, 13))
+    assert trained[12:] == list(range(8, trained[-1] + 1)), "what follows the checkpoint, and nothing else"
+
+
 def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) -> None:
     environment = keras_environment("jax")
     one = job(SHORT, outputs=("result",), environment=environment)

@@ -60,7 +60,7 @@ def die(job: Job, watcher: int, phase: str, *who: int | str) -> None:
 
 def done(job: Job, watcher: int) -> None:
     """It happened."""
-    until(lambda: not job.output(f"die-{watcher}").exists(), f"somebody was killed\n{job.report()}", 20.0)
+    until(lambda: not job.output(f"die-{watcher}").exists(), lambda: f"somebody was killed\n{job.report()}", 20.0)
 
 
 def guardian_dies(job: Job, watcher: int, phase: str, change: Callable[[], None], *others: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from textwrap import dedent
 from typing import Any
 
+from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from tests.learner.coverage import check
 from tests.runtime.jobs import Job, until
@@ -143,7 +144,8 @@ def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> No
         return sum(1 for row in rows if row[4] and (size is None or row[3] == str(size)))
 
     before = count()
-    until(lambda: count() >= before + steps, f"member {member} trains\n{job.report()}")
+    until(lambda: count() >= before + steps, lambda: f"member {member} trains\n{job.report()}")
+    job.wait(FactKind.GENERATION)  # else who dies next would die of a start
 
 
 def assert_each_sample_once(job: Job, samples: int, epochs: int, *, without: Collection[int] = ()) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import zipfile
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import checkpoints
+from jupyter_dlaas.learner import checkpoints, values
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 
 LARGE = 300_000
@@ -21,6 +27,21 @@ def sent(state: Any) -> Any:
     for here, there in zip(room, large, strict=True):
         here.view(-1).view(torch.uint8).copy_(there.view(-1).view(torch.uint8))
     return put_together(arrived, room)
+
+
+def test_a_state_is_written_without_torch_s_own_checksums_which_the_user_s_files_keep(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"weights": torch.arange(LARGE), "array": np.arange(LARGE), "text": "x"}
+    data = checkpoints.to_bytes(state)
+    checkpoints.save_by_torch(state, tmp_path / "file")
+    torch.save(state, tmp_path / "own")
+
+    for found in (checkpoints.from_bytes(data), torch.load(tmp_path / "file", weights_only=False)):
+        assert torch.equal(found["weights"], state["weights"])
+        assert np.array_equal(found["array"], state["array"])
+        assert found["text"] == "x"
+    assert len(data) < 1.01 * 16 * LARGE, "arrays as they lie in memory"
+    with zipfile.ZipFile(tmp_path / "own") as own:
+        assert own.testzip() is None
 
 
 def test_a_model_and_its_optimiser_arrive_as_they_left() -> None:
@@ -72,3 +93,25 @@ def test_any_tensor_arrives_with_its_shape_kind_and_values(one: torch.Tensor) ->
 
     assert (found.shape, found.dtype, found.layout) == (one.shape, one.dtype, one.layout)
     assert torch.equal(found.to_dense(), one.detach().to_dense())
+
+
+@given(*[st.dictionaries(st.sampled_from("abcd"), st.integers() | st.lists(st.integers(), max_size=2))] * 3)
+def test_who_rehearsed_has_the_others_values_and_of_what_they_left_alone_those_of_the_beginning(
+    before: dict[str, Any], rehearsed: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    script: dict[str, Any] = pickle.loads(pickle.dumps(before))
+    since = values.base(script)
+    lists = {name: value for name, value in script.items() if isinstance(value, list)}
+    values.put_back(script, rehearsed)
+
+    values.undo(script, since, but=theirs)
+    values.put_back(script, theirs)
+
+    assert {name: script[name] for name in before | theirs} == before | theirs
+    assert all(
+        script[name] is one for name, one in lists.items() if all(is_list(name, by) for by in (rehearsed, theirs))
+    )
+
+
+def is_list(name: str, given: dict[str, Any]) -> bool:
+    return isinstance(given.get(name, []), list)

@@ -30,6 +30,9 @@ def told(rank, **found):
 def numbers(rank, count, dtype):
     torch.manual_seed(rank)
     return (torch.randn(count) * 10).to(dtype)
+
+def begin(group, tensor):
+    return groups.room_of(group).add_up(tensor) if "memory" in sys.argv else groups.Sum(group, tensor)
 """
 _TAIL = """
 if __name__ == "__main__":
@@ -58,21 +61,21 @@ KINDS = [(7, torch.float32), (10_570, torch.float32), (999, torch.bfloat16), (5,
 
 def learner(rank, group):
     found = {}
-    for few in range(1, size + 1):
+    for few in range(2, size + 1):
         if rank < few:
             found[few] = sums(rank, groups.build_group(("127.0.0.1", port), 10 + few, rank, few), few)
     told(rank, found=found)
 
-def sums(rank, group, size):
+def sums(rank, group, few):
     found = []
     for count, dtype in KINDS:
         # two under way at once, as the buckets of one model are
-        first, second = numbers(rank, count, dtype), numbers(rank + size, count, dtype)
-        begun = [groups.Sum(group, first), groups.Sum(group, second)]
+        first, second = numbers(rank, count, dtype), numbers(rank + few, count, dtype)
+        begun = [begin(group, first), begin(group, second)]
         for one in begun:
             one.wait()
-        exact = sum(numbers(other, count, dtype).double() for other in range(size))
-        largest = sum(numbers(other, count, dtype).double().abs() for other in range(size))
+        exact = sum(numbers(other, count, dtype).double() for other in range(few))
+        largest = sum(numbers(other, count, dtype).double().abs() for other in range(few))
         error = ((first.double() - exact).abs() / largest.clamp(min=1e-9)).max().item()
         bits = first.view(torch.uint8).numpy().tobytes() + second.view(torch.uint8).numpy().tobytes()
         unit = torch.finfo(dtype).eps if dtype.is_floating_point else 1
@@ -81,7 +84,7 @@ def sums(rank, group, size):
 """
 _CUT = """
 def learner(rank, group):
-    groups.Sum(group, torch.ones(3)).wait()
+    begin(group, torch.ones(3)).wait()
     if rank == 0:
         told("alive")  # and stays, and says nothing
         while not os.path.exists(f"{out}/1.json"):
@@ -97,7 +100,7 @@ def learner(rank, group):
 
     threading.Thread(target=cut).start()
     try:
-        begun = groups.Sum(group, tensor)
+        begun = begin(group, tensor)
         waits.set()
         begun.wait()
     except RuntimeError as error:
@@ -107,20 +110,23 @@ def learner(rank, group):
 
 _CUT_THERE = """
 def learner(rank, group):
-    groups.Sum(group, torch.ones(3)).wait()
+    begin(group, torch.ones(3)).wait()
     if rank == 1:
         groups.cut(group)
         while not os.path.exists(f"{out}/0.json"):  # it lives, and says nothing
             time.sleep(0.01)
         return
     try:
-        groups.Sum(group, torch.ones(3)).wait()
+        begin(group, torch.ones(3)).wait()
     except RuntimeError as error:
         told(rank, freed=str(error))
 """
 
 
-def _play(folder: Path, learner: str, size: int, *more: object) -> dict[str, Any]:
+WAYS = pytest.mark.parametrize("way", ["network", "memory"])
+
+
+def _play(folder: Path, learner: str, size: int, *more: object, ends: int = 0) -> dict[str, Any]:
     """What each of the learners told."""
     script = folder / "learners.py"
     script.write_text(textwrap.dedent(_HEAD + learner + _TAIL))
@@ -131,26 +137,157 @@ def _play(folder: Path, learner: str, size: int, *more: object) -> dict[str, Any
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == ends, ended.stderr[-3000:]
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
-def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path) -> None:
-    told = _play(tmp_path, _SUMS, 4)
-    for size in range(1, 5):
+@WAYS
+def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path, way: str) -> None:
+    told = _play(tmp_path, _SUMS, 4, way)
+    for size in range(2, 5):
         found = [told[str(rank)]["found"][str(size)] for rank in range(size)]
         assert len({json.dumps([bits for bits, _ in one]) for one in found}) == 1
         assert all(error <= size for one in found for _, error in one)
 
 
+@WAYS
 @pytest.mark.parametrize("numbers", [10, 1_000_000])
-def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int) -> None:
-    told = _play(tmp_path, _CUT, 2, numbers)
+def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int, way: str) -> None:
+    told = _play(tmp_path, _CUT, 2, numbers, way)
     assert told["1"]["freed"]
 
 
-def test_a_cut_frees_the_others_too(tmp_path: Path) -> None:
-    assert _play(tmp_path, _CUT_THERE, 2)["0"]["freed"]
+@WAYS
+def test_a_cut_frees_the_others_too(tmp_path: Path, way: str) -> None:
+    assert _play(tmp_path, _CUT_THERE, 2, way)["0"]["freed"]
+
+
+_PASSES = """
+import random
+from jupyter_dlaas.learner import shared_memory
+shared_memory.SPACE = 300_000
+KINDS = [(3, torch.float32), (70_001, torch.float32), (12, torch.float64), (513, torch.bfloat16)]
+KINDS += [(80_000, torch.float32)]  # has no room
+
+def learner(rank, group):
+    chance, own, room, wrong = random.Random(7), random.Random(rank), groups.room_of(group), 0
+    for number in range(400):
+        kinds = [KINDS[chance.randrange(5)] for _ in range(chance.randint(1, 3))]
+        given = [torch.full((count,), float((rank + 1) * (number % 32)), dtype=dtype) for count, dtype in kinds]
+        begun = [room.add_up(one) or groups.Sum(group, one) for one in given]
+        if own.random() < 0.3:
+            time.sleep(own.random() * 0.003)
+        if chance.random() < 0.1:
+            room.forget()
+            begun = [one for one in begun if isinstance(one, groups.Sum)]
+            given = []
+        for one in begun:
+            one.wait()
+        wrong += sum(bool((one != (number % 32) * sum(range(1, size + 1))).any()) for one in given)
+    told(rank, wrong=wrong, begun=room.begun)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_passes_through_shared_memory_do_not_write_over_each_other(tmp_path: Path, size: int) -> None:
+    """Learners come at any time; passes have any number of sums, and some are broken off."""
+    told = _play(tmp_path, _PASSES, size)
+    assert [one["wrong"] for one in told.values()] == [0] * size
+    assert len({one["begun"] for one in told.values()}) == 1
+
+
+_GIVEN = """
+from jupyter_dlaas.learner import shared_memory
+shared_memory._PIECE = 1000
+
+def learner(rank, group):
+    room, found = groups.room_of(group), []
+    for number, (count, dtype) in enumerate([(1, torch.float32), (2500, torch.float64), (999, torch.bfloat16)] * 3):
+        source = number % size
+        whole = numbers(number, count, dtype)
+        tensor = whole.clone() if rank == source else torch.zeros_like(whole)
+        room.give(tensor, source)
+        total = torch.ones(300)
+        room.add_up(total).wait()
+        found.append(torch.equal(tensor, whole) and float(total.sum()) == 300 * size)
+    told(rank, found=found)
+"""
+
+
+def test_what_one_gives_through_shared_memory_arrives_whole_however_large(tmp_path: Path) -> None:
+    told = _play(tmp_path, _GIVEN, 3)
+    assert [one["found"] for one in told.values()] == [[True] * 9] * 3
+
+
+_KILLED = """
+import signal
+
+def learner(rank, group):
+    room = groups.room_of(group)
+    room.add_up(torch.ones(3)).wait()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            room.add_up(torch.ones(3)).wait()
+    except RuntimeError as error:
+        told(rank, freed=str(error))
+"""
+
+
+def test_who_adds_up_with_one_that_is_killed_is_freed_without_a_word_from_outside(tmp_path: Path) -> None:
+    told = _play(tmp_path, _KILLED, 3, ends=9)
+    assert set(told) == {"0", "2"}
+    assert "gone" in told["0"]["freed"]
+
+
+_APART = """
+from jupyter_dlaas.learner import shared_memory
+
+def apart(*arguments):
+    raise PermissionError("not on speaking terms")
+
+if len(sys.argv) > 3 and sys.argv[3] == "boot":
+    shared_memory.boot_id = lambda: str(os.getpid())
+else:
+    connect = shared_memory._connect
+    shared_memory._connect = lambda names, *more: apart() if more[-1] == 1 else connect(names, *more)
+    shared_memory._MEET_S = 0.5
+
+def learner(rank, group):
+    tensor = torch.ones(3)
+    groups.Sum(group, tensor).wait()
+    told(rank, has_room=groups.room_of(group) is not None, sum=tensor.tolist())
+"""
+
+
+@pytest.mark.parametrize("why", ["boot", "refused"])
+def test_where_one_cannot_share_memory_nobody_does_and_sums_go_by_the_network(tmp_path: Path, why: str) -> None:
+    told = _play(tmp_path, _APART, 3, why)
+    assert list(told.values()) == [{"has_room": False, "sum": [3.0] * 3}] * 3
+
+
+_LARGE = """
+from jupyter_dlaas.learner import shared_memory
+shared_memory.SPACE = 4096
+
+def learner(rank, group):
+    room, tensors = groups.room_of(group), [torch.ones(1000), torch.ones(1000), torch.ones(10), torch.ones(1000)]
+    first, *others = [room.add_up(one) for one in tensors]
+    first.wait(), others[1].wait()
+    told(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.begun)
+"""
+
+
+def test_what_shared_memory_has_no_room_for_is_left_to_the_network(tmp_path: Path) -> None:
+    told = _play(tmp_path, _LARGE, 2)
+    assert (
+        list(told.values())
+        == [
+            {"sums": [2.0, 1.0, 2.0, 1.0], "others": [True, False, True], "begun": 2},
+        ]
+        * 2
+    )
 
 
 _GIVES = """

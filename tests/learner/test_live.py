@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +66,56 @@ def assert_whole(job: Job, weights: dict[str, Any], epochs: int = EPOCHS) -> Non
     assert not list(job.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
 
 
-def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, weights: dict[str, Any]) -> None:
-    """What is told of the progress may be ahead of those who train: a leaver said so, or a step is made again."""
+@contextmanager
+def told_epoch(job: Job, epoch: int) -> Iterator[None]:
+    """Whoever reads how far the job is finds this one."""
     over = threading.Event()
 
     def lie() -> None:
         while not over.wait(0.001):
-            write_whole(live.dir / "progress.json", b'{"epoch": 50}')
+            write_whole(job.dir / "progress.json", json.dumps({"epoch": epoch}).encode())
 
     liar = threading.Thread(target=lie)
-    live.run(1)
-    trains(live, 0, steps=12)
     liar.start()
     try:
-        live.resize(0, fresh=1)
-        trains(live, 1, size=2)
+        yield
     finally:
         over.set()
         liar.join()
+
+
+def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, weights: dict[str, Any]) -> None:
+    """What is told of the progress may be ahead of those who train: a leaver said so, or a step is made again."""
+    live.run(1)
+    trains(live, 0, steps=12)
+    with told_epoch(live, 50):
+        live.resize(0, fresh=1)
+        trains(live, 1, size=2)
     live.resize(1)
     trains(live, 1, size=1)
 
     assert ended(live) == "completed", live.report()
     assert_whole(live, weights)
+
+
+def test_what_a_rehearsal_appended_to_a_list_that_is_still_empty_with_the_others_is_gone(
+    job: Build, zygotes: Path, weights: dict[str, Any]
+) -> None:
+    """It rehearses in a later epoch than the first, in which the others are, and comes by all that follows a pass."""
+    slowly = LIVE.replace("time.sleep(0.0", "time.sleep(0.2 if run.world_size == 1 and epoch == 0 else 0.0")
+    one = job(slowly, **OPTIONS)
+    one.zygote_dir = zygotes
+    warm_up(one, zygotes, "torch")
+    with told_epoch(one, 50):
+        one.run(1)
+        trains(one, 0, steps=2)
+        one.resize(0, fresh=1)
+        trains(one, 1, size=2)
+    one.resize(1)
+    trains(one, 1, size=1)
+
+    assert ended(one) == "completed", one.report()
+    assert_whole(one, weights)
 
 
 def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, Any]) -> None:

@@ -29,8 +29,8 @@ def pause_at(job: Job, *steps: int) -> None:
 
 
 def reach(job: Job, step: int, *members: int) -> None:
-    for member in members:
-        until(job.output(f"at-{step}-{member}").exists, f"member {member} is at step {step}\n{job.report()}")
+    there = [job.output(f"at-{step}-{member}") for member in members]
+    until(lambda: all(one.exists() for one in there), lambda: f"{members} are at step {step}\n{job.report()}")
 
 
 def go_on(job: Job, step: int) -> None:

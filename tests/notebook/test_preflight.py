@@ -194,6 +194,11 @@ def test_a_pushed_optimiser_and_a_model_that_is_made_anew_are_refused_together()
         ("from jupyter_dlaas import run", False),
         ("import torch.distributed as dist\ndist.init_process_group()", False),
         ("import os\nrank = os.environ['RANK']", False),
+        ("from transformers import Trainer\nTrainer().train()", False),
+        ("import lightning.pytorch as pl\npl.Trainer(max_epochs=3).fit(net)", True),
+        ("import lightning.pytorch as pl\npl.Trainer(strategy='ddp').fit(net)", False),
+        ("import pytorch_lightning as pl\nfrom a import FSDPStrategy\npl.Trainer(strategy=FSDPStrategy())", False),
+        ("from lightning import Fabric\nFabric().launch()", False),
     ],
 )
 def test_a_program_that_knows_nothing_of_other_learners_trains_alone(text: str, is_alone: bool) -> None:

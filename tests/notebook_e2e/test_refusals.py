@@ -283,7 +283,7 @@ def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: p
 
 def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
     verbs = (
-        "jobs, pool, queue, logs, scale, halt, resume, cancel, retry, attach, why, story, source, report, "
+        "jobs, pool, queue, logs, scale, halt, resume, cancel, checkpoint, retry, attach, why, story, source, report, "
         "cordon, uncordon, drain"
     )
 

@@ -29,12 +29,12 @@ from jupyter_dlaas.wire import encode
 DEADLINE_S = 30.0
 
 
-def until(claim: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Wait for something that other processes do; returns the first true answer."""
+def until(claim: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> Any:
+    """Wait for something that other processes do; returns the first true answer. `what` may tell how things stand."""
     end = time.monotonic() + deadline_s
     while not (answer := claim()):
         if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+            raise AssertionError(f"not within {deadline_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.01)
     return answer
 

@@ -33,6 +33,14 @@ def test_who_moves_is_left_alone_however_long_its_step_takes_and_the_others_are_
     assert found.awaited == (1, "cell [3], line 2")
 
 
+def test_who_was_heard_before_another_went_on_is_not_taken_to_be_behind() -> None:
+    pulses = {0: pulse(0, step_s=10, talks=9, talked_s=NOW), 1: pulse(0, step_s=10, talks=5, heard_s=NOW - 0.4)}
+    assert judge(pulses, (), NOW, 1.0).awaited is None
+
+    pulses[1].hear({"t": "beat", "step": 7, "talks": 5, "moves": True, "at": "cell [3], line 2"}, NOW + 0.1)
+    assert judge(pulses, (), NOW + 0.1, 1.0).awaited == (1, "cell [3], line 2")
+
+
 def test_nobody_is_awaited_where_nobody_waits() -> None:
     assert judge({0: pulse(0, step_s=4000)}, (), NOW, LIMIT_S).awaited is None
 

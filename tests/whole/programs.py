@@ -21,6 +21,7 @@ run = dlaas.run()
 model, opt = run.prepare(model, opt)
 seen = 0
 for epoch in run.epochs({epochs}):
+    {first}
     for batch in run.batches(data, 16):
         opt.zero_grad()
         loss = model(batch).square().mean()
@@ -29,15 +30,16 @@ for epoch in run.epochs({epochs}):
         seen += 1
         time.sleep(0 if pathlib.Path("hurry").exists() else {step_s})
     run.log(loss=loss)
+    {last}
 print("trained steps", seen, flush=True)
 """
 # It goes on until the file `enough` is in its directory.
 BRIEF = "import pathlib, time\nwhile not pathlib.Path('enough').exists():\n    time.sleep(0.01)\n"
 
 
-def training(epochs: int = 100_000, step_s: float = 0.01) -> str:
-    """Four steps an epoch."""
-    return TRAINING.format(epochs=epochs, step_s=step_s)
+def training(epochs: int = 100_000, step_s: float | str = 0.01, *, first: str = "pass", last: str = "pass") -> str:
+    """Four steps an epoch. `step_s` may be an expression; `first` and `last` are done in each epoch."""
+    return TRAINING.format(epochs=epochs, step_s=step_s, first=first, last=last)
 
 
 def hurry(here: Site) -> None:

@@ -5,10 +5,45 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tests.whole.site import Site, until
+from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
 SLOW = "import time\nfor i in range(2000):\n    print('line', i, flush=True)\n    time.sleep(0.05)\n"
+
+
+KEEPS = """
+import time
+import jupyter_dlaas as dlaas
+
+run = dlaas.run()
+
+def train():  # what is bound here is not kept
+    first = None
+    for epoch in run.epochs(1000):
+        first = epoch if first is None else first
+        (run.output_dir / "began").write_text(str(first))
+        time.sleep(0.02)
+
+train()
+"""
+
+
+def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_on(site: Build) -> None:
+    here = site()
+    (here.work / "keeps.py").write_text(KEEPS)
+
+    def dlaas(*words: str) -> str:
+        return here.terminal("jupyter", "dlaas", *words)
+
+    dlaas("submit", "keeps.py", "--checkpoint-every", "0")
+    job = here.job("keeps")
+    began = job.directory / "output" / "began"
+    until(lambda: began.exists() and job.status == "PROCESSING", "it trains")
+    assert "keeps" in dlaas("checkpoint", "keeps")
+    until(lambda: ", as asked." in dlaas("story", "keeps"), "it is kept")
+    kill(next(iter(here.learners(job).values())))
+    until(lambda: int(began.read_text() or 0) > 0, "it goes on where it was kept")
+    job.cancel()
 
 
 def test_every_verb_does_what_it_says(site: Build) -> None:

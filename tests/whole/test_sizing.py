@@ -11,39 +11,26 @@ import pytest
 from jupyter_dlaas.api import Job
 from jupyter_dlaas.protocol import Elastic
 from jupyter_dlaas.wire import DlaasError
+from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
+from tests.whole.programs import training
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
 
-# A learner's part of a step takes time on its own, as work on a device of its own would; `together` is what no number
-# of learners makes shorter. So two cores show what four devices would.
-PROGRAM = """
-import pathlib, time
-import torch
-import jupyter_dlaas as dlaas
-torch.manual_seed(0)
-data = torch.randn(64, 4)
-model = torch.nn.Linear(4, 1)
-opt = torch.optim.SGD(model.parameters(), lr=0.01)
-run = dlaas.run()
-model, opt = run.prepare(model, opt)
-gate = pathlib.Path("epoch")
-for epoch in run.epochs({epochs}):
-    {asks}
-    for batch in run.batches(data, 16):
-        opt.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        opt.step()
-        time.sleep({apart} / run.world_size + {together})
-    run.log(loss=loss, size=run.world_size)
+# Where a file `epoch` is there, a job waits at the end of the epoch that it names.
+WAITS = """
+    gate = pathlib.Path("epoch")
     while gate.exists() and run.epoch >= int(gate.read_text() or 0) and not run.should_stop:
         time.sleep(0.01)
 """
 
 
-def program(asks: str = "pass", *, apart: float = 0.02, together: float = 0.0, epochs: int = 100_000) -> str:
-    return PROGRAM.format(asks=asks, apart=apart, together=together, epochs=epochs)
+def program(asks: str = "pass", *, apart: float = 0.02, together: float = 0.0) -> str:
+    """Each learner works on its part of a step for `apart` s in all, as on a device of its own; so two cores show four.
+
+    `together` is what no number of learners makes shorter.
+    """
+    return training(step_s=f"{apart} / run.world_size + {together}", first=asks, last=WAITS.strip())
 
 
 def resizes(here: Site, job: Job) -> list[tuple[int, int, str]]:
@@ -67,6 +54,30 @@ def test_a_job_finds_its_size_by_itself(site: Build, apart: float, together: flo
     assert all(one.idle_s is not None for one in view.resizes)
     assert view.restarts == 0
     assert view.speedup.startswith("1 → 2: ")
+    job.cancel()
+
+
+# A sample takes its time wherever it is, as on devices of their own.
+BUSY_SAMPLES = "torch.nn.functional.mse_loss(time.sleep(0.004 * len({of})) or "
+
+
+@pytest.mark.parametrize(
+    ("source", "of"), [(GANG_TRANSFORMERS, "labels"), (GANG_LIGHTNING, "batch[0]")], ids=["transformers", "lightning"]
+)
+def test_a_framework_that_shares_out_its_batches_finds_its_size_by_itself(site: Build, source: str, of: str) -> None:
+    here = site(slots=2)
+    source = source.replace("torch.nn.functional.mse_loss(", BUSY_SAMPLES.format(of=of))
+    busy = source.replace("epochs=6", "epochs=6000").replace("time.sleep(0.1)", "pass")
+    job = here.submit(busy, name="auto", gpus="1:2", elastic="auto")
+    until(lambda: len(here.job(job.id).view.speeds) == 2, "it was measured at both sizes", 120)
+    settled(here, job, 2)
+
+    view = here.job(job.id).view
+    assert resizes(here, job)[0][:2] == (1, 2)
+    assert {by for _, _, by in resizes(here, job)} <= {"auto", "pool"}, "the pool shares out what was wished for"
+    assert all(one.idle_s is not None for one in view.resizes)
+    assert view.restarts == 0
+    assert view.speedup.startswith("1 → 2: "), view.speedup
     job.cancel()
 
 
@@ -119,6 +130,26 @@ def test_a_schedule_is_followed_over_deaths_of_engine_and_guardian(site: Build) 
     job.scale(1)
     settled(here, job, 1)
     assert resizes(here, job)[-1] == (3, 1, "you")
+    job.cancel()
+
+
+@pytest.mark.parametrize("elastic", ["manual", "auto"])
+def test_a_program_whose_learners_would_share_nothing_is_kept_at_one_until_a_person_wants_more(
+    site: Build, elastic: str
+) -> None:
+    here = site(slots=2)
+    source = program(apart=0.02).replace("model, opt = run.prepare(model, opt)", "")
+    job = here.submit(source, name="apart", gpus="1:2", elastic=elastic)
+    until(lambda: [note for note in here.job(job.id).view.notes if "train apart" in note.text], "it is told")
+    settled(here, job, 1)
+
+    view = here.job(job.id).view
+    assert (view.size.wish, view.elastic, view.restarts) == (1, Elastic.MANUAL, 0)
+    assert "It is kept at 1 learner until you scale it." in job.story()
+    job.scale(2)
+    settled(here, job, 2)
+    until(lambda: here.job(job.id).view.progress, "they train")
+    assert here.job(job.id).view.size.wish == 2
     job.cancel()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.protocol import Bundle, Cursor, DrainView, JobView, PoolView, Progress
-from jupyter_dlaas.wire import decode, encode
+from jupyter_dlaas.wire import Invalid, decode, encode
 
 HERE = Path(__file__).parent
 
@@ -68,3 +68,16 @@ def test_a_log_frame_counts_bytes_not_characters() -> None:
     frame = load("message_log.json")
 
     assert frame["to"] - frame["from"] == len(frame["text"].encode()) > len(frame["text"])
+
+
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("number", ["1" + 400 * "0", "-1" + 400 * "0", "9007199254740993", "-9007199254740993"])
+def test_a_number_that_is_not_the_same_everywhere_is_refused_by_its_name(kind: type, number: str) -> None:
+    with pytest.raises(Invalid, match=r"^learners: .* is out of range$"):
+        decode(kind, json.loads(number), where="learners")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_what_is_no_number_is_refused_by_its_name(number: str) -> None:
+    with pytest.raises(Invalid, match=r"^share: .* is out of range$"):
+        decode(float, json.loads(number), where="share")

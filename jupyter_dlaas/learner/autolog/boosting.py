@@ -19,13 +19,14 @@ _LOOK_S: Final = 0.05
 def hook(module: Any) -> None:
     """Put ourselves around `train` before the package's other modules import it from here."""
     is_xgboost = module.__name__.startswith("xgboost")
+    framework = "XGBoost" if is_xgboost else "LightGBM"
     original = module.train
     signature = inspect.signature(original)
     round_class: Any = made_of(_XGBoost, module.TrainingCallback) if is_xgboost else _LightGBM
 
     @functools.wraps(original)
     def train(*args: Any, **kwargs: Any) -> Any:
-        with watching() as call:
+        with watching(framework) as call:
             if call is None:
                 return original(*args, **kwargs)
             bound = attempt(lambda: _with_callback(signature.bind(*args, **kwargs), round_class, call))

@@ -8,6 +8,7 @@ way goes on. Calls so short that storing them would cost more than they do are t
 from __future__ import annotations
 
 import math
+import re
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.learner import checkpoints, saving, streams
+from jupyter_dlaas.learner import checkpoints, lonely, saving, streams
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.learner.recording import in_one_piece, leading, record_metrics, record_progress
@@ -45,6 +46,7 @@ _SHARE: Final = 0.003
 _AT_ONCE: Final = 50
 """So many points are written together at most."""
 _LOOPS: Final = (".epochs(", ".batches(")
+_NETWORKS: Final = re.compile(r"\b(torch|tensorflow|jax|keras|transformers|lightning|pytorch_lightning)\b")
 Point = tuple[Mapping[str, Any], int, int | None]
 """Values, step and epoch, where that is known."""
 
@@ -215,8 +217,6 @@ class KeptCall(Call):
         run._step += 1
         run._trained.end += 1
         run._boundaries.passed()
-        if run._wants_checkpoint:
-            self.calm_s = 0.0
 
     def step(self, epoch: int, index: int) -> None:
         """Batch `index` of an epoch begins."""
@@ -306,7 +306,7 @@ def _outermost() -> Context | None:
 
 
 @contextmanager
-def watching(again: Call | None = None) -> Iterator[Call | None]:
+def watching(framework: str, again: Call | None = None) -> Iterator[Call | None]:
     """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone.
 
     `again`: the call of which this one is a part, for frameworks of which each step is called by the program.
@@ -322,6 +322,7 @@ def watching(again: Call | None = None) -> Iterator[Call | None]:
         if again is not None:
             yield again
             return
+        _look(context, framework)
         call = Call()
         try:
             yield call
@@ -329,15 +330,23 @@ def watching(again: Call | None = None) -> Iterator[Call | None]:
             call.finish()
 
 
-def stepwise() -> Call | None:
+def stepwise(framework: str) -> Call | None:
     """A call that goes on over many of the program's own; None: leave these alone."""
     context = _outermost()
     if context is None:
         return None
     _finish_steps()
+    _look(context, framework)
     _Program.stepwise = call = Call()
     context.at_end.append(call.finish)
     return call
+
+
+def _look(context: Context, framework: str) -> None:
+    """Whether it is told that this trains alone. Beside a network's training it is only a part of it."""
+    source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+    if not _has_own_loop(context) and not (framework != "fastai" and _NETWORKS.search(source)):
+        lonely.look(context, lonely.alone(framework))
 
 
 def _finish_steps() -> None:
@@ -348,16 +357,23 @@ def _finish_steps() -> None:
 
 
 @contextmanager
-def keeping(framework: str, *, is_whole: bool = True) -> Iterator[Call | KeptCall | None]:
+def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) -> Iterator[Call | KeptCall | None]:
     """A call that can halt and go on, where this job lets it; None: leave it alone.
 
-    `is_whole`: each learner holds the whole state, so that one alone can write it.
+    `is_whole`: each learner holds the whole state, so that one alone can write it. `alone`: what to tell where it
+    knows of no other learner.
     """
     context = _outermost()
     if context is None:
         yield None
         return
     _finish_steps()
+    if alone is not None and not _has_own_loop(context):
+        lonely.look(context, alone)
+    if not is_whole:
+        lonely.look_at_parts(context)
+        if context.world_size > 1 and "call" in (run_of(context)._restored or ()):
+            raise RuntimeError(f"{framework} cannot go on in parts from one learner's checkpoint: scale it back to 1")
     with _inside():
         if (context.world_size > 1 and not is_whole) or _has_own_loop(context):
             watched = Call()

@@ -22,7 +22,7 @@ def hook(module: Any) -> None:
 
     @functools.wraps(original)
     def fit(self: Any, n_epoch: int, *args: Any, **kwargs: Any) -> Any:
-        with watching() as call:
+        with watching("fastai") as call:
             if call is None or not hasattr(self, "recorder") or _only_tries(kwargs.get("cbs")):
                 return original(self, n_epoch, *args, **kwargs)
             with self.added_cbs(watch_class(call)):

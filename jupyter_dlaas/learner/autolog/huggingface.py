@@ -6,6 +6,7 @@ That lies in the job's folder, not in `output_dir`; nothing is sent anywhere.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = ["hook"]
 
 _SUMS: Final = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """Losses since the last log and since the beginning: the Trainer's own checkpoint begins them anew."""
+_FSDP: Final = "ACCELERATE_USE_FSDP"
 _NOT_CURVES: Final = ("epoch", "total_flos", "step")
 _SPEEDS: Final = ("_runtime", "_per_second", "_time")
 
@@ -34,7 +36,7 @@ def hook(module: Any) -> None:
 
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with keeping("transformers", is_whole=not (self.is_fsdp_enabled or self.is_deepspeed_enabled)) as call:
+        with keeping("transformers", is_whole=not _is_parted(self)) as call:
             if call is None:
                 return original(self, resume_from_checkpoint, *args, **kwargs)
             watch = attempt(lambda: watch_class(call, self))
@@ -57,6 +59,13 @@ def hook(module: Any) -> None:
             return output
 
     trainer_class.train = train
+
+
+def _is_parted(trainer: Any) -> bool:
+    """Whether several learners would hold a part of the model each. For one alone no plugin is in use yet."""
+    args = trainer.args
+    will_be = args.world_size == 1 and args.device.type != "cpu" and (args.fsdp or _FSDP in os.environ)
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or args.deepspeed or will_be)
 
 
 @contextmanager

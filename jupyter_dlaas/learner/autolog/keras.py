@@ -21,6 +21,7 @@ from jupyter_dlaas.learner import streams, values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import flat, held
+from jupyter_dlaas.learner.lonely import alone
 
 __all__ = ["hook"]
 
@@ -34,7 +35,7 @@ def hook(keras: Any) -> None:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with keeping("keras") as call:
+        with keeping("keras", alone=alone("Keras' fit")) as call:
             if call is None:
                 return original(self, *args, **kwargs)
             bound = attempt(lambda: signature.bind(self, *args, **kwargs))

@@ -16,17 +16,26 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner import streams, values
+from jupyter_dlaas.learner import checkpoints, streams, values
 from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
 from jupyter_dlaas.learner.autolog.holding import held
 from jupyter_dlaas.learner.autolog.sharing import Shares
+from jupyter_dlaas.learner.lonely import alone
 
 __all__ = ["hook"]
 
 _FILE: Final = "lightning.ckpt"
-_WHOLE: Final = ("SingleDeviceStrategy", "DDPStrategy")
-"""Strategies in which each learner holds the whole model."""
+_SINGLE: Final = "SingleDeviceStrategy"
+_INSTEAD: Final = (
+    'Trainer(strategy="ddp", devices=int(os.environ["LOCAL_WORLD_SIZE"])) trains one model on all the CPU slots. '
+)
+_ALONE: Final = alone("This Trainer", instead=_INSTEAD)
+_WHOLE: Final = frozenset({_SINGLE, "DDPStrategy"})
+"""Strategies in which each learner holds the whole model, with all that is made of them …"""
+_PARTED: Final = frozenset({"DeepSpeedStrategy"})
+"""… but for these."""
+_USUAL_WRITERS: Final = ("Strategy.save_checkpoint", "TorchCheckpointIO")
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Lightning calls whatever can be called here, in a context of its profiler each, at each step."""
 
@@ -44,7 +53,9 @@ def hook(module: Any) -> None:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with keeping("lightning", is_whole=type(self.strategy).__name__ in _WHOLE) as call:
+        kinds = {kind.__name__ for kind in type(self.strategy).__mro__}
+        is_whole = bool(kinds & _WHOLE) and not kinds & _PARTED
+        with keeping("lightning", is_whole=is_whole, alone=_ALONE if _SINGLE in kinds else None) as call:
             if call is None:
                 return original(self, *args, **kwargs)
             bound = attempt(lambda: signature.bind(self, *args, **kwargs))
@@ -318,8 +329,14 @@ class _Watch:
 
 
 def _write(trainer: Any, path: Path) -> None:
-    """`save_checkpoint` less its wait for all learners: one alone comes here."""
-    trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(False), path)
+    """`save_checkpoint` less its wait for all learners, since one alone comes here, and less two copies in memory."""
+    content = trainer._checkpoint_connector.dump_checkpoint(False)
+    strategy = trainer.strategy
+    by = (type(strategy).save_checkpoint.__qualname__, type(strategy.checkpoint_io).__name__)
+    if by == _USUAL_WRITERS:
+        checkpoints.save_by_torch(content, path)
+    else:
+        strategy.save_checkpoint(content, path)
 
 
 @contextmanager

@@ -48,9 +48,9 @@ def _partial(method: Any) -> Any:
     @functools.wraps(method)
     def partial_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         kept = _calls.get(self)
-        if kept is None and (made := stepwise()) is not None:
+        if kept is None and (made := stepwise("scikit-learn")) is not None:
             kept = _calls[self] = [made, 0]
-        with watching(kept[0] if kept is not None else None) as call:
+        with watching("scikit-learn", kept[0] if kept is not None else None) as call:
             result = method(self, *args, **kwargs)
             if call is not None and kept is not None:
                 kept[1] += 1
@@ -78,7 +78,7 @@ def _hook_perceptron(module: Any) -> None:
 
     @functools.wraps(fit)
     def fit_watched(self: Any, X: Any, y: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 - scikit-learn's name
-        with watching() as call:
+        with watching("scikit-learn") as call:
             if call is not None:
                 _watched[id(self)] = call
             try:
@@ -116,7 +116,7 @@ def _hook_boosting(module: Any) -> None:
 
     @functools.wraps(fit)
     def fit_watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with watching() as call:
+        with watching("scikit-learn") as call:
             if call is None or "monitor" in kwargs or not args:
                 return fit(self, *args, **kwargs)
             *others, monitor = args

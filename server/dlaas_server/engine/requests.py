@@ -226,7 +226,7 @@ class Requests:
             raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
 
     async def act(self, user: str, handle: str, event: Event) -> JobView:
-        """Halt, resume or cancel. Asking for what already holds changes nothing."""
+        """Halt, resume, cancel or keep a checkpoint. Asking for what already holds changes nothing."""
 
         def apply(draft: Draft, job_id: str) -> None:
             draft.put(folding.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
