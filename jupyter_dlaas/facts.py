@@ -81,7 +81,7 @@ class FactKind(StrEnum):
     """`member` does its part of a step at `rate` of the others' speed (the median's), and holds them up; no member: no
     longer."""
     CHECKPOINT = "checkpoint"
-    """A checkpoint of `step` is on disk, whole."""
+    """A checkpoint of `step` is on disk, whole; `asked`: the last request that it answers."""
     COMMITTED = "committed"
     """`generation` trained steps [first_step, step) of the job, in `epoch`; what a checker counts samples with."""
     PACE = "pace"
@@ -131,6 +131,8 @@ class Fact:
     seconds: float | None = None
     bytes: int | None = None
     has_checkpoint: bool | None = None
+    asked: int | None = None
+    """Of so many requests for a checkpoint, as `Wanted.checkpoints` counts them."""
     members: tuple[int, ...] | None = None
     """Who trains together, in rank order."""
     live: bool | None = None

@@ -54,6 +54,7 @@ def take(
     generation: int,
     learners: int,
     trained: Iterable[Range],
+    asked: int = 0,
     left_out: Sequence[str] = (),
     add: Callable[[Path], dict[str, Any]] | None = None,
 ) -> Callable[[], Manifest]:
@@ -89,6 +90,7 @@ def take(
                 sha256=hashlib.sha256(data).hexdigest(),
                 learners=learners,
                 trained=trained,
+                asked=asked,
                 left_out=tuple(left_out),
                 files=files,
             )

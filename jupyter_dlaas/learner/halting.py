@@ -64,7 +64,8 @@ class Boundaries:
         """It waits for a word."""
         self.round = 0
         """The group in use: the first one, or the last that was switched to."""
-        self.wants_checkpoint = False
+        self.asked = self.kept = 0
+        """Requests for a checkpoint: the last that came, and the last that was taken care of."""
         self.is_stopping = False
         """A stop was asked for; read without the lock."""
         self.on_build: Callable[[dict[str, Any]], None] | None = None
@@ -80,6 +81,11 @@ class Boundaries:
             control.on_orphaned = self._orphaned
             control.beats.step = lambda: self._passed
             control.beats.waits_for_word = lambda: self._is_asking
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Somebody waits for one."""
+        return self.asked > self.kept
 
     def begin(self) -> None:
         """The loop begins: from now on there are boundaries."""
@@ -180,9 +186,11 @@ class Boundaries:
                 self._let_go = int(message["round"])
                 self._changed.notify_all()
         elif kind == "checkpoint":
-            self.wants_checkpoint = True
-            if self._passed is None:
+            self.asked = max(self.asked, int(message["n"]))
+            if self._passed is None and self.wants_checkpoint:
                 print(_NOTHING_KEPT, flush=True)
+            elif not self.wants_checkpoint and self._control is not None:
+                self._control.tell(t="checkpoint")  # asked again: the guardian may have missed it
         elif kind == "leave":
             os.kill(os.getpid(), signal.SIGTERM)
         self.call_up()

@@ -36,7 +36,7 @@ def is_due(run: Run) -> bool:
         return False
     if run._gathers and run.world_size > 1:
         if run._boundaries.wants_checkpoint:
-            run._boundaries.wants_checkpoint = False
+            run._boundaries.kept = run._boundaries.asked
             print(_IN_PARTS, file=sys.stderr, flush=True)
         return False
     if run._boundaries.wants_checkpoint:
@@ -53,7 +53,8 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
     `first`: what the checkpoint counts on, written before it.
     """
     context = run._context
-    run._wants_checkpoint = run._boundaries.wants_checkpoint = False
+    run._wants_checkpoint = False
+    run._boundaries.kept = asked = run._boundaries.asked
     run._has_kept = True
     content, left_out = run._content()
     try:
@@ -64,6 +65,7 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
             generation=context.generation if context else 0,
             learners=run.world_size,
             trained=run._trained,
+            asked=asked,
             left_out=left_out,
             add=add,
         )

@@ -31,6 +31,8 @@ class Chronicle:
         self._together = self.earlier.together
         self._storing = self.earlier.storing
         self._checkpoints = set(self.earlier.checkpoints)
+        self.kept = self.earlier.kept
+        """The last request for a checkpoint that was answered."""
         self._committed = dict(self.earlier.committed)
         self._revision = self.earlier.revision
         self._is_completed = self.earlier.is_completed
@@ -89,8 +91,9 @@ class Chronicle:
     def checkpoints(self) -> None:
         """The checkpoints on disk are the truth; what of them is not in the journal yet goes there."""
         for _, one in manifests(self._job_dir):
-            if (one.generation, one.step) in self._checkpoints:
+            if (one.generation, one.step) in self._checkpoints and one.asked <= self.kept:
                 continue
+            asked, self.kept = one.asked if one.asked > self.kept else None, max(self.kept, one.asked)
             self._checkpoints.add((one.generation, one.step))
             self.committed(one.generation, one.trained)
             self.journal.append(
@@ -100,6 +103,7 @@ class Chronicle:
                 epoch=one.epoch,
                 seconds=one.seconds,
                 bytes=one.bytes,
+                asked=asked,
             )
 
     def committed(self, generation: int, ranges: Sequence[Range]) -> None:

@@ -211,6 +211,8 @@ class Told:
     storing: int = -1
     checkpoints: frozenset[tuple[int, int]] = frozenset()
     """(generation, step) of those that were told."""
+    kept: int = 0
+    """The last request for a checkpoint that one of them answers."""
     committed: Mapping[int, int]
     """Per generation the step up to which was told what it trained."""
     is_completed: bool = False
@@ -237,7 +239,7 @@ def told(facts: Iterable[Fact]) -> Told:
     committed: dict[int, int] = {}
     order: tuple[int, ...] = ()
     revision = generation = together = lost = storing = -1
-    closed: int | None = None
+    kept, closed = 0, None
     is_completed = False
     for fact in facts:
         its = -1 if fact.generation is None else fact.generation
@@ -267,6 +269,7 @@ def told(facts: Iterable[Fact]) -> Told:
             storing = its
         elif fact.kind is FactKind.CHECKPOINT and fact.step is not None:
             checkpoints.add((its, fact.step))
+            kept = max(kept, fact.asked or 0)
         elif fact.kind is FactKind.COMMITTED and fact.step is not None:
             committed[its] = fact.step
         elif fact.kind is FactKind.COMPLETED:
@@ -288,6 +291,7 @@ def told(facts: Iterable[Fact]) -> Told:
         lost=lost,
         storing=storing,
         checkpoints=frozenset(checkpoints),
+        kept=kept,
         committed=committed,
         is_completed=is_completed,
     )

@@ -68,8 +68,6 @@ class Guardian:
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._wanted: Wanted | None = None
-        self._checkpoints = 0
-        """How many of those that were asked for were passed on."""
         self._learners: dict[int, Learner] = {}
         self._sessions: set[int] = set()
         self._generation = self._earlier.generation
@@ -107,8 +105,6 @@ class Guardian:
         if wanted is None or (closed is not None and wanted.revision <= closed):
             return  # closed already, and nothing new is wanted
         self._adopt()
-        # Who was found alive may not have been asked for the last one; who starts anew has nothing to keep yet.
-        self._checkpoints = max(wanted.checkpoints - 1, 0) if self._alive() else wanted.checkpoints
         self._tell.seen(wanted.revision)
         self._go_on()
         while not self._is_closed:
@@ -181,14 +177,17 @@ class Guardian:
         return True
 
     def _keep(self) -> None:
-        """Ask the main learner for a checkpoint, where another one is wanted."""
+        """Ask the main learner for a checkpoint, until one is there that was begun after the last request."""
         wanted = self._wanted
-        if wanted is None or wanted.checkpoints <= self._checkpoints or not wanted.members:
+        if wanted is None or wanted.checkpoints <= self._tell.kept:
             return
-        main = self._learners.get(wanted.members[0].member)
-        if main is not None and main.is_alive and main.line is not None:
-            self._checkpoints = wanted.checkpoints
-            main.line.tell({"t": "checkpoint"})
+        order = ("checkpoint", wanted.checkpoints)
+        for one in self._alive():
+            is_main = one.rank == 0 if self._live.first is None else one.member == self._live.first
+            # Who has not called run() yet would not hear it.
+            if is_main and one.uses_run and one.line is not None and order not in one.heard:
+                one.heard.add(order)
+                one.line.tell({"t": "checkpoint", "n": wanted.checkpoints})
 
     def _alive(self) -> list[Learner]:
         return [one for one in self._learners.values() if one.is_alive]

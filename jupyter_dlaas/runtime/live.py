@@ -47,6 +47,11 @@ class Live:
         return self._state is not None and bool(self._state.members)
 
     @property
+    def first(self) -> int | None:
+        """Who is rank 0 of those who train together; None where the gang is as it was started."""
+        return self._state.members[0] if self._state is not None and self._state.members else None
+
+    @property
     def is_told(self) -> bool:
         """A change is under way that cannot be taken back."""
         return self._state is not None and self._state.change is not None and self._state.change.is_told

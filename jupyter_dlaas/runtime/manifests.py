@@ -44,6 +44,8 @@ class Manifest:
     """All that `generation` trained since its start: it counts because this checkpoint exists.
 
     All, not what is new: a guardian that was away may never see the checkpoints between."""
+    asked: int = 0
+    """The last request for a checkpoint that this one answers; 0: none."""
     left_out: tuple[str, ...] = field(default=())
     """Names of the script that changed but cannot go into a checkpoint."""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -118,10 +118,11 @@ def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -
     assert wanted(twice).revision > wanted(once).revision > wanted(trains).revision  # type: ignore[union-attr]
     assert story[0].text == "ana asked for a checkpoint: it is taken at the next step."
     assert twice.gang == trains.gang
-    assert [[line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9))[1]] for one in (trains, once)] == [
-        [],
-        ["Checkpoint at step 9, as asked."],
+    texts = [
+        [line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]
+        for one, answers in ((trains, None), (once, None), (once, 1), (twice, 1), (twice, 2))
     ]
+    assert texts == [[], [], ["Checkpoint at step 9, as asked."], [], ["Checkpoint at step 9, as asked."]]
     assert not asked(once, Event.HALT).awaits_checkpoint
     with pytest.raises(NotAllowed, match="QUEUED cannot take 'checkpoint'"):
         asked(job(), Event.CHECKPOINT)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.whole.site import Server, Site
 
@@ -90,10 +91,19 @@ class Lab:
         """Open a notebook (made of `cells`), and wait until its kernel is there."""
         if cells is not None:
             write_notebook(self.site.work / name, cells)
+        self.read(name)
+        try:
+            # Not the toolbar's indicator: it says idle before the kernel is connected, and a cell run then is lost.
+            self.page.wait_for_selector("#jp-main-statusbar :text('| Idle')")
+        except PlaywrightTimeoutError as error:
+            bar = self.page.locator("#jp-main-statusbar").inner_text()
+            log = (self.site.folder / "server.log").read_text()[-3000:]
+            raise AssertionError(f"no kernel for {name}; the status bar says {bar!r}, the server:\n{log}") from error
+
+    def read(self, name: str) -> None:
+        """Open a notebook, and wait until it is shown."""
         self.page.goto(f"{self.server.url}lab/tree/{name}?token={self.server.token}&reset")
         self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
-        # Not the toolbar's indicator: it says idle before the kernel is connected, and a cell run then is lost.
-        self.page.wait_for_selector("#jp-main-statusbar :text('| Idle')")
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").nth(index)

@@ -227,7 +227,7 @@ def test_a_saved_notebook_is_readable_without_the_extension(lab: Open, site: Sit
         settings.write_text(json.dumps({"disabledExtensions": disabled}))
         (bare.work / "saved.ipynb").write_bytes((site.work / "saved.ipynb").read_bytes())
         without = Lab.open(browser, bare.serve())
-        without.notebook("saved.ipynb")
+        without.read("saved.ipynb")
         shown = without.cell(2).locator(".jp-OutputArea").inner_text()
         assert without.page.get_by_role("region", name=f"Job {job}").count() == 0
         without.page.close()

@@ -22,6 +22,8 @@ def train():  # what is bound here is not kept
     for epoch in run.epochs(1000):
         first = epoch if first is None else first
         (run.output_dir / "began").write_text(str(first))
+        while (run.output_dir / "hold").exists():
+            time.sleep(0.01)
         time.sleep(0.02)
 
 train()
@@ -43,6 +45,21 @@ def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_o
     until(lambda: ", as asked." in dlaas("story", "keeps"), "it is kept")
     kill(next(iter(here.learners(job).values())))
     until(lambda: int(began.read_text() or 0) > 0, "it goes on where it was kept")
+    job.cancel()
+
+
+def test_a_checkpoint_asked_for_of_a_learner_that_dies_is_kept_by_the_next_one(site: Build) -> None:
+    here = site()
+    job = here.submit(KEEPS, name="keeps", checkpoint_every="0")
+    began, hold = job.directory / "output" / "began", job.directory / "output" / "hold"
+    until(lambda: began.exists() and job.status == "PROCESSING", "it trains")
+    hold.touch()
+    last = until(lambda: here.learners(job), "there is a learner")[0]
+    job.checkpoint()
+    kill(last)
+    hold.unlink()
+    until(lambda: ", as asked." in job.story(), "the next learner keeps it")
+    assert any(name.endswith("manifest.json") for name in job.artifacts())
     job.cancel()
 
 

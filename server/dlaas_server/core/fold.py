@@ -417,10 +417,11 @@ def _regrouped(job: Job, fact: Fact) -> Told:
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
     at = fact.step or 0
-    if job.checkpoint_step is not None and at <= job.checkpoint_step:
+    if job.checkpoint_step is None or at > job.checkpoint_step:
+        job = replace(job, checkpoint_step=at, restarts=0)
+    if not job.awaits_checkpoint or (fact.asked or 0) < job.checkpoints_asked:
         return job, ()
-    was_asked, job = job.awaits_checkpoint, replace(job, checkpoint_step=at, restarts=0, awaits_checkpoint=False)
-    return _tell(job, "checkpoint", f"Checkpoint at step {at:,}, as asked.") if was_asked else (job, ())
+    return _tell(replace(job, awaits_checkpoint=False), "checkpoint", f"Checkpoint at step {at:,}, as asked.")
 
 
 def _committed(job: Job, fact: Fact) -> Told:

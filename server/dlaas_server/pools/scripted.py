@@ -335,6 +335,7 @@ class ScriptedJob:
             epoch=step // self.script.steps_per_epoch,
             seconds=self.script.checkpoint_s,
             bytes=1,
+            asked=self._asked or None,
         )
 
     def _commit(self, step: int) -> None:
