@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from jupyter_dlaas.learner import checkpoints, groups
+from jupyter_dlaas.learner import checkpoints, groups, nccl
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
 from jupyter_dlaas.learner.shared_memory import Room, Sum
@@ -63,7 +63,11 @@ class Gang:
         self._wrappers: list[DistributedDataParallel] = []
         self._group: Any = None
         self._room: Room | None = None
-        self._lonely: Any = groups.lonely_group() if may_change else None
+        self._adds_up_in_room = False
+        """Gradients too."""
+        if may_change and device.type == "cuda":
+            nccl.without_watchdog()
+        self._lonely: Any = groups.lonely_group(device) if may_change else None
         """A group of one: models are made in it, and rest in it while this learner is alone."""
         if not may_change:
             if not dist.is_initialized():
@@ -80,6 +84,8 @@ class Gang:
         """Train in this group from now on; None for one learner alone."""
         old = [self._group]
         self._group, self._room, self.rank, self.size = group, groups.room_of(group), rank, size
+        on_cpu = self.device.type == "cpu" and not groups.is_apart(group)
+        self._adds_up_in_room = self._room is not None and on_cpu
         self.weight = 1.0 / size
         self.is_stranded = False
         if self.work is not None:
@@ -91,7 +97,11 @@ class Gang:
 
     def meet(self, host: str, port: int) -> None:
         """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
-        self.enter(groups.build_group((host, port), 0, self.rank, self.size), self.rank, self.size)
+        self.enter(self.build((host, port), 0, self.rank, self.size), self.rank, self.size)
+
+    def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
+        """Another group, beside the one in use. In any thread. Raises RuntimeError."""
+        return groups.build_group(where, number, rank, size, self.device)
 
     def _put(self, ddp: Any, group: Any) -> None:
         if ddp.find_unused_parameters:
@@ -105,7 +115,7 @@ class Gang:
     def talks(self) -> int:
         """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
         group, room = self._group, self._room
-        begun = 0 if group is None else int(group._get_sequence_number_for_group())
+        begun = 0 if group is None else groups.talks(group)
         return begun if room is None else begun + room.begun
 
     def leave(self) -> Any:
@@ -239,18 +249,18 @@ class Gang:
         """
         out = torch.empty(sum(sizes), dtype=given.dtype, device=given.device)
         own = [given.numel() // self.size] * self.size
-        groups.finish(self._group, self._group.alltoall_base(out, given, list(sizes), own))
+        groups.finish(self._group, self._group.alltoall_base(out, given, list(sizes), own), given.device)
         return out
 
     def gather(self, part: torch.Tensor) -> torch.Tensor:
         """The parts of all learners, equally long, in rank order. Raises RuntimeError when the group is lost."""
         out = torch.empty(part.numel() * self.size, dtype=part.dtype, device=part.device)
-        groups.finish(self._group, self._group._allgather_base(out, part))
+        groups.finish(self._group, self._group._allgather_base(out, part), part.device)
         return out
 
     def weigh(self, gradients: torch.Tensor) -> None:
         """This learner's gradients are there: let them count by its share of the samples, in place."""
-        if self.work is not None:
+        if self.work is not None and self.device.type == "cpu":
             self.work.done()
         if self._squares is not None:
             self._squares.append(gradients.square().sum())
@@ -261,8 +271,15 @@ class Gang:
 
     def add_up(self, tensor: torch.Tensor) -> Sum | groups.Sum:
         """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost."""
-        begun = None if self._room is None else self._room.add_up(tensor)
+        begun = self._room.add_up(tensor) if self._adds_up_in_room and self._room is not None else None
         return begun or groups.Sum(self._group, tensor)
+
+    def compute(self) -> None:
+        """Wait until this learner's own part of the backward pass is done, where that goes on beside the program."""
+        if self.work is not None and self.device.type == "cuda":
+            with nccl.aloud():
+                torch.cuda.current_stream(self.device).synchronize()
+            self.work.done()
 
     def forget(self) -> None:
         """What was begun, and nobody will wait for, is over. Raises RuntimeError when the group is lost."""
@@ -324,6 +341,7 @@ class _Averaging:
                 gang.forget()
             self._begun.append(gang.add_up(buffer))
             if is_last:
+                gang.compute()
                 for work in self._begun:
                     work.wait()
         except RuntimeError:
@@ -334,7 +352,7 @@ class _Averaging:
     def _now(self, number: int, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         kept, ready = self._ready.get(number, (None, None))
         if ready is None or kept is not buffer:
-            ready = torch.futures.Future()
+            ready = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
             ready.set_result(buffer)
             self._ready[number] = buffer, ready
         return ready
@@ -357,21 +375,23 @@ class _Quiet(dist.ProcessGroup):
                 work = self._group.allreduce(tensors)
             except RuntimeError:
                 self._gang.lost()
-        self._attempt = _Attempt(work, self._gang)  # kept: older versions of torch hold its C++ half only
+        self._attempt = _Attempt(
+            work, self._gang, tensors[0].device
+        )  # kept: older versions of torch hold its C++ half only
         return self._attempt
 
 
 class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
     """Something said in a group that may be lost meanwhile."""
 
-    def __init__(self, work: Any, gang: Gang) -> None:
+    def __init__(self, work: Any, gang: Gang, device: torch.device) -> None:
         super().__init__()
-        self._work, self._gang = work, gang
+        self._work, self._gang, self._device = work, gang, device
 
     def wait(self, *_: Any) -> bool:
         if self._work is not None:
             try:
-                groups.finish(self._gang._group, self._work)
+                groups.finish(self._gang._group, self._work, self._device)
             except RuntimeError:
                 self._gang.lost()
         return True

@@ -205,7 +205,7 @@ class Regrouping:
         found: Any = None
         try:
             if size > 1:
-                found = groups.build_group(where, number, rank, size)
+                found = self._gang.build(where, number, rank, size)
         except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
             found = error
             with self._changed:

@@ -276,7 +276,9 @@ class Run:
 
     def _may_change(self) -> bool:
         """Whether this gang may change over into others while it trains."""
-        return self._context is not None and self._context.may_change and self.device.type == "cpu"
+        if self._context is None or not self._context.may_change:
+            return False
+        return self.device.type == "cpu" or bool(importlib.import_module("jupyter_dlaas.learner.nccl").is_able())
 
     def _meet(self) -> None:
         if self._gang is not None:

@@ -14,6 +14,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.files import write_whole
+from tests.learner.fake_nccl import INSTALL
 from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job, until
 from tests.runtime.test_zygote import warm_up
@@ -29,10 +30,27 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def live(job: Build, zygotes: Path) -> Job:
+ON_CPU = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+ON_ONE_EACH = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = os.environ['DLAAS_MEMBER']\n"
+
+
+def where(what: str, begins: str, gpus: int = 0) -> Any:
+    few = pytest.mark.skipif(f"__import__('torch').cuda.device_count() < {gpus}", reason="needs a GPU per learner")
+    none = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs a GPU")
+    return pytest.param(begins, id=what, marks=[few] if gpus > 1 else [none] if gpus else [])
+
+
+@pytest.fixture(
+    params=[
+        where("CPU", ON_CPU),
+        where("like GPUs", ON_CPU + INSTALL),
+        where("one GPU for all", "", gpus=1),
+        where("a GPU each", ON_ONE_EACH, gpus=4),
+    ]
+)
+def live(job: Build, zygotes: Path, request: pytest.FixtureRequest) -> Job:
     """A job of this program, its first learners not started yet."""
-    one = job(LIVE, **OPTIONS)
+    one = job(request.param + LIVE, **OPTIONS)
     one.zygote_dir = zygotes
     warm_up(one, zygotes, "torch")
     return one
