@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -20,14 +21,17 @@ AGE_S = 100.0
 LONGEST_S = 150.0
 GANG_S = 10.0
 COME_UNTIL_S = 6000.0
+FORGOTTEN_S = Late.FORGOTTEN * AGE_S
 
 
-def without_end(chance: Random, devices: int, *, priority: int = 0, queue: str = "default") -> list[Coming]:
+def without_end(
+    chance: Random, devices: int, *, priority: int = 0, queue: str = "default", until_s: float = COME_UNTIL_S
+) -> list[Coming]:
     """Jobs of one device that together keep so many busy: on each, the next comes when the last would end."""
     found: list[Coming] = []
     for _ in range(devices):
         now_s = chance.uniform(0.0, 50.0)
-        while now_s < COME_UNTIL_S:
+        while now_s < until_s:
             length_s = chance.uniform(50.0, LONGEST_S)
             ask = Ask(0, ONE, 1, now_s, length_s, usual_s=length_s, priority=priority, queue=queue, restart_s=1.0)
             found.append(Coming(ask, length_s))
@@ -37,11 +41,20 @@ def without_end(chance: Random, devices: int, *, priority: int = 0, queue: str =
 
 def waited_s(policy: Policy, learners: int, queue: str, others: list[Coming]) -> float:
     """How long a gang of so many learners waits among these."""
-    gang = Ask(0, ONE, learners, 100.0, GANG_S, usual_s=GANG_S, queue=queue, restart_s=1.0)
-    coming = sorted([Coming(gang, GANG_S), *others], key=lambda one: one.ask.submitted_s)
+    gang = a_gang(learners, 100.0, queue)
+    return driven(policy, [gang, *others]).first[gang.ask.number] - gang.ask.submitted_s
+
+
+def a_gang(learners: int, submitted_s: float, queue: str = "default") -> Coming:
+    ask = Ask(0, ONE, learners, submitted_s, GANG_S, usual_s=GANG_S, queue=queue, restart_s=0.1)
+    return Coming(ask, GANG_S)
+
+
+def driven(policy: Policy, coming: list[Coming]) -> Drive:
+    coming = sorted(coming, key=lambda one: one.ask.submitted_s)
     for number, one in enumerate(coming):
         one.ask.number, one.ask.id = number, f"j{number}"
-    return drive(policy, coming, nothing).first[gang.number] - gang.submitted_s
+    return drive(policy, coming, nothing)
 
 
 def nothing(_: Drive, __: float) -> Callable[[Choice], None]:
@@ -67,10 +80,31 @@ def test_who_is_left_room_by_higher_priorities_starts_within_its_bound(order: st
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_who_is_left_no_room_by_higher_priorities_has_no_bound_though_half_of_the_pool_is_idle(order: str) -> None:
-    others = without_end(Random(0), POOL // 2, priority=1)
+@pytest.mark.parametrize("preempts", [True, False])
+@pytest.mark.parametrize("busy", [POOL // 2, POOL])
+def test_who_is_left_no_room_by_higher_priorities_is_not_forgotten(order: str, preempts: bool, busy: int) -> None:
+    """A gang of the whole pool, which is half or quite full of others with a higher priority all the time."""
+    others = without_end(Random(0), busy, priority=1, until_s=2 * FORGOTTEN_S)
+    policy = Policy(order=order, age_s=AGE_S, preempts=preempts)
 
-    assert waited_s(Policy(order=order, age_s=AGE_S), POOL, "default", others) > COME_UNTIL_S - 200.0
+    assert FORGOTTEN_S <= waited_s(policy, POOL, "default", others) <= FORGOTTEN_S + LONGEST_S + 2.0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("learners", [1, POOL // 2 + 1])
+def test_the_forgotten_go_one_at_a_time_the_oldest_first_and_are_left_in_peace(order: str, learners: int) -> None:
+    """Priorities would mean nothing, else, in a pool that has had too much to do for days."""
+    gangs = [a_gang(learners, 100.0 + number) for number in range(3)]
+    others = without_end(Random(1), POOL + 2, priority=1, until_s=2 * FORGOTTEN_S)
+
+    on = driven(Policy(order=order, age_s=AGE_S), [*gangs, *others])
+
+    times = [(on.first[one.ask.number], on.ended[one.ask.number]) for one in gangs]
+    assert times == sorted(times)
+    assert all(ends <= begins for (_, ends), (begins, _) in pairwise(times))
+    assert times[0][0] >= FORGOTTEN_S
+    assert [ends - begins for begins, ends in times] == pytest.approx([GANG_S] * 3)
+    assert times[-1][1] <= FORGOTTEN_S + 3 * (LONGEST_S + GANG_S + 2.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -79,7 +79,7 @@ FAULTS = dedent(
             time.sleep(4)
         elif what == "call":
             import subprocess, sys
-            spin = "import time; end = time.time() + 4\\nwhile time.time() < end: pass"
+            spin = "import time; end = time.monotonic() + 4\\nwhile time.monotonic() < end: pass"
             subprocess.run([sys.executable, "-c", spin])
         elif what == "raise":
             raise ValueError("this one only")

@@ -40,6 +40,8 @@ class Late(IntEnum):
     """Going first did not help: it is promised a time, may preempt who is not late, and then is safe for a while."""
     OVERDUE = 16
     """The promise did not help: whatever it needs is kept for it from now on, as jobs that ran before it end."""
+    FORGOTTEN = 64
+    """Higher priorities left it no room: when its turn comes, it goes before these too. See `forgotten.py`."""
 
 
 @dataclass(slots=True, eq=False)

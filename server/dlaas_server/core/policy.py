@@ -38,9 +38,10 @@ class Policy:
     """A job's bound: this, or the order's factor times its own expected length if that is longer. See `Late`.
 
     Whatever else comes, a gang with one device per learner starts within `Late.OVERDUE` times its bound and the longest
-    job that runs then, where two kinds of jobs leave it room, which always go first: those of a higher priority and,
-    in order `fair`, those that take no more than is guaranteed to their queue. Where these leave none, no bound holds,
-    even at half load: a gang of the whole pool never finds it empty. Spot jobs have no bound at all.
+    job that runs then, where those of a higher priority leave it room. Where they leave none (a gang of the whole pool
+    may never find it empty, even at half load), it goes before them too after `Late.FORGOTTEN` times its bound, one
+    such job at a time. In order `fair`, jobs that take no more than is guaranteed to their queue always go first: who
+    needs more than these leave has no bound. Spot jobs have none at all.
     """
     ran_factor: float = 10.0
     """Nobody is preempted before it ran so many times what its stop and restart cost."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dlaas_server.core.asks import Ask
+from dlaas_server.core.asks import Ask, Late
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Free, Frees, Shape, is_kind
 from dlaas_server.core.policy import Share
@@ -178,6 +178,7 @@ def borrowers(
     left = dict(used)
     for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
         over = left[one.queue] - share_of(one.queue).guaranteed
-        if one.is_victim and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
+        may_go = one.is_victim or (one.late is Late.FORGOTTEN and one.may_stop)
+        if may_go and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
             left[one.queue] -= one.weight
             yield one

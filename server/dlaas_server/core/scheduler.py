@@ -16,13 +16,14 @@ from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.choice import IDLE, Choice, Preemption
 from dlaas_server.core.gather import gathered
 from dlaas_server.core.groups import Group
+from dlaas_server.core.lines import FIRST, LIFT, RANK, READY, VICTIM, Lines
 from dlaas_server.core.model import Seat
-from dlaas_server.core.orders import SLACK_S, Age, Fair, Learnt, Order, Slices, made
-from dlaas_server.core.place import Frees, Shape
+from dlaas_server.core.orders import SLACK_S, Learnt, Order, made
+from dlaas_server.core.place import Frees
 from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.reserve import Reservation, borrowers, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
-from dlaas_server.core.seating import fits, most, relaxes_s, seated
+from dlaas_server.core.seating import fits, most, seated
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
 
@@ -33,18 +34,15 @@ NO_SHARE: Final = Share()
 MANY: Final = 64
 """Beyond so many groups, empty ones are forgotten."""
 SAME_S: Final = 1e-6
-FIRST: Final = -3
-"""Below all ranks: that of a job that is overdue."""
 MOST_VICTIMS: Final = 1024
 """So many are looked at for one newcomer."""
-LIFT, VICTIM, RANK, READY = range(4)
 
 
-class Scheduler:
+class Scheduler(Lines):
     """The state of a pool: what is free, who runs, who waits. Mutable, but pure: no clock, no chance."""
 
     def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
-        self.frees = frees
+        super().__init__(frees)
         self.running: dict[int, Ask] = {}
         """In the order in which they got their seats."""
         self.charged: Mapping[str, float] = {}
@@ -52,39 +50,24 @@ class Scheduler:
         self._take_policy(policy, made(policy.order) if order is None else order)
 
     def _take_policy(self, policy: Policy, order: Order) -> None:
-        self.policy = policy
-        self.order = order
-        self.waiting = 0
+        self._begin(policy, order)
         self._priority: int | None = None
-        self._is_fair = isinstance(order, Fair)
-        self._is_by_age = isinstance(order, Age) and not self._is_fair
         self._used: dict[str, int] = {}
         self._on: dict[str, dict[int, Ask]] = {}
         """Node -> the jobs of one learner that run there."""
         self._may_preempt = policy.preempts and (self._is_fair or bool(order.gap))
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
-        self._by_turn = isinstance(order, Slices)
-        self._steps: tuple[Late, ...] = (Late.OVERDUE,) if self._is_fair else ()
-        if order.lifted is not None:
-            self._steps = (Late.LIFTED, Late.LATE, Late.OVERDUE)
-        self._groups: dict[tuple[Shape, int, str], Group] = {}
-        self._timers: list[tuple[float, int, int, int, Ask]] = []
         self._ends = Ends()
         self._victims = Victims()
         self._reservation: Reservation | None = None
         """The last one: it holds as long as everything ends when it was expected to."""
-        self._lates: list[tuple[Key, int, Ask]] = []
-        """Heap of those that wait and are late, with their stamps: the first is promised a time."""
         self._first: tuple[Key, Ask] | None = None
         """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
         self._is_strict, self._promises_first = policy.is_strict, policy.order == "fifo-skip"
         self._admitted: Ask | None = None
         """The last that passed the reservation."""
-        self._relaxes = False
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
-        self._is_open = True
-        """Some group may not be shut."""
         self._starts: list[Ask] = []
         """Who starts in this pass."""
 
@@ -96,22 +79,12 @@ class Scheduler:
         if ask.priority != self._priority:
             self._meet(ask.priority, now_s)
         ask.queued_s = now_s if queued_s is None else queued_s
-        if not self._is_by_age:
+        if self._is_by_age:
+            self._age(ask, now_s)
+        else:
             ask.rank = self.order.rank(ask, now_s)
             self._note_bound(ask, now_s)
         self._line_up(ask)
-
-    def _late(self, ask: Ask, at_s: float) -> tuple[Late, float | None]:
-        """How far past its bound it is at this time, if it waited until then; and when it is further."""
-        return ask.lateness(self.policy.age_s, self.order.age_factor, self._steps, at_s)
-
-    def _note_bound(self, ask: Ask, now_s: float) -> None:
-        ask.late, next_s = self._late(ask, now_s)
-        if next_s is not None:
-            heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
-
-    def _bound_s(self, ask: Ask) -> float:
-        return ask.bound_s(self.policy.age_s, self.order.age_factor)
 
     def _meet(self, priority: int, now_s: float) -> None:
         """Another priority than that of the last job: from now on it matters who may be preempted."""
@@ -122,30 +95,6 @@ class Scheduler:
             self._may_preempt = True
             for ask in self.running.values():
                 self._note_victim(ask, now_s)
-
-    def _line_up(self, ask: Ask) -> None:
-        named = (ask.shape, ask.learners, ask.queue)
-        group = self._groups.get(named)
-        if group is None:
-            group = self._groups[named] = Group(ask.shape, ask.learners)
-        key = self._key(ask)
-        if group.push(key, ask):
-            group.is_shut, self._is_open = False, True
-        if ask.late and ask.late >= Late.LATE:
-            heappush(self._lates, (key, ask.stamp, ask))
-        for relax_s in relaxes_s(self.frees, ask) if ask.weight > 1 else ():
-            self._relaxes = True
-            heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
-
-    def _key(self, ask: Ask) -> Key:
-        if self._is_by_age:
-            return (-ask.priority, ask.rank, 0, ask.submitted_s, ask.number)
-        if ask.late:
-            if ask.late is Late.OVERDUE:
-                return (-ask.priority, FIRST, -1, ask.submitted_s, ask.number)
-            assert self.order.lifted is not None
-            return (-ask.priority, min(ask.rank, self.order.lifted), -1, ask.submitted_s, ask.number)
-        return (-ask.priority, ask.rank, 0, ask.queued_s if self._by_turn else ask.submitted_s, ask.number)
 
     def seat(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
         """The job runs on these seats, which are taken already."""
@@ -175,6 +124,8 @@ class Scheduler:
     def _note_victim(self, ask: Ask, now_s: float) -> None:
         if ask.may_stop:
             safe_s = ask.began_s + self.policy.ran_factor * ask.restart_s
+            if ask.late is Late.FORGOTTEN:
+                safe_s = max(safe_s, ask.began_s + self._bound_s(ask))
             if safe_s <= now_s:
                 self._victims.add(ask)
             else:
@@ -189,23 +140,17 @@ class Scheduler:
         else:
             ask.began_s, ask.since_s = began_s, began_s + ask.restart_s if ask.starts else began_s
             ask.executed_s -= max(now_s - ask.since_s, 0.0)
-            ask.late, _ = self._late(ask, began_s + SLACK_S)
+            self._note_start(ask)
         ask.starts += 1
         self.running[ask.number] = ask
         self._note_running(ask, now_s)
-
-    def line(self) -> list[Ask]:
-        """All that wait, first in line first."""
-        return [ask for _, ask in sorted(self._entries(), key=lambda entry: entry[0])]
-
-    def _entries(self) -> list[tuple[Key, Ask]]:
-        return [entry for group in self._groups.values() for entry in group.waiting()]
 
     def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
         """The job ended, or was withdrawn."""
         if ask.since_s is None:
             self.waiting -= 1
             ask.stamp += 1
+            self._forgotten.leaves(ask)
             group = self._groups[ask.shape, ask.learners, ask.queue]
             if group.head is ask:
                 group.refresh()
@@ -226,8 +171,8 @@ class Scheduler:
         self.running = {}
         for ask in running:
             ask.stamp, ask.rank, ask.is_victim = ask.stamp + 1, 0, False
-            ask.late, _ = self._late(ask, ask.began_s + SLACK_S)
             self._meet(ask.priority, now_s)
+            self._note_start(ask)
             self.running[ask.number] = ask
             self._note_running(ask, now_s)
         for ask in waiting:
@@ -241,7 +186,8 @@ class Scheduler:
         """
         if ask.late is Late.LIFTED:
             return -1, None
-        safe_s = ask.began_s + self._bound_s(ask) if ask.late and not self._is_fair else now_s
+        is_safe = ask.late and (not self._is_fair or ask.late is Late.FORGOTTEN)
+        safe_s = ask.began_s + self._bound_s(ask) if is_safe else now_s
         return (-2, safe_s) if now_s < safe_s else (self.order.rank(ask, now_s), self.order.changes_s(ask, now_s))
 
     def _unseat(self, ask: Ask, now_s: float) -> None:
@@ -249,6 +195,7 @@ class Scheduler:
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
+        self._forgotten.ends(ask)
         if ask.is_victim:
             self._victims.drop(ask)
         del self.running[ask.number]
@@ -302,16 +249,6 @@ class Scheduler:
         self._reservation = None
         self._rerank(ask, now_s)
 
-    def _move(self, ask: Ask, now_s: float) -> None:
-        group = self._groups[ask.shape, ask.learners, ask.queue]
-        ask.stamp += 1
-        ask.patience_s = -1.0
-        group.is_shut, self._is_open = False, True
-        if group.head is ask:
-            group.refresh()
-        self._note_bound(ask, now_s)
-        self._line_up(ask)
-
     def _rerank_all(self, learnt: Learnt, now_s: float) -> None:
         """The order learnt something: all take the places that they would have had with it."""
         for _, ask in self._entries():
@@ -349,6 +286,11 @@ class Scheduler:
             self._tick(now_s)
         if not self.waiting:
             return IDLE
+        if self._ages and self._ages[0][0] <= now_s:
+            self._grow_old(now_s)
+        if self._forgotten.is_used:
+            for one in self._forgotten.changed():
+                self._move(one, now_s)
         starts: list[Ask] = []
         self._starts = starts
         stops: list[Preemption] = []
@@ -462,17 +404,11 @@ class Scheduler:
         ask.seats = seats
         return ask
 
-    @property
-    def head(self) -> Ask | None:
-        """The first in line."""
-        first: Group | None = None
-        for group in self._groups.values():
-            if group.key is not None and (first is None or first.key is None or group.key < first.key):
-                first = group
-        return None if first is None else first.head
-
     def _start(self, ask: Ask, group: Group, now_s: float, starts: list[Ask]) -> None:
         self.waiting -= 1
+        if self._forgotten.leaves(ask):
+            ask.late = Late.FORGOTTEN
+            self._forgotten.runs(ask)
         self.seat(ask, ask.seats, now_s)
         group.refresh()
         if group.key is None and len(self._groups) > MANY:
@@ -500,11 +436,6 @@ class Scheduler:
         releases = oldest(self.running.values(), self._ends) if is_strict else self._ends.in_order(self.running, now_s)
         self._reservation = reserve(ask, self.frees, releases, now_s, is_strict=is_strict)
         return self._reservation
-
-    def _is_overdue(self, ask: Ask, now_s: float) -> bool:
-        if self._is_by_age:  # nobody is lifted, so nobody is told when it is late
-            return ask.queued_s + Late.OVERDUE * self._bound_s(ask) <= now_s
-        return ask.late is Late.OVERDUE
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
         """The first of a group that fits now and does not delay the reservation; its seats are taken.

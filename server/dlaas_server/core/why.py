@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dlaas_server.core.asks import Late
 from dlaas_server.core.model import Intent, Job, Pool
+from dlaas_server.core.orders import made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import queues_of
@@ -70,7 +72,7 @@ def _holders(job: Job, pool: Pool) -> list[str]:
 
 
 def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Against whom no bound of its waiting holds (see `Policy.age_s`), if such jobs are there now."""
+    """Against whom no bound of its waiting holds, or a long one (see `Policy.age_s`), if such jobs are there now."""
     rivals = [
         other
         for other in pool.jobs.values()
@@ -78,7 +80,10 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     ]
     out = []
     if any(other.priority > job.priority for other in rivals):
-        out.append(f"Jobs of a higher priority always go first: {NO_BOUND}.")
+        until = f"until it has waited {duration(_forgotten_s(job, pool, policy))}; then it goes before them once"
+        out.append(
+            f"Jobs of a higher priority {f'always go first: {NO_BOUND}' if job.spec.spot else f'go first {until}'}."
+        )
     shares = queues_of(policy)
     owners = {other.spec.queue for other in rivals if shares.get(other.spec.queue, Share()).guaranteed}
     if (
@@ -89,6 +94,13 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     ):
         out.append(f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}.")
     return out
+
+
+def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
+    """After so long it goes before higher priorities."""
+    known = pool.known.get(job.id)
+    lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]
+    return Late.FORGOTTEN * max(policy.age_s, made(policy.order).age_factor * max(lengths, default=0.0))
 
 
 def _is_entitled(job: Job, pool: Pool, shares: Mapping[str, Share]) -> bool:

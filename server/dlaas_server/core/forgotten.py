@@ -1,0 +1,56 @@
+"""Who waited so long that it goes before all others once, whatever its priority: one such job at a time.
+
+Only one, since else a pool that has had too much to do for days would go by age, and priorities would mean nothing.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from dlaas_server.core.asks import Ask
+
+__all__ = ["Forgotten"]
+
+
+class Forgotten:
+    """Jobs that reached `Late.FORGOTTEN`, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.turn: Ask | None = None
+        """It waits, and everything that it needs is kept for it."""
+        self._waiting: dict[int, Ask] = {}
+        self._by_age: list[tuple[float, int]] = []
+        self._running: set[int] = set()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody waited so long."""
+        return bool(self._waiting) or self.turn is not None
+
+    def waits(self, ask: Ask) -> None:
+        """It waited so long by now."""
+        if ask.number not in self._waiting:
+            self._waiting[ask.number] = ask
+            heappush(self._by_age, (ask.submitted_s, ask.number))
+
+    def leaves(self, ask: Ask) -> bool:
+        """It waits no more; True if it was one of these."""
+        if self.turn is ask:
+            self.turn = None
+        return self._waiting.pop(ask.number, None) is not None
+
+    def runs(self, ask: Ask) -> None:
+        """It runs, and waited so long before: until it ends it is nobody's turn."""
+        self._running.add(ask.number)
+
+    def ends(self, ask: Ask) -> None:
+        """It runs no more."""
+        self._running.discard(ask.number)
+
+    def changed(self) -> list[Ask]:
+        """Give the turn to the oldest, if none of them runs; whose place in line is another one now."""
+        by_age = self._by_age
+        while by_age and by_age[0][1] not in self._waiting:
+            heappop(by_age)
+        before, self.turn = self.turn, self._waiting[by_age[0][1]] if by_age and not self._running else None
+        return [ask for ask in (before, self.turn) if ask is not None and before is not self.turn]
