@@ -12,7 +12,7 @@ from typing import Final
 from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.forgotten import Forgotten
 from dlaas_server.core.groups import Group
-from dlaas_server.core.orders import SLACK_S, Age, Fair, Order, Slices
+from dlaas_server.core.orders import SLACK_S, Fair, Order, Slices, is_by_age, length_counts
 from dlaas_server.core.place import Frees, Shape
 from dlaas_server.core.policy import Policy
 from dlaas_server.core.seating import relaxes_s
@@ -38,7 +38,8 @@ class Lines:
         self.order = order
         self.waiting = 0
         self._is_fair = isinstance(order, Fair)
-        self._is_by_age = isinstance(order, Age) and not self._is_fair
+        self._is_by_age = is_by_age(order)
+        self._length_counts = length_counts(order)
         self._by_turn = isinstance(order, Slices)
         self._steps: tuple[Late, ...] = (Late.OVERDUE, Late.FORGOTTEN) if self._is_fair else (Late.FORGOTTEN,)
         if order.lifted is not None:
@@ -72,7 +73,7 @@ class Lines:
 
     def _late(self, ask: Ask, at_s: float) -> tuple[Late, float | None]:
         """How far past its bound it is at this time, if it waited until then; and when it is further."""
-        return ask.lateness(self.policy.age_s, self.order.age_factor, self._steps, at_s)
+        return ask.lateness(self.policy.age_s, self._length_counts, self._steps, at_s)
 
     def _note_bound(self, ask: Ask, now_s: float) -> None:
         ask.late, next_s = self._late(ask, now_s)

@@ -27,6 +27,8 @@ __all__ = [
     "Remaining",
     "Shortest",
     "Slices",
+    "is_by_age",
+    "length_counts",
     "made",
 ]
 
@@ -368,6 +370,16 @@ ORDERS: Final[Mapping[str, type]] = {
     "fair": Fair,
     "fair-finish": FairFinish,
 }
+
+
+def is_by_age(order: Order) -> bool:
+    """First come, first served, whatever is known of the jobs."""
+    return isinstance(order, Age) and not isinstance(order, Fair)
+
+
+def length_counts(order: Order) -> float:
+    """How many times its own length a job's bound is, where others may go before it: where all go by age, none."""
+    return 0.0 if is_by_age(order) else order.age_factor
 
 
 def made(name: str) -> Order:

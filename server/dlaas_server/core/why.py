@@ -7,7 +7,7 @@ from typing import Final
 
 from dlaas_server.core.asks import Late
 from dlaas_server.core.model import Intent, Job, Pool
-from dlaas_server.core.orders import made
+from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import queues_of
@@ -100,7 +100,7 @@ def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
     """After so long it goes before higher priorities."""
     known = pool.known.get(job.id)
     lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]
-    return Late.FORGOTTEN * max(policy.age_s, made(policy.order).age_factor * max(lengths, default=0.0))
+    return Late.FORGOTTEN * max(policy.age_s, length_counts(made(policy.order)) * max(lengths, default=0.0))
 
 
 def _is_entitled(job: Job, pool: Pool, shares: Mapping[str, Share]) -> bool:
