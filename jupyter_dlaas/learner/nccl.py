@@ -43,8 +43,9 @@ def aloud() -> Iterator[None]:
 
 
 def is_able() -> bool:
-    """Whether this torch can give a communicator up: from 2.7 on, where it is built with NCCL."""
-    return dist.is_nccl_available() and hasattr(dist.ProcessGroupNCCL, "abort")
+    """Whether this torch is built with NCCL, can give a communicator up, and tells where a GPU is: 2.15 can."""
+    knows_place = hasattr(getattr(torch._C, "_CudaDeviceProperties", None), "pci_bus_id")
+    return dist.is_nccl_available() and hasattr(dist.ProcessGroupNCCL, "abort") and knows_place
 
 
 class Half(Protocol):
