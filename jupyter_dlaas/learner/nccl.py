@@ -3,7 +3,7 @@
 A learner that is lost leaves the kernels of the others waiting for ever: NCCL tells nobody. So the wait for a sum looks
 up now and then, and who hears that the group is lost gives the communicator up, which ends its kernels.
 
-Loaded by `groups` only in a gang that trains on GPUs.
+Loaded with `groups`; a communicator is made only in a gang that trains on GPUs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Nccl:
             # Its kernels still write into the gradients, until it is given up.
             self._is_over.wait(_GIVE_UP.total_seconds())
             raise RuntimeError("the group was cut")
-        work.wait()  # it is there: raises what went wrong
+        with aloud():
+            work.wait()  # it is there: raises what went wrong
 
     def cut(self) -> None:
         """Give it up: nothing of it is under way any more soon after. From any thread; waits for nothing."""
