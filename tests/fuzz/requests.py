@@ -176,6 +176,11 @@ def _places(value: Json, here: tuple[str | int, ...] = ()) -> list[tuple[str | i
     return found
 
 
+def _junk(draw: st.DrawFn) -> Any:
+    """A copy: what one example spoils further must not spoil the next, nor come to hold itself."""
+    return copy.deepcopy(draw(st.sampled_from(JUNK)))
+
+
 @st.composite
 def broken(draw: st.DrawFn, whole: st.SearchStrategy[Any]) -> Any:
     """A valid value with one to three places spoilt: other types, huge numbers, unknown fields, fields left out."""
@@ -183,7 +188,7 @@ def broken(draw: st.DrawFn, whole: st.SearchStrategy[Any]) -> Any:
     for _ in range(draw(st.integers(1, 3))):
         *way, last = draw(st.sampled_from(_places(value))) or ("",)
         if last == "":
-            return draw(st.sampled_from(JUNK))
+            return _junk(draw)
         inside = value
         for step in way:
             inside = inside[step]
@@ -191,11 +196,11 @@ def broken(draw: st.DrawFn, whole: st.SearchStrategy[Any]) -> Any:
         if act == "drop":
             del inside[last]
         elif act == "add" and isinstance(inside, dict):
-            inside[draw(st.sampled_from(["extra", "", "__class__", "\ud800"]))] = draw(st.sampled_from(JUNK))
+            inside[draw(st.sampled_from(["extra", "", "__class__", "\ud800"]))] = _junk(draw)
         elif act == "wrap":
             inside[last] = [inside[last]]
         else:
-            inside[last] = draw(st.sampled_from(JUNK))
+            inside[last] = _junk(draw)
     return value
 
 
