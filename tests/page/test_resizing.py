@@ -73,6 +73,30 @@ WATCH_DRAWING = """
   });
 })();
 """
+# Where the scale control stands in each frame, what it says, and what is pressed.
+WATCH_SCALE = """
+window.dlaasSeen = [];
+window.dlaasPlaces = new Set();
+(() => {
+  let last = '';
+  const tell = text => dlaasSeen.push(`${Math.round(performance.now())} ms: ${text}`);
+  const look = () => {
+    const control = document.querySelector('[role=region][aria-label^="Job "] .jp-dlaas-stepper');
+    const box = control?.getBoundingClientRect();
+    if (box?.width) {
+      const at = [...control.querySelectorAll('button')].map(button => button.getBoundingClientRect().left - box.left);
+      dlaasPlaces.add(JSON.stringify([...at, box.width]));
+      const row = control.closest('.jp-dlaas-scalebar');
+      const now = `at ${Math.round(box.left)}, ${Math.round(box.top)}: ${row.innerText}`;
+      if (now !== last) tell(now.replaceAll('\\n', ' '));
+      last = now;
+    }
+    requestAnimationFrame(look);
+  };
+  look();
+  document.addEventListener('click', event => tell(`a click on ${event.target.outerHTML.slice(0, 90)}`), true);
+})();
+"""
 READ_DRAWING = """
 job => {
   const card = document.querySelector(`[role=region][aria-label="Job ${job}"]`);
@@ -103,6 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def started(lab: Lab, name: str) -> str:
     """A notebook whose training cell was run. Returns the handle of its job, which trains."""
     lab.page.add_init_script(WATCH_DRAWING)
+    lab.page.add_init_script(WATCH_SCALE)
     lab.notebook(f"{name}.ipynb", [LOAD, SETUP, TRAIN.format(name=name)])
     for index in (0, 1):
         lab.run(index)
@@ -123,12 +148,23 @@ class Stepper:
 
     def press(self, change: int) -> None:
         name = f"Add a CPU slot to {self.job}" if change > 0 else f"Remove a CPU slot from {self.job}"
-        # by force: at its bound a button is off, and a press does nothing
-        self.lab.card(self.job).get_by_role("button", name=name).click(force=True)
+        self.lab.card(self.job).get_by_role("button", name=name).click()
 
     def shows(self, wish: int) -> None:
-        number = self.lab.card(self.job).get_by_role("spinbutton", name=f"CPU slots of {self.job}")
-        expect(number).to_have_attribute("aria-valuenow", str(wish))
+        card = self.lab.card(self.job)
+        number = card.get_by_role("spinbutton", name=f"CPU slots of {self.job}")
+        try:
+            expect(number).to_have_attribute("aria-valuenow", str(wish))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nTHE CARD:\n{card.inner_text()}\nSEEN:\n{self.seen()}") from error
+
+    def seen(self) -> str:
+        """What the scale control showed, where it stood, and what was pressed, by the page's clock."""
+        return "\n".join(self.lab.page.evaluate("dlaasSeen"))
+
+    def places(self) -> set[tuple[float, ...]]:
+        """Where − and + stood in the control, and how wide it was, in every frame so far, in px."""
+        return {tuple(place) for place in self.lab.page.evaluate("[...dlaasPlaces].map(JSON.parse)")}
 
 
 def is_settled(view: JobView, learners: int) -> bool:
@@ -178,6 +214,7 @@ def test_of_twenty_presses_in_any_order_the_last_intent_wins_and_the_curve_has_n
         stepper.press(change)
         stepper.shows(intent)
 
+    assert len(stepper.places()) == 1, "what is pressed again and again stays where it is"
     until(lambda: is_settled(site.job(job).view, intent), "the gang has the size of the last intent")
     assert len(site.learners(job)) == intent
     stepper.shows(intent)

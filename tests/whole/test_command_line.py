@@ -23,6 +23,9 @@ def train():  # what is bound here is not kept
         first = epoch if first is None else first
         (run.output_dir / "began").write_text(str(first))
         while (run.output_dir / "hold").exists():
+            (run.output_dir / "held").touch()
+            if run._boundaries.wants_checkpoint:
+                (run.output_dir / "heard").touch()
             time.sleep(0.01)
         time.sleep(0.02)
 
@@ -51,11 +54,13 @@ def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_o
 def test_a_checkpoint_asked_for_of_a_learner_that_dies_is_kept_by_the_next_one(site: Build) -> None:
     here = site()
     job = here.submit(KEEPS, name="keeps", checkpoint_every="0")
-    began, hold = job.directory / "output" / "began", job.directory / "output" / "hold"
+    began, hold, held, heard = (job.directory / "output" / name for name in ("began", "hold", "held", "heard"))
     until(lambda: began.exists() and job.status == "PROCESSING", "it trains")
     hold.touch()
+    until(held.exists, "it is between two boundaries, and comes to none")
     last = until(lambda: here.learners(job), "there is a learner")[0]
     job.checkpoint()
+    until(heard.exists, "it heard that a checkpoint is asked for")
     kill(last)
     hold.unlink()
     until(lambda: ", as asked." in job.story(), "the next learner keeps it")

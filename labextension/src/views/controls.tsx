@@ -260,6 +260,7 @@ export function Stepper(props: {
     }
     event.preventDefault();
   };
+  const most = show(Math.max(size.max, size.held));
   const end = (label: string, icon: IconName, to: number, bound: boolean): React.JSX.Element => (
     <button
       type="button"
@@ -294,16 +295,19 @@ export function Stepper(props: {
         aria-valuenow={show(wanted)}
         aria-valuetext={differs ? `${show(size.held)} now, ${show(wanted)} wanted` : undefined}
         aria-disabled={off !== null || undefined}
+        data-widest={size.min < size.max ? `${most} → ${most}` : undefined}
         onKeyDown={on_key}
         onBlur={() => set_typed('')}
       >
-        {typed ? (
-          typed
-        ) : (
-          <>
-            {differs && <span>{show(size.held)} →</span>} {show(wanted)}
-          </>
-        )}
+        <span>
+          {typed ? (
+            typed
+          ) : (
+            <>
+              {differs && <i>{show(size.held)} →</i>} {show(wanted)}
+            </>
+          )}
+        </span>
       </span>
       {end(`Add a ${unit} to ${view.id}`, 'plus', wanted + 1, wanted >= size.max)}
     </span>
