@@ -80,6 +80,9 @@ class FactKind(StrEnum):
     SLOW = "slow"
     """`member` does its part of a step at `rate` of the others' speed (the median's), and holds them up; no member: no
     longer."""
+    PROFILE = "profile"
+    """Of a step of `generation`, the part `communication` is spent waiting for the others' sums; `skew`: of all bytes
+    that are exchanged, the largest tensor's."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of `step` is on disk, whole; `asked`: the last request that it answers."""
     COMMITTED = "committed"
@@ -142,6 +145,8 @@ class Fact:
     rate: float | None = None
     spread: float | None = None
     left_s: float | None = None
+    communication: float | None = None
+    skew: float | None = None
     results: tuple[str, ...] | None = None
     why: str | None = None
 

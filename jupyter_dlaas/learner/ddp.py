@@ -151,6 +151,11 @@ class Gang:
         self._wrappers.append(ddp)
         return model
 
+    def skew(self) -> float | None:
+        """Of all bytes of gradients, those of the largest one; None without any."""
+        sizes = [p.numel() * p.element_size() for model in self._models for p in model.parameters() if p.requires_grad]
+        return max(sizes) / sum(sizes) if sum(sizes) else None
+
     def share_buffers(self) -> None:
         """Give all learners rank 0's running statistics, as they would be saved."""
         for model in self._models:
@@ -342,8 +347,10 @@ class _Averaging:
             self._begun.append(gang.add_up(buffer))
             if is_last:
                 gang.compute()
-                for work in self._begun:
-                    work.wait()
+                for one in self._begun:
+                    one.wait()
+                if gang.work is not None:
+                    gang.work.summed()
         except RuntimeError:
             gang.lost()
         if is_last:

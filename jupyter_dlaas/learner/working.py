@@ -1,4 +1,4 @@
-"""How long this learner's own part of a step takes, before it waits for the others: what tells a slow one."""
+"""How long this learner's own part of a step takes, and its wait for the others: who is slow, what talking costs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ _TOLD_S: Final = 1.0
 
 
 class Work:
-    """Moving means of the time from a step's beginning until this learner's gradients are there, and of whole steps."""
+    """Moving means of the time from a step's beginning until this learner's gradients are there, of its wait until they
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        """`tell` takes a message for the guardian."""
+    are everybody's, and of whole steps.
+    """
+
+    def __init__(self, tell: Callable[..., None], skew: float | None) -> None:
+        """`tell` takes a message for the guardian. `skew`: of all bytes that are exchanged, the largest tensor's."""
         self._tell = tell
+        self._skew = skew
         self._began_s: float | None = None
         self._done_s: float | None = None
-        self._mean_s = self._step_s = 0.0
+        self._waited_s = 0.0
+        self._mean_s = self._wait_s = self._step_s = 0.0
         self._steps = 0
         self._told_s = 0.0
 
@@ -37,12 +42,25 @@ class Work:
             self._steps += 1
             counts = max(_NEW, 1 / self._steps)
             self._mean_s += counts * (self._done_s - self._began_s - self._mean_s)
+            self._wait_s += counts * (self._waited_s - self._wait_s)
             self._step_s += counts * (now_s - self._began_s - self._step_s)
             if now_s - self._told_s >= _TOLD_S:
                 self._told_s = now_s
-                self._tell(t="work", s=self._mean_s, step_s=self._step_s, steps=self._steps)
-        self._began_s, self._done_s = now_s, None
+                self._tell(
+                    t="work",
+                    s=self._mean_s,
+                    wait_s=self._wait_s,
+                    step_s=self._step_s,
+                    steps=self._steps,
+                    skew=self._skew,
+                )
+        self._began_s, self._done_s, self._waited_s = now_s, None, 0.0
 
     def done(self) -> None:
         """Gradients are there, for now: of several parts of the model the last counts."""
         self._done_s = time.monotonic()
+
+    def summed(self) -> None:
+        """They are everybody's."""
+        if self._done_s is not None:
+            self._waited_s += time.monotonic() - self._done_s

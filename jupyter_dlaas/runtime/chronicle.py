@@ -13,7 +13,7 @@ from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read
 from jupyter_dlaas.runtime.journal import Journal
 from jupyter_dlaas.runtime.manifests import Range, manifests
 from jupyter_dlaas.runtime.process import Identity
-from jupyter_dlaas.runtime.stragglers import Slow
+from jupyter_dlaas.runtime.stragglers import Profile, Slow
 from jupyter_dlaas.wire import decode
 
 __all__ = ["Chronicle"]
@@ -175,6 +175,10 @@ class Chronicle:
         """One learner holds the others up; none does any more."""
         member, speed = (None, None) if found is None else (found.member, found.speed)
         self.journal.append(FactKind.SLOW, member=member, rate=speed)
+
+    def profile(self, generation: int, found: Profile) -> None:
+        """What the learners' talking costs."""
+        self.journal.append(FactKind.PROFILE, generation=generation, communication=found.communication, skew=found.skew)
 
     def is_together(self, generation: int) -> bool:
         return self._together >= generation

@@ -220,8 +220,17 @@ class Hangs:
         """Take a message in, if it is of a learner's progress. Tells whether it was."""
         if message.get("t") == "work":
             seconds, step_s, steps = message.get("s"), message.get("step_s"), message.get("steps")
+            wait_s, skew = message.get("wait_s"), message.get("skew")
             if isinstance(seconds, float) and isinstance(step_s, float) and isinstance(steps, int):
-                self._stragglers.hear(one.member, seconds, step_s, steps, now)
+                self._stragglers.hear(
+                    one.member,
+                    seconds,
+                    step_s,
+                    steps,
+                    now,
+                    wait_s=wait_s if isinstance(wait_s, float) else 0.0,
+                    skew=skew if isinstance(skew, float) else None,
+                )
             return True
         if message.get("t") != "beat":
             return False
@@ -263,7 +272,11 @@ class Hangs:
             elif now >= at_s:
                 send(members[member].who, signal.SIGKILL)
         self._tell_awaited(verdict)
-        self._tell_slow([one.member for one in alive if one.trains_from is not None], now)
+        training = {one.member: one.trains_as for one in alive if one.trains_from is not None}
+        self._tell_slow(list(training), now)
+        profile = self._stragglers.profile(training, now)
+        if profile is not None:
+            self._chronicle.profile(max(training.values()), profile)
 
     def _pulse(self, one: Learner, now: float) -> Pulse:
         return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))

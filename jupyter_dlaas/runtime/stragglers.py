@@ -1,4 +1,7 @@
-"""Which learner holds the others up. Pure: what each tells of its own part of a step comes in, with the time."""
+"""Which learner holds the others up, and what their talking costs. Pure: what each tells of its steps comes in, with
+
+the time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-__all__ = ["Slow", "Stragglers"]
+__all__ = ["Profile", "Slow", "Stragglers"]
 
 SLOW: Final = 0.8
 """A learner below this part of the median speed is slow."""
@@ -19,6 +22,10 @@ STEPS: Final = 20
 """What fewer steps tell does not count."""
 FRESH_S: Final = 5.0
 """What was told longer ago does not count."""
+MOVED: Final = 0.02
+"""A profile is told again when what is spent on talking has changed by so much of a step."""
+AGAIN_S: Final = 60.0
+"""… and not sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +36,23 @@ class Slow:
     speed: float
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`communication`: of a step's time, what even the last learner waits for the sums. `skew`: of all bytes that are
+
+    exchanged, the largest tensor's (Gu et al., "Tiresias", NSDI 2019).
+    """
+
+    communication: float
+    skew: float | None
+
+
 @dataclass(slots=True)
 class _Told:
     seconds: float
+    wait_s: float
     step_s: float
+    skew: float | None
     at_s: float
 
 
@@ -43,11 +63,28 @@ class Stragglers:
         self._told: dict[int, _Told] = {}
         self._suspect: tuple[int, float] | None = None
         """Who is slow, and since when."""
+        self._together: tuple[frozenset[int], float] | None = None
+        """Who told of themselves together, and since when."""
+        self._profile: Profile | None = None
+        self._profiled_s = 0.0
 
-    def hear(self, member: int, seconds: float, step_s: float, steps: int, now_s: float) -> None:
-        """A member's own part of a step takes so long, and a step, in the mean over so many steps of its gang."""
+    def hear(
+        self,
+        member: int,
+        seconds: float,
+        step_s: float,
+        steps: int,
+        now_s: float,
+        *,
+        wait_s: float = 0.0,
+        skew: float | None = None,
+    ) -> None:
+        """A member's own part of a step takes so long, its wait for the others' and a step, in the mean over so many
+
+        steps of its gang.
+        """
         if steps >= STEPS and seconds > 0:
-            self._told[member] = _Told(seconds, step_s, now_s)
+            self._told[member] = _Told(seconds, wait_s, step_s, skew, now_s)
         else:
             self._told.pop(member, None)
 
@@ -62,10 +99,34 @@ class Stragglers:
             self._suspect = member, now_s
         return Slow(member, share) if now_s - self._suspect[1] >= PATIENCE_S else None
 
+    def profile(self, members: Collection[int], now_s: float) -> Profile | None:
+        """What their talking costs, once these have trained together for a while; None where there is nothing new."""
+        told = self._lately(members, now_s)
+        if not told:
+            self._together = None
+            return None
+        if self._together is None or self._together[0] != told.keys():
+            self._together, self._profile = (frozenset(told), now_s), None  # another gang: it may sit elsewhere
+        before = self._profile
+        if now_s < (self._together[1] + PATIENCE_S if before is None else self._profiled_s + AGAIN_S):
+            return None
+        step_s = median(one.step_s for one in told.values())
+        share = min(min(one.wait_s for one in told.values()) / step_s, 1.0) if step_s > 0 else 0.0
+        found = Profile(round(share, 3), next(iter(told.values())).skew)
+        if before is not None and abs(found.communication - before.communication) < MOVED:
+            return None
+        self._profile, self._profiled_s = found, now_s
+        return found
+
+    def _lately(self, members: Collection[int], now_s: float) -> dict[int, _Told]:
+        """What these told of themselves, if all of them did so lately, and they are more than one."""
+        told = {m: one for m in members if (one := self._told.get(m)) is not None and now_s - one.at_s <= FRESH_S}
+        return told if len(told) >= max(2, len(members)) else {}
+
     def _slowest(self, members: Collection[int], now_s: float) -> tuple[int, float] | None:
         """Who is slow at this moment, and its speed as a part of the median's."""
-        told = {m: one for m in members if (one := self._told.get(m)) is not None and now_s - one.at_s <= FRESH_S}
-        if len(told) < max(2, len(members)):
+        told = self._lately(members, now_s)
+        if not told:
             return None
         speeds = {m: 1 / one.seconds for m, one in told.items()}
         usual = median(speeds.values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.core.fold import ask, fold, guardian_gone, resized, wanted
-from dlaas_server.core.model import Job
+from dlaas_server.core.model import Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
@@ -261,3 +261,15 @@ def test_whatever_happens_a_job_stays_whole(steps: list[tuple[FactKind | Event, 
         assert len(numbers) == len(set(numbers))
         if target.is_closed:
             assert target.members == ()
+
+
+def test_what_talking_costs_is_believed_of_a_gang_on_several_nodes_only() -> None:
+    gang = job(1, (2, 2))
+    together = told(training(gang, *seats("n1", 2)), FactKind.PROFILE, generation=1, communication=0.01, skew=0.1)
+    apart = told(
+        training(gang, *seats("n1", 1), *seats("n2", 1)), FactKind.PROFILE, generation=1, communication=0.3, skew=0.1
+    )
+
+    assert together.profile == Profile(communication=None, skew=0.1)
+    assert apart.profile == Profile(communication=0.3, skew=0.1)
+    assert told(apart, FactKind.PROFILE, generation=0, communication=0.01).profile == apart.profile, "of an older gang"

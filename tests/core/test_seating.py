@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.model import Profile
 from dlaas_server.core.place import free_of
+from dlaas_server.core.plan import plan
 from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.core.shapes import Layout, Shape
 from dlaas_server.core.topology import FIRST_S
-from tests.core.builders import node
+from tests.core.builders import job, node, pool, seats, training
 
 
 def ask(number: int, learners: int, layout: Layout = Layout.TOPOLOGY, milli: int = 1000) -> Ask:
@@ -43,3 +47,20 @@ def test_shares_start_though_no_device_is_whole() -> None:
     assert scheduler.decide(0.0).starts == halves[:2]
     scheduler.leave(halves[0], 5.0)
     assert scheduler.decide(5.0).starts == halves[2:]
+
+
+def test_a_job_whose_talking_costs_little_does_not_wait_for_close_seats() -> None:
+    asked = job(2, (2, 2))
+    gang = replace(asked, spec=replace(asked.spec, placement=None))
+    beside = training(job(1, (2, 2)), *seats("n1", 1), *seats("n2", 1))
+    policy = Policy(placement=Layout.TOPOLOGY)
+
+    def starts(profile: Profile) -> list[str]:
+        picture = pool([node("n1", 2), node("n2", 2)], beside, replace(gang, profile=profile))
+        return [start.job for start in plan(picture, 10.0, policy).starts]
+
+    assert starts(Profile()) == []
+    assert starts(Profile(skew=0.9)) == []
+    assert starts(Profile(skew=0.1)) == [gang.id]
+    assert starts(Profile(communication=0.01, skew=0.9)) == [gang.id]
+    assert starts(Profile(communication=0.3, skew=0.1)) == []

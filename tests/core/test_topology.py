@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model import Node, Seat
+from dlaas_server.core.model import Node, Profile, Seat
 from dlaas_server.core.place import Frees, free_of, place, room
-from dlaas_server.core.shapes import Layout, Shape
-from dlaas_server.core.topology import FIRST_S, Level, allowed, level_of, levels, relaxed, relaxes_after_s
+from dlaas_server.core.shapes import Layout, Shape, relaxed
+from dlaas_server.core.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
 from tests.core.builders import node
 
 ONE = Shape(1, 0.0, 0, None, Layout.TOPOLOGY)
@@ -110,8 +110,10 @@ def test_a_pool_without_racks_has_two_levels() -> None:
 def test_who_hardly_communicates_does_not_wait_for_close_seats(
     share: float | None, skew: float | None, layout: Layout
 ) -> None:
-    assert relaxed(Layout.TOPOLOGY, share, skew) is layout
-    assert relaxed(Layout.SPREAD, share, skew) is Layout.SPREAD
+    profile = Profile(communication=share, skew=skew)
+
+    assert relaxed(Layout.TOPOLOGY, profile) is layout
+    assert relaxed(Layout.SPREAD, profile) is Layout.SPREAD
 
 
 pools = st.lists(

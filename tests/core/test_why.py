@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.model import Job
+from dlaas_server.core.model import Job, Profile
 from dlaas_server.core.plan import plan
 from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.shapes import Layout
 from dlaas_server.core.why import NO_BOUND, why_it_waits
 from tests.core.builders import job, node, pool, seats, training
 
@@ -45,3 +46,24 @@ def test_who_would_borrow_is_told_that_owners_go_first() -> None:
     assert said(borrower, job(1, (4, 4)), SHARED) == [], "nobody of research is there"
     assert said(borrower, owner, Policy()) == []
     assert said(of("research", job(2, (2, 2))), job(1, (4, 4)), SHARED) == [], "it is an owner itself"
+
+
+def test_who_need_not_wait_for_close_seats_is_told_why() -> None:
+    close = Policy(placement=Layout.TOPOLOGY)
+    gang = job(2, (4, 4))
+    waits = replace(gang, spec=replace(gang.spec, placement=None))
+
+    def told(profile: Profile, policy: Policy = close) -> list[str]:
+        one = replace(waits, profile=profile)
+        picture = pool([node(devices=4)], training(job(1, (4, 4)), *seats("n1", 4)), one)
+        return [s for s in why_it_waits(one, picture, plan(picture, 60.0, policy).waits, policy) if "any nodes" in s]
+
+    assert told(Profile(communication=0.02)) == [
+        "Its learners may sit on any nodes: over several nodes they waited 2% of a step for each other."
+    ]
+    assert told(Profile(skew=0.1)) == [
+        "Its learners may sit on any nodes: what they exchange is even, its largest tensor is 10% of it."
+    ]
+    assert told(Profile(communication=0.3, skew=0.1)) == []
+    assert told(Profile()) == []
+    assert told(Profile(skew=0.1), Policy()) == [], "nobody waits for close seats there"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.runtime.stragglers import FRESH_S, PATIENCE_S, STEPS, Slow, Stragglers
+from jupyter_dlaas.runtime.stragglers import AGAIN_S, FRESH_S, PATIENCE_S, STEPS, Profile, Slow, Stragglers
 
 
 def heard(
@@ -78,3 +78,40 @@ def test_at_most_the_slowest_is_named_and_never_one_near_the_others(times_s: dic
     assert found is None or (times_s[found.member] == max(times_s.values()) and found.speed < 0.8)
     if max(times_s.values()) <= 1.2 * min(times_s.values()):
         assert found is None
+
+
+def profiles(
+    one: Stragglers, waits_s: dict[int, float], seconds: range, step_s: float = 0.5
+) -> list[tuple[int, Profile]]:
+    """What is told of the gang's talking, and in which second."""
+    found = []
+    for second in seconds:
+        for member, wait_s in waits_s.items():
+            one.hear(member, 0.1, step_s, STEPS, second, wait_s=wait_s, skew=0.25)
+        profile = one.profile(waits_s, second)
+        found += [(second, profile)] if profile is not None else []
+    return found
+
+
+def test_what_talking_costs_is_what_even_the_last_one_waits_and_is_told_once() -> None:
+    one = Stragglers()
+
+    assert profiles(one, {0: 0.30, 1: 0.05, 2: 0.20}, range(600)) == [(int(PATIENCE_S), Profile(0.1, 0.25))]
+
+
+def test_what_talking_costs_is_told_again_when_it_changes_and_when_the_gang_does() -> None:
+    one = Stragglers()
+    began = int(PATIENCE_S)
+
+    assert profiles(one, {0: 0.05, 1: 0.05}, range(20)) == [(began, Profile(0.1, 0.25))]
+    assert profiles(one, {0: 0.25, 1: 0.25}, range(20, 200)) == [(began + int(AGAIN_S), Profile(0.5, 0.25))]
+    assert profiles(one, {0: 0.25, 2: 0.25}, range(200, 300)) == [(200 + began, Profile(0.5, 0.25))]
+
+
+def test_of_one_learner_or_before_all_have_told_nothing_is_known_of_talking() -> None:
+    assert profiles(Stragglers(), {0: 0.0}, range(60)) == []
+    one = Stragglers()
+    for second in range(60):
+        one.hear(0, 0.1, 0.5, STEPS, second, wait_s=0.1)
+        one.hear(1, 0.1, 0.5, STEPS - 1, second, wait_s=0.1)
+        assert one.profile((0, 1), second) is None

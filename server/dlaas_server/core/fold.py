@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core import sizing
-from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Said, Seat, Slow
+from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Profile, Said, Seat, Slow
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
@@ -282,6 +282,14 @@ def _slow(job: Job, fact: Fact) -> Told:
     slow = Slow(fact.member, fact.rate or 0.0)
     text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in each step."
     return _tell(replace(job, slow=slow), "slow", text)
+
+
+def _profile(job: Job, fact: Fact) -> Told:
+    """What its learners' talking costs where they sit now."""
+    is_apart = len({member.seat.node for member in job.gang}) > 1 and fact.generation == job.generation
+    communication = fact.communication if is_apart else job.profile.communication
+    skew = job.profile.skew if fact.skew is None else fact.skew
+    return replace(job, profile=Profile(communication=communication, skew=skew)), ()
 
 
 def _alone(job: Job, fact: Fact) -> Told:
@@ -558,6 +566,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.AWAITED: _awaited,
+    FactKind.PROFILE: _profile,
     FactKind.SLOW: _slow,
     FactKind.HALTED: _halted,
     FactKind.COMPLETED: _completed,

@@ -110,6 +110,18 @@ class PendingResize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a gang's talking was like."""
+
+    communication: float | None = None
+    """Of a step's time, what the learners wait for the sums; measured over several nodes only, since a gang on one node
+
+    tells nothing of how it would be further apart."""
+    skew: float | None = None
+    """Of all bytes that are exchanged, the largest tensor's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """The first estimate that the owner of a waiting job was shown: at `at_s` it was to start between the others."""
 
@@ -148,6 +160,8 @@ class Job:
     """Whom the others wait for, as a sentence."""
     slow: Slow | None = None
     """Who holds the others up in each step."""
+    profile: Profile = Profile()
+    """Whether it matters how close together its learners sit."""
     checkpoints_asked: int = 0
     """How often a person asked for one."""
     awaits_checkpoint: bool = False

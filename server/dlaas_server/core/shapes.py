@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from dlaas_server.core.model import Job, Seat
+from dlaas_server.core.model import Job, Profile, Seat
 from jupyter_dlaas.protocol import Placement
 from jupyter_dlaas.protocol import PoolPlacement as Layout
 
-__all__ = ["WHOLE", "Layout", "Loan", "Shape", "is_kind", "shape_of"]
+__all__ = ["WHOLE", "Layout", "Loan", "Shape", "is_kind", "relaxed", "shape_of"]
 
 WHOLE: Final = 1000
 """Thousandths of a device that is not shared."""
+QUIET: Final = 0.05
+"""Below this share of a step's time spent in communication, it does not matter where learners sit."""
+EVEN: Final = 0.2
+"""Below this share of its largest tensor in a model, messages are small and even, and overlap with computing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,20 @@ def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:
         spec.cpus_per_learner,
         spec.memory_bytes_per_learner,
         spec.gpu_kind,
-        usual if spec.placement is None else spec.placement,
+        relaxed(usual, job.profile) if spec.placement is None else spec.placement,
     )
+
+
+def relaxed(layout: Layout, profile: Profile) -> Layout:
+    """The layout of a job of which that was measured: `pack` at once where closeness does not matter.
+
+    What is measured as time counts more than what is inferred from the sizes of tensors (Tiresias' profile).
+    """
+    if layout != Layout.TOPOLOGY:
+        return layout
+    if profile.communication is not None:
+        return Layout.PACK if profile.communication < QUIET else layout
+    return Layout.PACK if profile.skew is not None and profile.skew < EVEN else layout
 
 
 @lru_cache(maxsize=1024)

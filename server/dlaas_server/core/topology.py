@@ -13,7 +13,7 @@ from typing import Final
 
 from dlaas_server.core.frees import Free, Frees
 from dlaas_server.core.model import Seat
-from dlaas_server.core.shapes import Layout, Shape
+from dlaas_server.core.shapes import Shape
 
 __all__ = [
     "FIRST_S",
@@ -22,17 +22,12 @@ __all__ = [
     "in_one_group",
     "level_of",
     "levels",
-    "relaxed",
     "relaxes_after_s",
     "tightest_part",
 ]
 
 FIRST_S: Final = 120.0
 """How long a gang waits for the closest seats; for each next level twice as long as for the one before."""
-QUIET: Final = 0.05
-"""Below this share of a step's time spent in communication, it does not matter where learners sit."""
-EVEN: Final = 0.2
-"""Below this share of its largest tensor in a model, messages are small and even, and overlap with computing."""
 
 
 class Level(IntEnum):
@@ -49,19 +44,6 @@ def levels(frees: Frees) -> tuple[Level, ...]:
     """The levels that differ in this pool, closest first."""
     has = {Level.LINK: frees.has_links, Level.RACK: frees.has_racks, Level.AREA: frees.has_areas}
     return tuple(level for level in Level if has.get(level, True))
-
-
-def relaxed(layout: Layout, communication_share: float | None, skew: float | None) -> Layout:
-    """The layout of a job of which that was measured: `pack` at once where closeness does not matter.
-
-    `communication_share`: of a step's time, what is spent waiting for other learners; `skew`: of all bytes that are
-    exchanged, the largest tensor's. None: not measured; what is measured as time counts more than what is inferred.
-    """
-    if layout != Layout.TOPOLOGY:
-        return layout
-    if communication_share is not None:
-        return Layout.PACK if communication_share < QUIET else layout
-    return Layout.PACK if skew is not None and skew < EVEN else layout
 
 
 def relaxes_after_s(steps: int) -> float:

@@ -11,6 +11,7 @@ from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import queues_of
+from dlaas_server.core.shapes import Layout, relaxed
 from dlaas_server.core.words import count, duration, ordinal, unit_of
 from jupyter_dlaas.protocol import State
 
@@ -38,6 +39,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
     if ahead:
         out.append(f"Ahead of it: {_some(ahead)}.")
     out += _holders(job, pool)
+    out += _anywhere(job, policy)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
     return out + _first_always(job, pool, policy)
@@ -69,6 +71,19 @@ def _holders(job: Job, pool: Pool) -> list[str]:
     more = len(found) - NAMED_MOST
     out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
     return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
+
+
+def _anywhere(job: Job, policy: Policy) -> list[str]:
+    """That it does not wait for seats close together, in a pool in which gangs do, and why."""
+    profile, learners = job.profile, job.spec.learners_min
+    usual = policy.placement if job.spec.placement is None else Layout.PACK
+    if learners == 1 or relaxed(usual, profile) is usual:
+        return []
+    if profile.communication is not None:
+        why = f"over several nodes they waited {profile.communication:.0%} of a step for each other"
+    else:
+        why = f"what they exchange is even, its largest tensor is {profile.skew or 0.0:.0%} of it"
+    return [f"Its learners may sit on any nodes: {why}."]
 
 
 def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:

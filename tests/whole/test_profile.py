@@ -1,0 +1,55 @@
+"""Whether it matters how close together a gang sits is measured while it trains, and counts when it starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from jupyter_dlaas.api import Job
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.runtime.journal import read_facts
+from tests.whole.programs import training, trains
+from tests.whole.site import Site, until
+
+Build = Callable[..., Site]
+SLEEPS = "import time\nwhile True:\n    time.sleep(0.1)\n"
+LARGE = training()  # one tensor is four fifths of what is exchanged
+EVEN = training().replace(
+    "torch.nn.Linear(4, 1)", "torch.nn.Sequential(*[torch.nn.Linear(4, 4, bias=False) for _ in range(8)])"
+)
+
+
+def profile(job: Job) -> Fact | None:
+    facts = read_facts(job.directory / "journal.jsonl")[0]
+    return next((fact for fact in reversed(facts) if fact.kind is FactKind.PROFILE), None)
+
+
+def nodes_of(here: Site, job: Job) -> list[str]:
+    return sorted(one.node for one in here.job(job.id).view.learners)
+
+
+def test_only_who_was_measured_to_talk_in_small_parts_starts_again_on_seats_further_apart(site: Build) -> None:
+    here = site(slots=2, nodes=2)
+    here.terminal("jupyter", "dlaas", "pool", "--placement", "topology")
+    large, even = (here.submit(text, name=name, gpus="2") for name, text in (("large", LARGE), ("even", EVEN)))
+    for job, skew in ((large, 0.8), (even, 0.125)):
+        trains(job)
+        assert len(set(nodes_of(here, job))) == 1, "close together"
+        found = until(partial(profile, job), "what its talking costs is known", 90)
+        assert found.skew == skew
+        assert 0 < (found.communication or 0) < 1
+        job.halt()
+    until(lambda: {large.status, even.status} == {"HALTED"}, "both are halted")
+    beside = [here.submit(SLEEPS, name=name, gpus="1", placement="spread") for name in ("left", "right")]
+    until(lambda: [nodes_of(here, one) for one in beside] == [["n1"], ["n2"]], "there is a job on each node")
+
+    large.resume()
+    told = until(lambda: "on one node" in here.job(large.id).view.reason and here.job(large.id).view.reason, "it waits")
+    assert "Waits for seats on one node; takes them further apart after 2 min." in told
+    even.resume()
+    until(lambda: even.status == "PROCESSING", "it does not wait")
+
+    assert nodes_of(here, even) == ["n1", "n2"]
+    assert large.status == "QUEUED"
+    for job in (large, even, *beside):
+        job.cancel()
