@@ -342,10 +342,6 @@ class Client:
         found = self.request("GET", f"{_job(job)}/stream", query=query, timeout_s=wait_s + 15.0)
         return list(found["messages"]), decode(Cursor, found["cursor"], unknown="ignore")
 
-    def at_socket(self) -> Client:
-        """The same pool by the engine's socket alone."""
-        return Client(at=[one for one in self._doors if isinstance(one, SocketDoor)])
-
     def without_start(self) -> Client:
         """The same doors, but no engine is started for a request: where "none runs" is an answer."""
         kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "percent", "range_text", "span"]
+__all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "percent", "span"]
 
 
 def duration(seconds: float | None) -> str:
@@ -27,19 +27,6 @@ def duration(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
-
-
-def range_text(low_s: float | None, high_s: float | None) -> str:
-    """How long from now, as a range: "6-9 min", "0-1 min", "2-3 h"; "-" for unknown."""
-    if low_s is None or high_s is None:
-        return "-"
-    if high_s < 3600:
-        low, high, unit = int(low_s // 60), max(1, math.ceil(high_s / 60)), "min"
-    elif high_s < 2 * 86_400:
-        low, high, unit = int(low_s // 3600), math.ceil(high_s / 3600), "h"
-    else:
-        low, high, unit = int(low_s // 86_400), math.ceil(high_s / 86_400), "d"
-    return f"{low}-{high} {unit}" if low != high else f"{high} {unit}"
 
 
 def clock(at_s: float) -> str:

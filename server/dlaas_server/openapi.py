@@ -50,7 +50,6 @@ __all__ = [
     "SaidOfCell",
     "Warm",
     "describe",
-    "route_of",
 ]
 
 
@@ -454,14 +453,6 @@ _MEANS: Final[dict[int, str]] = {
 }
 _ALWAYS: Final = (401, 403, 426, 503)
 _ID_SCHEMA: Final[dict[str, Json]] = {"type": "string", "minLength": 1, "maxLength": 200}
-
-
-def route_of(operation: str) -> Route:
-    """The route with this operation id. Raises KeyError where there is none."""
-    for route in ROUTES:
-        if route.operation == operation:
-            return route
-    raise KeyError(operation)
 
 
 def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:

@@ -143,9 +143,6 @@ def test_figures() -> None:
     assert [figures.duration(one) for one in seconds] == [
         *("0.3 s", "38 ms", "5 s", "41 s", "1 min", "3 min 20 s", "2 h 05 min", "3 d 4 h", "-")
     ]
-    assert [figures.range_text(*pair) for pair in ((360, 540), (0, 20), (7200, 10_800), (None, 1))] == [
-        *("6-9 min", "0-1 min", "2-3 h", "-")
-    ]
     assert [figures.number(one) for one in (0.412, 0.0412, 11730, 84.1, 1234.5, 0.00001, float("nan"))] == [
         *("0.412", "0.0412", "11,730", "84.1", "1,234", "1.00e-05", "nan")
     ]
