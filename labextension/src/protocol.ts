@@ -23,6 +23,9 @@ export type Tone = 'idle' | 'active' | 'good' | 'warn' | 'bad';
 
 export type ActionId = 'scale' | 'halt' | 'resume' | 'cancel' | 'retry';
 
+/** What is asked of a job by name. */
+export type Verb = Exclude<ActionId, 'scale'> | 'checkpoint';
+
 export interface IAction {
   id: ActionId;
   label: string;

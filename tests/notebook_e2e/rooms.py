@@ -34,10 +34,11 @@ def until(is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> Any:
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a kernel or script that has its own pool and its own Jupyter folders."""
-    kept = {
+    left_out = ("JUPYTER", "JPY_", "DLAAS_", "COLAB_", "VSCODE_", "PYTEST_")
+    kept = {  # one by one: pytest changes its own at any time, and this may run in a thread
         name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("JUPYTER", "JPY_", "DLAAS_", "COLAB_", "VSCODE_"))
+        for name in os.environ
+        if not name.startswith(left_out) and (value := os.environ.get(name)) is not None
     }
     return {
         **kept,

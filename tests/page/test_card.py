@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.page.browser import Lab
 from tests.whole.site import Server, Site, kill, until
@@ -184,6 +184,22 @@ def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doub
     until(lambda: epochs_of_rank_0(log_lines(page, job)) == list(range(150)), "every line is shown once")
     whole = site.job(job).logs(member=0)
     assert epochs_of_rank_0(re.findall(r"epoch \d+ rank \d+", whole)) == list(range(150))
+
+
+def test_a_checkpoint_is_asked_for_in_the_menu_of_the_card(lab: Open, site: Site) -> None:
+    page = lab()
+    job = started(page, "kept", "kept.ipynb", epochs=500)
+    page.is_at(job, "PROCESSING")
+
+    page.card(job).get_by_role("button", name=f"More actions for {job}").click()
+    page.page.get_by_role("menuitem", name="Write a Checkpoint").click()
+
+    page.page.get_by_text(f"{job} writes a checkpoint at its next step").wait_for()
+    until(lambda: ", as asked." in site.job(job).story(), "it is kept")
+    site.job(job).halt()
+    page.is_at(job, "HALTED")
+    page.card(job).get_by_role("button", name=f"More actions for {job}").click()
+    expect(page.page.get_by_role("menuitem", name="Write a Checkpoint")).to_be_disabled()
 
 
 def test_the_card_outlives_its_kernel(lab: Open, site: Site) -> None:

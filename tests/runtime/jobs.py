@@ -26,7 +26,7 @@ from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive, marked, s
 from jupyter_dlaas.runtime.start import Started, reap, start_guardian
 from jupyter_dlaas.wire import encode
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def until(claim: Callable[[], Any], what: str | Callable[[], str], deadline_s: float = DEADLINE_S) -> Any:

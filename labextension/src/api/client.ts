@@ -1,4 +1,4 @@
-import type { IChange, ICursor, IDrainView, IJobView, IPoolView, ServerMessage } from '../protocol';
+import type { IChange, ICursor, IDrainView, IJobView, IPoolView, ServerMessage, Verb } from '../protocol';
 
 /** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
 export interface IServer {
@@ -120,7 +120,7 @@ export class Client {
     return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, change);
   }
 
-  act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): Promise<IJobView> {
+  act(id: string, verb: Verb): Promise<IJobView> {
     return this.json('POST', `jobs/${encodeURIComponent(id)}/${verb}`, {
       key: random_key()
     });

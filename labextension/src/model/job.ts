@@ -1,7 +1,7 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { isFinal } from '../protocol';
-import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point } from '../protocol';
+import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point, Verb } from '../protocol';
 import type { IConnection } from '../api/stream';
 import { type ILogRow, Log, levelOf } from './log';
 import { Metrics } from './metrics';
@@ -33,8 +33,6 @@ export interface IJobState {
   /** What the last action of this page came to, where it did not work. */
   problem: string;
 }
-
-export type Verb = 'halt' | 'resume' | 'cancel' | 'retry';
 
 /** What a job needs of its surroundings. */
 export interface IJobDoor {

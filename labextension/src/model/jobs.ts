@@ -4,8 +4,17 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import type { Client } from '../api/client';
 import type { IConnection, Stream } from '../api/stream';
 import { isFinal } from '../protocol';
-import type { IBundle, IChange, IHelloMessage, IJobView, IPoolView, ServerMessage, Want } from '../protocol';
-import { type IJobDoor, JobModel, type Verb } from './job';
+import type {
+  IBundle,
+  IChange,
+  IHelloMessage,
+  IJobView,
+  IPoolView,
+  ServerMessage,
+  Verb,
+  Want
+} from '../protocol';
+import { type IJobDoor, JobModel } from './job';
 
 interface IFollowed {
   cards: number;

@@ -4,7 +4,8 @@ import type { ICodeCellModel } from '@jupyterlab/cells';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import type { JobModel, Verb } from '../model/job';
+import type { JobModel } from '../model/job';
+import type { Verb } from '../protocol';
 import { MIME_TYPE, asBundle } from '../protocol';
 import { IJobs } from '../tokens';
 import { CommandIDs } from './names';
@@ -67,12 +68,14 @@ export const commands: JupyterFrontEndPlugin<void> = {
         model.scale((model.state.wish.learners ?? model.view.size.wish) + by);
       }
     };
+    /** Tells whether it was taken. */
     const act = (verb: Verb) => async (args: { readonly [key: string]: unknown }) => {
       const model = model_of(args);
-      await model?.act(verb);
+      const view = await model?.act(verb);
       if (model?.state.problem) {
         Notification.error(model.state.problem, { autoClose: 8000 });
       }
+      return Boolean(view);
     };
 
     app.commands.addCommand(CommandIDs.scaleUp, {
@@ -118,6 +121,21 @@ export const commands: JupyterFrontEndPlugin<void> = {
         }
       }
     });
+    app.commands.addCommand(CommandIDs.checkpoint, {
+      label: trans.__('Write a Checkpoint'),
+      describedBy,
+      isEnabled: args => model_of(args)?.view.state === 'PROCESSING',
+      execute: async args => {
+        const id = model_of(args)?.id ?? '';
+        if (await act('checkpoint')(args)) {
+          const text = trans.__(
+            '%1 writes a checkpoint at its next step; its story says when it is there.',
+            id
+          );
+          Notification.info(text, { autoClose: 4000 });
+        }
+      }
+    });
     app.commands.addCommand(CommandIDs.why, {
       label: trans.__('Why?'),
       describedBy,
@@ -157,6 +175,7 @@ export const commands: JupyterFrontEndPlugin<void> = {
       CommandIDs.halt,
       CommandIDs.resume,
       CommandIDs.cancel,
+      CommandIDs.checkpoint,
       CommandIDs.why,
       CommandIDs.goToCell
     ]) {

@@ -8,6 +8,7 @@ export const CommandIDs = {
   halt: 'dlaas:halt',
   resume: 'dlaas:resume',
   cancel: 'dlaas:cancel',
+  checkpoint: 'dlaas:checkpoint',
   goToCell: 'dlaas:go-to-cell',
   why: 'dlaas:why',
   copyName: 'dlaas:copy-name',

@@ -31,6 +31,7 @@ const JOB_MENU = [
   CommandIDs.openJob,
   CommandIDs.openNotebook,
   CommandIDs.why,
+  CommandIDs.checkpoint,
   CommandIDs.showSource,
   CommandIDs.story,
   CommandIDs.copyName,

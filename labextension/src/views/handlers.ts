@@ -1,4 +1,4 @@
-import type { Verb } from '../model/job';
+import type { Verb } from '../protocol';
 
 /** A picture among a job's files; null where it is gone. */
 export interface IPicture {
