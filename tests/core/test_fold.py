@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,6 +233,18 @@ def test_nothing_is_done_for_a_job_before_its_delay_has_passed() -> None:
 
     assert reconcile([lost], {}, 100.5) == ()
     assert len(reconcile([lost], {}, 101.0)) == 1
+
+
+@pytest.mark.parametrize("event", [Event.HALT, Event.CANCEL])
+def test_who_is_to_leave_between_two_tries_is_told_at_once(event: Event) -> None:
+    waits = replace(running(), not_before_s=1000.0)
+    leaves = asked(waits, event)
+    seen = Known(waits.revision, is_guarded=True)
+
+    assert reconcile([waits], {waits.id: replace(seen, sent_revision=-1)}, 200.0) == ()
+    assert [act.wanted.goal for act in reconcile([leaves], {leaves.id: seen}, 200.0)] == [leaves.goal]
+    gone = replace(seen, is_guarded=False)
+    assert reconcile([leaves], {leaves.id: gone}, 200.0) == (), "a guardian that cannot start is tried with a delay"
 
 
 kinds = st.sampled_from(list(FactKind))

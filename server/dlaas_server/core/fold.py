@@ -158,11 +158,10 @@ def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: fl
 def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
     """The plan needs the running job's seats: checkpoint, then back to the queue with its place.
 
-    `notice_s`: of a spot job, how long it has for the checkpoint; it is told at once, also between two tries.
+    `notice_s`: of a spot job, how long it has for the checkpoint.
     """
     assert job.goal is Goal.RUN, f"{job.id} leaves already"
     within = "" if notice_s is None else f" within {duration(notice_s)}"
-    job = job if notice_s is None else replace(job, not_before_s=0.0)
     job = _goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
     return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlaas_server.core.fold import wanted
 from dlaas_server.core.model import Job
-from jupyter_dlaas.facts import Wanted
+from jupyter_dlaas.facts import Goal, Wanted
 
 __all__ = ["Act", "Known", "reconcile"]
 
@@ -29,13 +29,18 @@ class Known:
 
 
 def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> tuple[Act, ...]:
-    """What turns what is into what should be. A job whose delay has not passed is left alone until then."""
+    """What turns what is into what should be.
+
+    Nothing is started for a job before its delay has passed; who is to leave is told at once, also between two tries.
+    """
     acts: list[Act] = []
     for job in sorted(jobs, key=lambda j: j.number):
         document = wanted(job)
-        if document is None or job.not_before_s > now_s:
-            continue
         seen = known.get(job.id, Known())
+        if document is None:
+            continue
+        if job.not_before_s > now_s and (document.goal is Goal.RUN or seen.is_guarded is False):
+            continue
         if seen.sent_revision < document.revision or seen.is_guarded is False:
             acts.append(Act(job.id, document))
     return tuple(acts)
