@@ -26,7 +26,8 @@ from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
 from jupyter_dlaas.protocol import Cause, Failure, JobSpec
 from jupyter_dlaas.runtime import nursery
-from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.runtime.failures import NO_WORD
+from jupyter_dlaas.runtime.files import FULL, write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.warm import Output, restream
 from jupyter_dlaas.wire import decode, encode
@@ -62,8 +63,9 @@ def main(arguments: list[str]) -> NoReturn:
         body["at_s"] = body.get("at_s") or time.time()
         write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
         _run_exit_handlers()
-    except BaseException:  # noqa: BLE001 - ours, not the user's: told in the log; the guardian sees that no word was left
+    except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
         sys.excepthook(*sys.exc_info())
+        code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
     finally:
         _flush()
         # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.

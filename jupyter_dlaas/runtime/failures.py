@@ -12,7 +12,17 @@ from typing import Final
 
 from jupyter_dlaas.protocol import Cause, Failure, Where
 
-__all__ = ["ROWS", "Row", "choose", "from_exception", "from_exit", "is_collateral", "oom_kills"]
+__all__ = [
+    "NO_WORD",
+    "ROWS",
+    "Row",
+    "choose",
+    "exited",
+    "from_exception",
+    "from_exit",
+    "is_collateral",
+    "oom_kills",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,8 @@ class Row:
     """Follows from another learner's end: never the first cause where there is another one."""
 
 
+NO_WORD: Final = 74
+"""Exit code of a learner whose last word the disk did not take (EX_IOERR)."""
 ROWS: Final[tuple[Row, ...]] = (
     # -- exceptions: memory and devices
     Row(
@@ -312,6 +324,13 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Check the permissions of the kernel's environment.",
     ),
     Row(
+        code="disk_full",
+        cause=Cause.RESOURCES,
+        exit_code=NO_WORD,
+        what="came to its end, but the disk was full: what it was to leave could not be written",
+        advice="Delete old jobs and checkpoints, then retry.",
+    ),
+    Row(
         code="vanished",
         cause=Cause.UNKNOWN,
         exit_code=0,
@@ -341,6 +360,11 @@ def from_exception(names: Sequence[str], message: str, *, where: Where | None, t
     )
 
 
+def exited(code: int) -> Failure:
+    """The failure of a program that ended itself so: by sys.exit."""
+    return Failure(cause=_EXIT.cause, code=_EXIT.code, what=f"ended with exit code {code}", advice=_EXIT.advice)
+
+
 def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = False) -> Failure:
     """The failure of a process that left no word: by its exit code or the signal that ended it."""
     for row in ROWS:
@@ -351,7 +375,7 @@ def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = Fal
     if signal is not None:
         return Failure(cause=_UNSEEN.cause, code="signal", what=f"ended by signal {signal}", advice=_EXIT.advice)
     if code is not None:
-        return Failure(cause=_EXIT.cause, code=_EXIT.code, what=f"ended with exit code {code}", advice=_EXIT.advice)
+        return exited(code)
     return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from jupyter_dlaas.wire import Json
 
-__all__ = ["bind", "connect", "read_json", "send_datagram", "sync_folder", "write_whole"]
+__all__ = ["FULL", "bind", "connect", "read_json", "send_datagram", "sync_folder", "write_whole"]
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk says that takes no more: of anybody, of this user, of this process."""
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o600) -> None:

@@ -173,7 +173,7 @@ def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, i
         return code, signal, _UNGUARDED
     if result.outcome == "ok":
         return code, signal, None
-    return code, signal, result.failure or failures.from_exit(result.code, None)
+    return code, signal, result.failure or failures.exited(result.code)
 
 
 _UNGUARDED = Failure(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import gc
 import io
@@ -13,6 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from jupyter_dlaas.runtime.files import FULL
 
 __all__ = ["Output", "openblas", "restream", "set_threads", "show_environment", "wake"]
 
@@ -39,7 +40,7 @@ class Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in FULL:
                 raise
             return memoryview(data).nbytes
 

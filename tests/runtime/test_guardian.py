@@ -126,6 +126,8 @@ def test_a_syntax_error_names_the_line_too(job: Build) -> None:
         ("import os; os.abort()", Cause.YOUR_CODE, "aborted"),
         ("import os; os._exit(3)", Cause.YOUR_CODE, "exit_code"),
         ("import sys; sys.exit('no data today')", Cause.YOUR_CODE, "exit_code"),
+        ("import sys; sys.exit(127)", Cause.YOUR_CODE, "exit_code"),
+        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", Cause.RESOURCES, "disk_full"),
         ("import nowhere", Cause.YOUR_CODE, "module_missing"),
         ("open('nowhere.csv')", Cause.YOUR_DATA, "file_missing"),
         ("raise MemoryError", Cause.RESOURCES, "host_memory"),
