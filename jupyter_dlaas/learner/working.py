@@ -14,9 +14,9 @@ _TOLD_S: Final = 1.0
 
 
 class Work:
-    """Moving means of the time from a step's beginning until this learner's gradients are there, of its wait until they
+    """Moving means of a step's time, in parts.
 
-    are everybody's, and of whole steps.
+    From its beginning until this learner's gradients are there; from then until they are everybody's; the whole.
     """
 
     def __init__(self, tell: Callable[..., None], skew: float | None) -> None:

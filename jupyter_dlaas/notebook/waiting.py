@@ -259,9 +259,9 @@ class Waiter:
 
     def _before_code(self, info: ExecutionInfo) -> None:
         """A cell that uses a name does not run ahead of a result that is there: the job may have ended just now."""
-        if self._depth > 1 or not self._watched:
+        if self._depth > 1:
             return
-        words = set(re.findall(r"[^\W\d]\w*", info.raw_cell or ""))
+        words = set(re.findall(r"[^\W\d]\w*", info.raw_cell or "")) if self._watched else set()
         with self._lock:
             used = [one for one in self._watched.values() if any(words & {*wanted.names} for wanted in one.wanted)]
         for watched in used:

@@ -1,6 +1,6 @@
-"""Which learner holds the others up, and what their talking costs. Pure: what each tells of its steps comes in, with
+"""Which learner holds the others up, and what their talking costs.
 
-the time.
+Pure: what each tells of its steps comes in, with the time.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`communication`: of a step's time, what even the last learner waits for the sums. `skew`: of all bytes that are
-
-    exchanged, the largest tensor's (Gu et al., "Tiresias", NSDI 2019).
-    """
+    """Whether it matters how close together learners sit (Gu et al., "Tiresias", NSDI 2019)."""
 
     communication: float
+    """Of a step's time, what even the last learner waits for the sums."""
     skew: float | None
+    """Of all bytes that are exchanged, the largest tensor's."""
 
 
 @dataclass(slots=True)
@@ -79,9 +78,9 @@ class Stragglers:
         wait_s: float = 0.0,
         skew: float | None = None,
     ) -> None:
-        """A member's own part of a step takes so long, its wait for the others' and a step, in the mean over so many
+        """How long a member's own part of a step takes, its wait for the others', and a step.
 
-        steps of its gang.
+        In the mean over so many steps of its gang.
         """
         if steps >= STEPS and seconds > 0:
             self._told[member] = _Told(seconds, wait_s, step_s, skew, now_s)

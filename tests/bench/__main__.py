@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.measuring import Bench, Unmeasurable, load, machine
-from tests.bench.table import Line, not_measured, render
+from tests.bench.table import Line, brief, not_measured, render
 from tests.whole.site import Site
 
 ROWS: Final[dict[str, str]] = {
@@ -70,21 +70,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(name: str, runs: int, with_peers: bool) -> list[Line]:
-    """One row on a pool of its own. What breaks it is told in its place: the other rows go on."""
+    """One row on a pool of its own, told as it comes. What breaks it is told in its place: the other rows go on."""
+    lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         site = Site(Path(folder) / "site")
         try:
-            found: list[Line] = importlib.import_module(f"tests.bench.rows.{name}").measure(
-                Bench(site, runs, with_peers)
-            )
-            return found
+            for line in importlib.import_module(f"tests.bench.rows.{name}").measure(Bench(site, runs, with_peers)):
+                print(f"  {brief(line)}", file=sys.stderr, flush=True)
+                lines.append(line)
         except Unmeasurable as error:
-            return [not_measured(ROWS[name], "", str(error))]
+            lines.append(not_measured(ROWS[name], "", str(error)))
         except Exception as error:  # noqa: BLE001 - a row whose part has not landed must not take the others with it
             traceback.print_exc()
-            return [not_measured(ROWS[name], "", f"{type(error).__name__}: {error}")]
+            lines.append(not_measured(ROWS[name], "", f"{type(error).__name__}: {error}"))
         finally:
             site.close()
+    return lines
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Figure", "Line", "figure", "not_measured", "ratio", "render"]
+__all__ = ["Figure", "Line", "brief", "figure", "not_measured", "ratio", "render"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ def render(lines: Sequence[Line]) -> str:
         elif missing := lines[i - 1].missing:
             out.append(f"    not measured: {missing}")
     return "\n".join(out)
+
+
+def brief(line: Line) -> str:
+    """The line by itself."""
+    return "; ".join(cell for cell in (*_cells(line), line.missing) if cell)
 
 
 def _cells(line: Line) -> tuple[str, str, str, str, str]:

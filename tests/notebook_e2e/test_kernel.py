@@ -148,6 +148,30 @@ def test_a_cell_that_uses_a_result_does_not_run_ahead_of_it(kernel: Kernel, pool
         assert kernel.value("answer") == number
 
 
+def test_a_result_that_arrives_while_a_cell_is_about_to_begin_is_there_in_that_cell(
+    kernel: Kernel, pool: Pool, tmp_path: Path
+) -> None:
+    goes_on = tmp_path / "goes-on"
+    wait = f"import time\nfrom pathlib import Path\nwhile not Path({str(goes_on)!r}).exists():\n    time.sleep(0.01)"
+    kernel.run(f"%%train between -o answer\n{wait}\nanswer = 7")
+    kernel.run(
+        f"""
+import threading, time
+from pathlib import Path
+def ends_now():
+    Path({str(goes_on)!r}).touch()
+    while any(one.name.startswith("dlaas-between") for one in threading.enumerate()):
+        time.sleep(0.01)
+get_ipython().events.register("pre_execute", ends_now)
+"""
+    )
+
+    try:
+        assert kernel.value("answer") == 7
+    finally:
+        kernel.run('get_ipython().events.unregister("pre_execute", ends_now)')
+
+
 def test_a_name_that_was_bound_anew_is_left_alone(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train anew -o mine\nimport time\ntime.sleep(0.5)\nmine = 'from the job'")
     kernel.run("mine = 'from here'")

@@ -114,9 +114,9 @@ class Profile:
     """What a gang's talking was like."""
 
     communication: float | None = None
-    """Of a step's time, what the learners wait for the sums; measured over several nodes only, since a gang on one node
+    """Of a step's time, what the learners wait for the sums.
 
-    tells nothing of how it would be further apart."""
+    Measured over several nodes only: a gang on one node tells nothing of how it would be further apart."""
     skew: float | None = None
     """Of all bytes that are exchanged, the largest tensor's."""
 

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -93,7 +93,7 @@ class Found:
     redone_after_kill: list[float] = field(default_factory=list)
 
 
-def measure(bench: Bench) -> list[Line]:
+def measure(bench: Bench) -> Iterator[Line]:
     """Ours through the engine's door, then the peers; each side's training is the same.
 
     With torch kept warm, as it is a few seconds after a notebook was opened; one line is of a job from before that.
@@ -111,13 +111,12 @@ def measure(bench: Bench) -> list[Line]:
             ("beside torchrun", lambda: _beside(bench, ours, torchrun)),
             ("beside torchft", lambda: _beside(bench, ours, torchft)),
         ]
-    lines = _changes(ours, cold)
+    yield from _changes(ours, cold)
     for what, part in parts:
         try:
-            lines += part()
+            yield from part()
         except Exception as error:  # noqa: BLE001 - a peer that breaks must not take the other figures with it
-            lines.append(not_measured(what, "", f"{type(error).__name__}: {error}"))
-    return lines
+            yield not_measured(what, "", f"{type(error).__name__}: {error}")
 
 
 # -- what the steps tell -----------------------------------------------------------------------------------------------
