@@ -98,9 +98,14 @@ class Pulse:
         """Not heard for longer than a heartbeat takes."""
         return now - self.heard_s >= _SILENT_S
 
+    @property
+    def progress_s(self) -> float:
+        """When it last made a step, or moved."""
+        return max(self.step_s, self.moved_s)
+
     def still_s(self, now: float) -> float:
         """For how long it has neither made a step nor moved."""
-        return now - max(self.step_s, self.moved_s)
+        return now - self.progress_s
 
     def limit_s(self, least_s: float) -> float:
         """How long it may stand still."""
@@ -120,8 +125,9 @@ class Verdict:
 def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float) -> Verdict:
     """Who of a gang hangs. Pure. `joining`: those who are not in the group yet.
 
-    Who has begun more talks in a group than another waits for that one. Where all hang at once, nobody alone is to
-    blame: something that all must do is done by some, or in another order.
+    Who has begun more talks in a group than another waits for that one. Where all hang, nobody alone is to blame:
+    something that all must do is done by some, or in another order. So nobody is ended before the others were seen to
+    move once more, or hang, too.
     """
     joining, waiting = frozenset(joining), waits(pulses, now)
     gang = pulses.keys() - joining
@@ -139,6 +145,9 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
         about = {m for m in gang - waiting if pulses[m].still_s(now) >= pulses[m].limit_s(least_s) - 2 * LOOK_S}
         if len(gang) > 1 and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
             return Verdict({m: f"waits for the others{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True)
+        others = [pulses[m] for m in gang - waiting - hung.keys() if pulses[m].stopped_s is None]
+        hung = {m: why for m, why in hung.items() if m not in gang or _is_alone(pulses[m], others, least_s)}
+    if hung:
         return Verdict(hung)
     late = [
         (member, one)
@@ -148,6 +157,12 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
         and _keeps_waiting(one, [pulses[other] for other in waiting], now)
     ]
     return Verdict(hung, awaited=(late[0][0], late[0][1].at) if late else None)
+
+
+def _is_alone(one: Pulse, others: Iterable[Pulse], least_s: float) -> bool:
+    """Whether all others went on after this one had stood still for too long. A stopped one does so by itself."""
+    until_s = one.progress_s + one.limit_s(least_s)
+    return one.stopped_s is not None or all(other.progress_s > until_s for other in others)
 
 
 def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:

@@ -104,8 +104,10 @@ def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, h
 
 
 @trials
-def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build, trial: int) -> None:
-    one = faulty(FAULTY.replace("fault();", "run.step == 30 and __import__('threading').Event().wait();"))
+@pytest.mark.parametrize("late_s", [0.0, 1.6])
+def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build, late_s: float, trial: int) -> None:
+    wait = f"run.step == 30 and (time.sleep(run.rank * {late_s}), __import__('threading').Event().wait());"
+    one = faulty(FAULTY.replace("fault();", wait))
     one.output("hurry").touch()
     one.run(2)
 

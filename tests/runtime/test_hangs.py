@@ -52,6 +52,18 @@ def test_all_at_once_wait_for_each_other_also_where_one_was_seen_to_move_a_momen
     assert list(found.hung) == [0, 1]
 
 
+def test_nobody_alone_is_to_blame_before_the_others_were_seen_to_move_once_more() -> None:
+    pulses = {0: pulse(32), 1: pulse(10)}
+    assert not judge(pulses, (), NOW, LIMIT_S).hung, "the other may be in the same deadlock"
+
+    pulses[1].hear({"t": "beat", "step": 7, "talks": 5, "moves": True}, NOW)
+    assert list(judge(pulses, (), NOW, LIMIT_S).hung) == [0]
+
+    found = judge({0: pulse(50), 1: pulse(29)}, (), NOW, LIMIT_S)
+    assert found.is_mutual
+    assert list(found.hung) == [0, 1]
+
+
 def test_a_stopped_process_is_not_waited_for_where_others_are_and_is_where_it_is_alone() -> None:
     stopped = pulse(5, stopped_s=NOW - 5)
 
