@@ -1,25 +1,44 @@
-"""Jobs that are gone when their test is: the same as the guardian's."""
+"""Jobs that are gone when their test is. Those with torch are forks of a zygote that has loaded it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jupyter_dlaas.runtime.start import stop_zygotes
-from tests.learner.fault_matrix import STOPS, TRIALS
-from tests.runtime.conftest import job
-from tests.runtime.jobs import until
+from tests.learner.fault_matrix import STOPS, TRIALS, warmed
+from tests.runtime.conftest import job as plain_job
+from tests.runtime.jobs import Job, until
 from tests.runtime.test_zygote import is_running
 
-__all__ = ["job"]
+__all__ = ["job", "plain_job", "zygotes"]
+
+Build = Callable[..., Job]
+_NEEDS_TORCH = re.compile(r"^\s*(import|from) (torch|lightning|pytorch_lightning|transformers)\b", re.M)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def job(plain_job: Build, zygotes: Path) -> Build:
+    """Builds jobs. Those that import torch are forks of one process that did, as in the product."""
+
+    def build(source: str, **options: object) -> Job:
+        one = plain_job(source, **options)
+        if one.interpreter == sys.executable and _NEEDS_TORCH.search(source):
+            one.framework = "torch"
+            warmed(one, zygotes)
+        return one
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A torch zygote for all tests of this file, so that those who join come while the others train."""
+    """Torch zygotes for all tests, so that those who join come while the others train."""
     folder = tmp_path_factory.mktemp("zygotes")
     yield folder
     stop_zygotes(folder)
