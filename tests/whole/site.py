@@ -32,7 +32,7 @@ def until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -
     end = time.monotonic() + deadline_s
     while not (answer := holds()):
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(0.05)
     return answer
 
 

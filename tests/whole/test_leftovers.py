@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor
 from tests.whole.site import Site, is_gone, until
@@ -41,15 +43,19 @@ def run_jobs(here: Site, count: int) -> None:
         job.wait(120)
 
 
-def test_after_200_jobs_the_engine_holds_no_more_than_before(site: Build) -> None:
+@pytest.mark.parametrize(("count", "warm"), [(200, "1"), (30, "0")], ids=["from a zygote", "started plainly"])
+def test_after_many_jobs_the_engine_holds_no_more_than_before(
+    site: Build, monkeypatch: pytest.MonkeyPatch, count: int, warm: str
+) -> None:
+    monkeypatch.setenv("JUPYTER_DLAAS_WARM", warm)
     here = site(slots=4)
-    run_jobs(here, 20)  # pools of threads, caches and a zygote are there from now on
+    run_jobs(here, 20)  # pools of threads, caches and the zygote are there from now on
     engine = here.engine_pid()
     until(lambda: not here.orphans(), "no process of a job is left", 20)
     until(lambda: not holds_guardians(engine), "no guardian is watched any more", 20)
     before = descriptors(engine)
 
-    run_jobs(here, 200)
+    run_jobs(here, count)
 
     until(lambda: not here.orphans(), "no process of a job is left", 20)
     until(lambda: not holds_guardians(engine), "no guardian is watched any more", 20)
