@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
-from tests.whole.programs import training
-from tests.whole.site import Site, kill, until
+from tests.whole.programs import training, trains
+from tests.whole.site import Site, is_gone, kill, until
 
 Build = Callable[..., Site]
 
@@ -36,3 +38,19 @@ def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(s
     assert view.restarts == 0
     job.cancel()
     until(lambda: not here.orphans(), "no process of the job is left", 10)
+
+
+def test_a_stopped_guardian_is_replaced_and_the_change_that_waited_for_it_is_made(site: Build) -> None:
+    here = site(slots=2)
+    job = here.submit(training(), name="held", learners="1:2", start_with=1)
+    trains(job)
+    learners, guardian = here.learners(job), here.guardian_pid(job)
+
+    os.kill(guardian, signal.SIGSTOP)
+    job.scale(2)
+    until(lambda: len(here.learners(job)) == 2 and len(job.view.resizes) == 1, "it grew")
+
+    assert is_gone(guardian)
+    assert learners.items() <= here.learners(job).items()
+    assert job.view.restarts == 0
+    job.cancel()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
+import signal
 import struct
 import termios
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from typing import Final
 from dlaas_server.pools.base import Changed
 from dlaas_server.pools.local.folder import JobFolder, stream_of
 from jupyter_dlaas.runtime.logs import LOG
-from jupyter_dlaas.runtime.process import Identity, open_process
+from jupyter_dlaas.runtime.process import Identity, activity_of, open_process, send
 from jupyter_dlaas.runtime.watch import Watch
 
 __all__ = ["JobWatch"]
@@ -24,6 +26,10 @@ GATHER_S: Final = 0.01
 """News within so short a time is told once: a log of 10,000 lines a second must not wake the loop as often."""
 POLL_S: Final = 0.25
 """How often folders are looked at where inotify is missing or used up."""
+LOOK_S: Final = 1.0
+STOPPED_S: Final = 5.0
+"""So long a guardian may be stopped (SIGSTOP): its gang may wait for a word of it."""
+log = logging.getLogger(__name__)
 
 
 def _queue_length() -> int:
@@ -49,6 +55,9 @@ class JobWatch:
         self._guardians: dict[str, tuple[int, Identity]] = {}
         self._resting: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._stopped: dict[str, float] = {}
+        """Since when guardians are stopped."""
         self._queue = _queue_length()
         self._listen()
 
@@ -145,7 +154,22 @@ class JobWatch:
         self._drop(job)
         self._guardians[job] = (fd, who)
         self._loop.add_reader(fd, self._ended, job, fd)
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_S, self._look)
         return True
+
+    def _look(self) -> None:
+        """End guardians that are stopped and do not go on: the learners outlive them, and new ones take over."""
+        self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
+        now_s, before = self._loop.time(), self._stopped
+        self._stopped = {}
+        for job, (_, who) in self._guardians.items():
+            activity = activity_of(who)
+            if activity is not None and activity.is_stopped:
+                since_s = self._stopped[job] = before.get(job, now_s)
+                if now_s - since_s >= STOPPED_S:
+                    log.warning("guardian %d of %s was stopped (SIGSTOP) and did not go on: ended", who.pid, job)
+                    send(who, signal.SIGKILL)
 
     def is_guarded(self, folder: JobFolder) -> bool:
         """Whether a guardian of the job lives, also one that nobody here has heard of."""
@@ -184,7 +208,7 @@ class JobWatch:
 
     def close(self) -> None:
         """Stop. No descriptor and no timer is left."""
-        for timer in (self._resting, self._polling):
+        for timer in (self._resting, self._polling, self._looking):
             if timer is not None:
                 timer.cancel()
         for job in list(self._guardians):
