@@ -61,7 +61,8 @@ def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains
     untouched = job(KERAS, outputs=("result",), autolog=False, environment=environment)
     untouched.run()
     one = job(KERAS, outputs=("result",), learners_max=2, checkpoint_every_s=0.0001, environment=environment)
-    one.output("pause").write_text("1-5 1-10 1-14 1-20")
+    is_long = backend == "torch"  # the second half is the same in all of them, and each start takes long
+    one.output("pause").write_text("1-5 1-10 1-14 1-20" if is_long else "1-5 1-10")
     one.run(learners=1)
     reach(one, "1-5")
     (told,) = one.facts(FactKind.ALONE)
@@ -72,18 +73,19 @@ def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains
     one.kill_learner(2)
     one.wait(FactKind.LOST)
     go_on(one, "1-10")
-    one.run(learners=2)
-    reach(one, "1-14")
-    one.halt(grace_s=DEADLINE_S)
-    go_on(one, "1-14", "stop")
-    assert end_of(one) == "halted"
     one.run(learners=1)
-    reach(one, "1-20")
-    one.kill_learner(5)
-    one.wait(FactKind.LOST, 2)
-    go_on(one, "1-20")
-    one.run(learners=1)
-    assert end_of(one, 2) == "completed"
+    if is_long:
+        reach(one, "1-14")
+        one.halt(grace_s=DEADLINE_S)
+        go_on(one, "1-14", "stop")
+        assert end_of(one) == "halted"
+        one.run(learners=2)
+        reach(one, "1-20")
+        one.kill_learner(4)
+        one.wait(FactKind.LOST, 2)
+        go_on(one, "1-20")
+        one.run(learners=1)
+    assert end_of(one, 1 + is_long) == "completed"
     assert end_of(untouched) == "completed"
 
     assert result(one) == result(untouched)

@@ -28,7 +28,8 @@ def job(plain_job: Build, zygotes: Path) -> Build:
 
     def build(source: str, **options: object) -> Job:
         one = plain_job(source, **options)
-        if one.interpreter == sys.executable and _NEEDS_TORCH.search(source):
+        needs_torch = _NEEDS_TORCH.search(source) or one.environment.get("KERAS_BACKEND") == "torch"
+        if one.interpreter == sys.executable and needs_torch:
             one.framework = "torch"
             warmed(one, zygotes)
         return one

@@ -21,11 +21,11 @@ Build = Callable[..., Job]
 
 
 @pytest.fixture
-def saving(job: Build, zygotes: Path) -> Callable[..., Job]:
+def saving(job: Build) -> Callable[..., Job]:
     """Builds a job that writes checkpoints, some in each second."""
 
     def build(source: str = FAULTY, **options: Any) -> Job:
-        return warmed(job(source, **(OPTIONS | {"checkpoint_every_s": 0.05} | options)), zygotes)
+        return job(source, **(OPTIONS | {"checkpoint_every_s": 0.05} | options))
 
     return build
 

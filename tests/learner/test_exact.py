@@ -12,9 +12,9 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from tests.learner.exact_programs import EXACT, disturb
+from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job
-from tests.runtime.test_zygote import warm_up
 
 Build = Callable[..., Job]
 OPTIONS: dict[str, Any] = {
@@ -29,9 +29,9 @@ SEEDS: list[int | None] = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory, zygotes: Path) -> dict[str, Any]:
     """What one learner trains to which nothing happens."""
-    one = make_job(tmp_path_factory.mktemp("alone") / "job", EXACT, **OPTIONS)
+    one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", EXACT, **OPTIONS), zygotes)
     one.output("hurry").touch()
     one.run(1)
     assert one.closed(deadline_s=120.0) == "completed", one.report()
@@ -42,11 +42,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def live(job: Build, zygotes: Path) -> Job:
-    one = job(EXACT, **OPTIONS)
-    one.zygote_dir = zygotes
-    warm_up(one, zygotes, "torch")
-    return one
+def live(job: Build) -> Job:
+    return job(EXACT, **OPTIONS)
 
 
 def assert_same(job: Job, alone: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.process import is_alive, send
-from tests.learner.fault_matrix import do, leaves_nothing, lost, some, trials, warmed
+from tests.learner.fault_matrix import do, leaves_nothing, lost, some, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
@@ -30,12 +29,12 @@ def stood_still(job: Job, seconds: float) -> bool:
 
 
 @pytest.fixture
-def faulty(job: Build, zygotes: Path) -> Callable[..., Job]:
+def faulty(job: Build) -> Callable[..., Job]:
     """Builds a job in which a learner does what the file `do-MEMBER` says."""
 
     def build(source: str = FAULTY, environment: dict[str, str] | None = None, **options: Any) -> Job:
         variables = {"DLAAS_HANG_S": str(HANG_S), **(environment or {})}
-        return warmed(job(source, environment=variables, **(OPTIONS | options)), zygotes)
+        return job(source, environment=variables, **(OPTIONS | options))
 
     return build
 

@@ -15,9 +15,9 @@ from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.files import write_whole
 from tests.learner.fake_nccl import INSTALL
+from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job, until
-from tests.runtime.test_zygote import warm_up
 
 Build = Callable[..., Job]
 EPOCHS = 60
@@ -48,18 +48,15 @@ def where(what: str, begins: str, gpus: int = 0) -> Any:
         where("a GPU each", ON_ONE_EACH, gpus=4),
     ]
 )
-def live(job: Build, zygotes: Path, request: pytest.FixtureRequest) -> Job:
+def live(job: Build, request: pytest.FixtureRequest) -> Job:
     """A job of this program, its first learners not started yet."""
-    one = job(request.param + LIVE, **OPTIONS)
-    one.zygote_dir = zygotes
-    warm_up(one, zygotes, "torch")
-    return one
+    return job(request.param + LIVE, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def weights(tmp_path_factory: pytest.TempPathFactory, zygotes: Path) -> dict[str, Any]:
     """What one learner has trained, to which nothing happened."""
-    one = make_job(tmp_path_factory.mktemp("alone") / "job", LIVE, **OPTIONS)
+    one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", LIVE, **OPTIONS), zygotes)
     one.output("hurry").touch()
     one.run(1)
     assert one.closed() == "completed"
@@ -117,13 +114,11 @@ def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, 
 
 
 def test_what_a_rehearsal_appended_to_a_list_that_is_still_empty_with_the_others_is_gone(
-    job: Build, zygotes: Path, weights: dict[str, Any]
+    job: Build, weights: dict[str, Any]
 ) -> None:
     """It rehearses in a later epoch than the first, in which the others are, and comes by all that follows a pass."""
     slowly = LIVE.replace("time.sleep(0.0", "time.sleep(0.2 if run.world_size == 1 and epoch == 0 else 0.0")
     one = job(slowly, **OPTIONS)
-    one.zygote_dir = zygotes
-    warm_up(one, zygotes, "torch")
     with told_epoch(one, 50):
         one.run(1)
         trains(one, 0, steps=2)
@@ -248,9 +243,8 @@ def test_a_change_that_comes_at_the_very_end_ends_with_the_job(live: Job, weight
     assert_whole(live, weights)
 
 
-def test_an_error_in_one_learner_is_the_jobs_and_is_not_survived(job: Build, zygotes: Path) -> None:
+def test_an_error_in_one_learner_is_the_jobs_and_is_not_survived(job: Build) -> None:
     one = job(LIVE.replace("loss.backward()", "loss.backward(); 1 / (run.step < 12 or run.rank < 1)"), **OPTIONS)
-    one.zygote_dir = zygotes
     one.run(2)
 
     lost = one.wait(FactKind.LOST)

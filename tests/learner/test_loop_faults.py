@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.learner.fault_matrix import (
     lost,
     some,
     trials,
-    warmed,
 )
 from tests.learner.live_programs import result, trains
 from tests.learner.loop_programs import LOOPS, program
@@ -38,9 +36,9 @@ NAMES = (
 
 
 @pytest.fixture
-def looping(job: Build, zygotes: Path) -> Callable[..., Job]:
+def looping(job: Build) -> Callable[..., Job]:
     def build(name: str, **options: Any) -> Job:
-        return warmed(job(faulty_loop(name), **(OPTIONS | options)), zygotes)
+        return job(faulty_loop(name), **(OPTIONS | options))
 
     return build
 
@@ -71,9 +69,9 @@ def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, 
     ends_whole(one, survivor=2, epochs=6)
 
 
-def test_data_workers_end_with_their_pass(job: Build, zygotes: Path) -> None:
+def test_data_workers_end_with_their_pass(job: Build) -> None:
     left = 'import multiprocessing\n    result = {"left": len(multiprocessing.active_children()), '
-    one = warmed(job(program(LOOPS["workers"]).replace("result = {", left), **OPTIONS), zygotes)
+    one = job(program(LOOPS["workers"]).replace("result = {", left), **OPTIONS)
     one.output("hurry").touch()
     one.run(2)
 
@@ -83,11 +81,9 @@ def test_data_workers_end_with_their_pass(job: Build, zygotes: Path) -> None:
 
 @trials
 @pytest.mark.parametrize("which", ["run.step % 2", "(run.step + run.rank) % 2"], ids=["all alike", "each its own"])
-def test_parameters_without_a_part_are_told_and_nothing_hangs(
-    job: Build, zygotes: Path, which: str, trial: int
-) -> None:
+def test_parameters_without_a_part_are_told_and_nothing_hangs(job: Build, which: str, trial: int) -> None:
     source = faulty_loop("parameters without a part").replace(', ddp={"find_unused_parameters": True}', "")
-    one = warmed(job(source.replace("[run.step % 2]", f"[{which}]"), **OPTIONS), zygotes)
+    one = job(source.replace("[run.step % 2]", f"[{which}]"), **OPTIONS)
     one.run(2)
 
     failure = one.wait(FactKind.LOST).failure
@@ -99,9 +95,9 @@ def test_parameters_without_a_part_are_told_and_nothing_hangs(
 
 
 @trials
-def test_learners_that_use_other_parameters_each_survive_a_death(job: Build, zygotes: Path, trial: int) -> None:
+def test_learners_that_use_other_parameters_each_survive_a_death(job: Build, trial: int) -> None:
     source = faulty_loop("parameters without a part").replace("[run.step % 2]", "[(run.step + run.rank) % 2]")
-    one = warmed(job(source, **OPTIONS), zygotes)
+    one = job(source, **OPTIONS)
     one.run(3)
     trains(one, 2)
     one.kill_learner(0)

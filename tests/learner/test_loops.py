@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tests.learner.coverage import rows_of
 from tests.learner.live_programs import assert_each_sample_once, result, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.runtime.jobs import Job
-from tests.runtime.test_zygote import warm_up
 
 Build = Callable[..., Job]
 OPTIONS: dict[str, Any] = {
@@ -25,11 +23,8 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_trains_on_a_changing_gang_what_it_trains_on_one_learner(job: Build, zygotes: Path, name: str) -> None:
+def test_a_loop_trains_on_a_changing_gang_what_it_trains_on_one_learner(job: Build, name: str) -> None:
     alone, live = job(program(LOOPS[name]), **OPTIONS), job(program(LOOPS[name]), **OPTIONS)
-    for one in (alone, live):
-        one.zygote_dir = zygotes
-        warm_up(one, zygotes, "torch")
     alone.output("hurry").touch()
     alone.run(1)
     live.run(2)
@@ -66,10 +61,8 @@ GROWING = """
 
 
 @pytest.mark.parametrize("rule", ["linear", "sqrt", "adascale", "none"])
-def test_batches_that_grow_with_the_gang_have_each_sample_once(job: Build, zygotes: Path, rule: str) -> None:
+def test_batches_that_grow_with_the_gang_have_each_sample_once(job: Build, rule: str) -> None:
     live = job(program(GROWING.replace("RULE", rule)), **OPTIONS)
-    live.zygote_dir = zygotes
-    warm_up(live, zygotes, "torch")
     live.run(1)
     trains(live, 0)
     live.resize(0, fresh=2)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.process import is_alive
-from tests.learner.fault_matrix import die, done, guardian_dies, some, trials, warmed
+from tests.learner.fault_matrix import die, done, guardian_dies, some, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import PHASES, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
@@ -20,8 +19,8 @@ ALL = ("spawn", "build", "propose", "commit", "switch")
 
 
 @pytest.fixture
-def live(job: Build, zygotes: Path) -> Job:
-    return warmed(job(PHASES, **OPTIONS), zygotes)
+def live(job: Build) -> Job:
+    return job(PHASES, **OPTIONS)
 
 
 def ends_whole(job: Job, *, survivor: int) -> None:
