@@ -85,6 +85,36 @@ def test_mig_slices_are_the_devices_of_a_gpu_in_that_mode(fake_nvml: Path) -> No
     assert [line.split("|")[0] for line in found[:3]] == ["0", "1", "2"]
 
 
+LINKS = """
+from dlaas_server.pools.devices import NvmlProbe
+probe = NvmlProbe(visible={visible!r})
+print(*(device.link or "-" for device in probe.devices({{}})))
+probe.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "groups"),
+    [
+        ({}, "- - - - - -"),
+        ({"FAKE_NVML_LINKS": "6"}, "nvlink-0 " * 6),
+        ({"FAKE_NVML_LINKS": "2"}, "nvlink-0 nvlink-0 nvlink-1 nvlink-1 nvlink-2 nvlink-2"),
+        ({"FAKE_NVML_LINKS": "4", "FAKE_NVML_LOST": "1"}, "nvlink-0 - nvlink-0 nvlink-0 nvlink-1 nvlink-1"),
+        ({"FAKE_NVML_LINKS": "4", "FAKE_NVML_NO_HANDLE": "4"}, "nvlink-0 nvlink-0 nvlink-0 nvlink-0 - -"),
+        ({"FAKE_NVML_LINKS": "2", "FAKE_NVML_MIG": "2"}, "nvlink-0 nvlink-0 - - - nvlink-1 nvlink-1"),
+        ({"FAKE_NVML_LINKS": "4", "CUDA_VISIBLE_DEVICES": "1,2,4"}, "nvlink-0 nvlink-0 -"),
+    ],
+    ids=["none", "all", "pairs", "one is lost", "one does not answer", "slices", "some are visible"],
+)
+def test_gpus_that_all_talk_over_nvlink_are_a_group(fake_nvml: Path, what: dict[str, str], groups: str) -> None:
+    assert links(fake_nvml, **what) == groups.split()
+
+
+def links(fake_nvml: Path, **what: str) -> list[str]:
+    code = LINKS.format(visible=what.get("CUDA_VISIBLE_DEVICES"))
+    return probed(fake_nvml, code, FAKE_NVML_COUNT="6", **what).split()
+
+
 def test_memory_that_others_hold_keeps_a_gpu_from_being_lent(fake_nvml: Path) -> None:
     first = devices(fake_nvml, FAKE_NVML_FOREIGN="0")[0]
 

@@ -8,6 +8,7 @@ import platform
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -197,6 +198,8 @@ class NvmlProbe:
         self._events: Any = None
         self._broken: dict[str, str] = {}
         self._by_index: dict[int, Device] = {}
+        self._whole: dict[str, Any] = {}
+        """UUID -> handle of the GPUs that are lent whole."""
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
         """This machine with its GPUs as they are now."""
@@ -208,10 +211,12 @@ class NvmlProbe:
             return ()
         n = self._nvml
         self._take_events()
+        self._whole = {}
         found: list[Device] = []
         for i in range(self._ask(n.nvmlDeviceGetCount) or 0):
             found += self._gpu(i, len(found), lent)
-        return tuple(found)
+        groups = self._link_groups()
+        return tuple(replace(device, link=groups.get(device.id, "")) for device in found)
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -296,8 +301,30 @@ class NvmlProbe:
         if mode is not None and mode[0] == 1:
             return self._slices(handle, index, sick, lent)
         device = self._describe(handle, uuid, index, sick, lent)
+        self._whole[uuid] = handle
         self._by_index[number] = device
         return [device]
+
+    def _link_groups(self) -> dict[str, str]:
+        """UUID -> the group of GPUs of which each talks to each other one over NVLink.
+
+        Where links do not reach from each to each (two quads, pairs on bridges), a GPU goes into the first group, in
+        the driver's order, that it is linked with as a whole.
+        """
+        groups: list[list[str]] = []
+        for uuid in self._whole:
+            group = next((one for one in groups if all(self._are_linked(uuid, other) for other in one)), None)
+            if group is None:
+                groups.append([uuid])
+            else:
+                group.append(uuid)
+        linked = [group for group in groups if len(group) > 1]
+        return {uuid: f"nvlink-{i}" for i, group in enumerate(linked) for uuid in group}
+
+    def _are_linked(self, one: str, other: str) -> bool:
+        n = self._nvml
+        status = self._ask(n.nvmlDeviceGetP2PStatus, self._whole[one], self._whole[other], n.NVML_P2P_CAPS_INDEX_NVLINK)
+        return bool(status == n.NVML_P2P_STATUS_OK)
 
     def _slices(self, gpu: Any, index: int, sick: str | None, lent: Mapping[str, str]) -> list[Device]:
         n, found = self._nvml, list[Device]()
