@@ -9,7 +9,7 @@ from typing import Final
 
 from jupyter_dlaas.runtime.coordinator import agree
 from jupyter_dlaas.runtime.gang import Learner, reap
-from jupyter_dlaas.runtime.process import kill_round, send
+from jupyter_dlaas.runtime.process import Identity, kill_round, send
 
 __all__ = ["TERM_S", "Farewell", "sweep"]
 
@@ -75,7 +75,7 @@ class Farewell:
 
 
 def sweep(
-    job_dir: str, sessions: Iterable[int], within_s: float, *, member: int | None = None, roots: Iterable[int] = ()
+    job_dir: str, sessions: Iterable[Identity], within_s: float, *, member: int | None = None, roots: Iterable[int] = ()
 ) -> tuple[bool, dict[int, int]]:
     """Kill what is left of a learner, or of the job: whether nothing is, and the statuses of who ended meanwhile."""
     deadline, ended = time.monotonic() + within_s, reap()

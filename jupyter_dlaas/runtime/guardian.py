@@ -35,7 +35,7 @@ from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.meeting import Meeting
 from jupyter_dlaas.runtime.nursery import HELLO
-from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, identity
+from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
 from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
 from jupyter_dlaas.wire import decode
 
@@ -67,9 +67,11 @@ class Guardian:
         )
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
+        self._me = own(os.getpid())
         self._wanted: Wanted | None = None
         self._learners: dict[int, Learner] = {}
-        self._sessions: set[int] = set()
+        self._sessions: set[Identity] = set()
+        """Begun by learners, and not seen empty after their ends."""
         self._generation = self._earlier.generation
         is_settled = self._earlier.lost >= self._generation
         self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
@@ -284,12 +286,10 @@ class Guardian:
         while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
             time.sleep(0.01)
             living = find_living(str(self.job_dir), earlier.up, earlier.ever)
-        me = identity(os.getpid())
-        assert me is not None
-        self._tell.guardian_up(me, bool(living or earlier.up))
+        self._tell.guardian_up(self._me, bool(living or earlier.up))
         ends = status.get("store")
         if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
-            self._store.who = Identity(ends["pid"], ends["start"], boot_id())
+            self._store.who = Identity(ends["pid"], ends["start"], str(status.get("boot")))
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # who came later than that only was to join
@@ -302,7 +302,7 @@ class Guardian:
                 who = Identity(fact.pid, fact.start, fact.boot or "")
                 gone = Learner(member, fact.generation or 0, fact.rank or 0, who, is_ready=member in earlier.ready)
                 self._learners[member] = gone
-                self._sessions.add(who.pid)
+                self._sweep(gone)
                 self._see_down(gone)
         for member in sorted(waiting - set(living) - earlier.ever):
             self._see_unknown(member)
@@ -356,7 +356,7 @@ class Guardian:
         if fact is None:
             self._tell.up(one)
         self._learners[member] = one
-        self._sessions.add(who.pid)
+        self._sessions.add(who)
         self._logs.begin(member)
 
     def _start(self) -> None:
@@ -389,11 +389,11 @@ class Guardian:
             self._see_down(lost)
             return
         fd = os.pidfd_open(pid)  # our child until we wait for it: its pid cannot be another's
-        who = identity(pid) or Identity(pid, 0, boot_id())
+        who = own(pid)
         one = Learner(wanted.member, generation, rank, who, fd, oom_kills=failures.oom_kills())
         one.round = -1 if joins else 0
         self._learners[wanted.member] = one
-        self._sessions.add(pid)
+        self._sessions.add(who)
         self._tell.up(one)
         self._logs.begin(wanted.member)
 
@@ -506,11 +506,17 @@ class Guardian:
             if one.line is not None:  # its last messages may have come together with its end
                 self._take_in(one, one.line.read())
             one.close()
-            # Data workers, programs that it started: its devices are to be free.
-            self._statuses |= sweep(str(self.job_dir), (one.who.pid,), 2.0, member=one.member)[1]
+            self._sweep(one)
             self._see_down(one)
             self._write_status()
-        self._statuses = {pid: s for pid, s in self._statuses.items() if pid in self._sessions}
+        mine = {one.who.pid for one in self._alive()}
+        self._statuses = {pid: s for pid, s in self._statuses.items() if pid in mine}
+
+    def _sweep(self, one: Learner) -> None:
+        """End what it left, data workers or programs that it started: its devices are to be free."""
+        is_clean, ended = sweep(str(self.job_dir), (one.who,), 2.0, member=one.member)
+        self._statuses |= ended
+        (self._sessions.discard if is_clean else self._sessions.add)(one.who)
 
     def _close(self, act: Act) -> None:
         """Write how it ended, end whatever is left, say the last word."""
@@ -556,10 +562,8 @@ class Guardian:
 
     def _write_status(self, **under_way: list[int]) -> None:
         """`starting`, `joining`: members that may be there at any moment."""
-        me = identity(os.getpid())
-        assert me is not None
-        alive = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
-        body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot, "learners": alive}
+        body: dict[str, object] = {name: getattr(self._me, name) for name in ("pid", "start", "boot")}
+        body["learners"] = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
         if self._store.who is not None:
             body["store"] = {"pid": self._store.who.pid, "start": self._store.who.start}
         body |= under_way

@@ -29,6 +29,7 @@ __all__ = [
     "kill_round",
     "marked",
     "open_process",
+    "own",
     "parse_environment",
     "send",
     "stat_of",
@@ -126,6 +127,13 @@ def identity(pid: int) -> Identity | None:
     return None if stat is None or stat.is_dead else Identity(pid, stat.start, boot_id())
 
 
+def own(pid: int) -> Identity:
+    """Of this process, or of a child that nobody has waited for yet: dead or alive."""
+    stat = stat_of(pid)
+    assert stat is not None
+    return Identity(pid, stat.start, boot_id())
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty when it is gone or not ours to read."""
     try:
@@ -219,13 +227,20 @@ def marked(job_dir: str, member: int | None = None) -> list[tuple[Identity, int 
     return sorted(found, key=lambda pair: (pair[0].start, pair[0].pid))
 
 
-def _family(roots: Iterable[int], sessions: Iterable[int]) -> set[int]:
-    """Descendants of `roots` and everybody in `sessions`."""
+def _family(roots: Iterable[int], sessions: Iterable[Identity]) -> set[Identity]:
+    """Descendants of `roots` and everybody in the sessions that these began.
+
+    A session's number is free for others once nobody is left in it: who has it by now may be a stranger.
+    """
     stats = {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    wanted = set(sessions)
+    wanted = {
+        who.pid
+        for who in sessions
+        if who.boot == boot_id() and ((leader := stats.get(who.pid)) is None or leader.start == who.start)
+    }
     found = {pid for pid, stat in stats.items() if stat.session in wanted}
     todo = list(roots)
     while todo:
@@ -240,23 +255,22 @@ def _family(roots: Iterable[int], sessions: Iterable[int]) -> set[int]:
             if child not in found:
                 found.add(child)
                 todo.append(child)
-    return {pid for pid in found if not stats[pid].is_dead}
+    return {Identity(pid, stats[pid].start, boot_id()) for pid in found if not stats[pid].is_dead}
 
 
 def kill_round(
-    job_dir: str, *, member: int | None = None, roots: Iterable[int] = (), sessions: Iterable[int] = ()
+    job_dir: str, *, member: int | None = None, roots: Iterable[int] = (), sessions: Iterable[Identity] = ()
 ) -> int:
     """Stop, then kill, once, all that belongs to a job (or to one member): by mark, descent and session.
 
+    `sessions`: those who began them; nobody may name one again that was seen empty after its first process had ended.
     Returns how many there were; repeat until 0. Stopped first, so that none forks on while the others are killed.
     The caller and its ancestors are spared.
     """
     spared = {os.getpid(), os.getppid(), 0, 1}
-    targets = {who.pid for who, _ in marked(job_dir, member)} | _family(roots, sessions)
-    fds: list[int] = []
-    for pid in sorted(targets - spared):
-        with suppress(OSError):  # gone meanwhile
-            fds.append(os.pidfd_open(pid))
+    targets = {who for who, _ in marked(job_dir, member)} | _family(roots, sessions)
+    opened = (open_process(who) for who in targets if who.pid not in spared)
+    fds = [fd for fd in opened if fd is not None]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for fd in fds:
             with suppress(ProcessLookupError, PermissionError):

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.gang import read_result
-from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, send
+from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, kill_round, send
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]
@@ -488,3 +489,49 @@ def test_a_process_that_took_over_the_pid_of_a_learner_is_not_signalled() -> Non
     assert me is not None
     assert not send(Identity(me.pid, me.start - 1, boot_id()), signal.SIGTERM)
     assert not send(Identity(me.pid, me.start, "another boot"), signal.SIGTERM)
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a session of its own, which no job has anything to do with."""
+    one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], env={}, start_new_session=True)
+    yield one
+    one.kill()
+    one.wait()
+
+
+def test_the_session_of_a_stranger_that_took_over_a_number_is_left_alone(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    who = identity(stranger.pid)
+    assert who is not None
+    earlier = [replace(who, start=who.start - 1), replace(who, boot="another boot")]
+
+    assert kill_round(str(tmp_path), sessions=earlier) == 0
+    assert stranger.poll() is None
+    assert kill_round(str(tmp_path), sessions=[who]) == 1
+    assert stranger.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("other", [{"boot": "another boot"}, {"start": 1}], ids=["since a reboot", "of a reused pid"])
+def test_a_guardian_that_comes_late_ends_nobody_who_has_the_number_of_a_learner_by_now(
+    job: Build, stranger: subprocess.Popen[bytes], other: dict[str, object]
+) -> None:
+    one = job(WAITS)
+    one.run()
+    started(one)
+    learner = one.learner(0)
+    one.kill_guardian()
+    one.output("go").touch()
+    until(lambda: not is_alive(learner), "the learner ended")
+    who = identity(stranger.pid)
+    assert who is not None
+    facts = [json.loads(line) for line in (one.dir / "journal.jsonl").read_text().splitlines()]
+    for fact in facts:
+        if fact["kind"] == FactKind.LEARNER_UP:
+            fact |= {"pid": who.pid, "start": who.start, "boot": who.boot} | other
+    (one.dir / "journal.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    one.start_guardian()
+
+    assert one.closed() == "completed"
+    assert stranger.poll() is None
