@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -57,6 +58,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{count} skipped: {reason}")
     if os.environ.get("CI") and any(map(is_missing, reasons)):
         terminalreporter.line("CI must miss no part: this run fails.")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A test process that died says of what: a negative number is a signal's."""
+    if error:
+        print(f"{node.gateway.id} ended with {node.gateway._io.popen.wait(10)}", flush=True)
 
 
 @pytest.hookimpl(trylast=True)
