@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.facts import Fact, FactKind, Wanted
 from jupyter_dlaas.protocol import Cause, Failure
 from jupyter_dlaas.runtime import failures
 from jupyter_dlaas.runtime.files import read_json
@@ -18,7 +18,18 @@ from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.process import Identity, boot_id, marked, open_process
 from jupyter_dlaas.wire import Invalid, decode
 
-__all__ = ["Learner", "Result", "Told", "find_living", "how_it_ended", "members_in", "read_result", "reap", "told"]
+__all__ = [
+    "Learner",
+    "Result",
+    "Told",
+    "find_living",
+    "how_it_ended",
+    "members_in",
+    "read_result",
+    "reap",
+    "told",
+    "was_let_go",
+]
 
 
 @dataclass(slots=True)
@@ -151,6 +162,12 @@ def read_result(job_dir: Path, member: int) -> Result | None:
         return None if body is None else decode(Result, body, unknown="ignore")
     except Invalid:
         return None
+
+
+def was_let_go(result: Result | None, member: int, wanted: Wanted | None) -> bool:
+    """Whether somebody who ended before its guardian came left because nobody wanted it any more."""
+    is_wanted = wanted is not None and member in {one.member for one in wanted.members}
+    return not is_wanted and result is not None and result.outcome == "left"
 
 
 def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:

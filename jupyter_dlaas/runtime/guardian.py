@@ -27,7 +27,7 @@ from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
 from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
 from jupyter_dlaas.runtime.following import Following
-from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap
+from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
 from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
 from jupyter_dlaas.runtime.holding import hold
 from jupyter_dlaas.runtime.lines import Lines, Message
@@ -302,6 +302,7 @@ class Guardian:
                 who = Identity(fact.pid, fact.start, fact.boot or "")
                 gone = Learner(member, fact.generation or 0, fact.rank or 0, who, is_ready=member in earlier.ready)
                 self._learners[member] = gone
+                gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
                 self._sweep(gone)
                 self._see_down(gone)
         for member in sorted(waiting - set(living) - earlier.ever):

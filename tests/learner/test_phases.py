@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -129,6 +130,27 @@ def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job
     guardian_dies(live, watcher, "build", lambda: live.resize(0, 1, fresh=1), victim)
 
     ends_whole(live, survivor=watcher)
+
+
+@trials
+def test_who_was_let_go_as_the_guardian_died_left_as_it_was_asked_to(live: Job, trial: int) -> None:
+    live.run(2)
+    trains(live, 1)
+    live.resize(0)
+    live.wait(FactKind.LEARNER_DOWN)
+    live.kill_guardian()
+    journal = live.dir / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    end = next(i for i, line in enumerate(lines) if json.loads(line)["kind"] == FactKind.LEARNER_DOWN)
+    journal.write_text("".join(lines[:end]))  # it died a moment earlier
+    live.start_guardian()
+    told = live.wait(FactKind.LEARNER_DOWN)
+    live.resize(0, fresh=1)
+    trains(live, 2, size=2)
+
+    assert (told.member, told.failure) == (1, None)
+    assert not any(fact.failure for fact in live.facts())
+    ends_whole(live, survivor=0)
 
 
 @trials
