@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,16 +212,23 @@ def test_without_an_engine_status_says_so_and_starts_none(pool: FakePool, capsys
     assert run(capsys, "engine", "status")[0] == 3
 
 
-def start(pool: FakePool, *words: str) -> subprocess.Popen[str]:
-    """The command in a process of its own (it finds the engine running)."""
+@contextmanager
+def start(pool: FakePool, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own (it finds the engine running), as in a terminal's foreground."""
     pool.client.pool()
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "jupyter_dlaas.cli", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+        # Who runs the tests in the background of a script has Ctrl-C switched off for all that follow.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_following_prints_lines_until_the_job_is_over(pool: FakePool) -> None:
