@@ -36,6 +36,16 @@ def started(job: Job, member: int = 0) -> None:
     until(job.output(f"up-{member}").exists, f"user code of member {member} runs")
 
 
+def ends_unguarded(job: Job) -> None:
+    """Its only learner trains to its end after the guardian was killed."""
+    job.run()
+    started(job)
+    learner = job.learner(0)
+    job.kill_guardian()
+    job.output("go").touch()
+    until(lambda: not is_alive(learner), "the learner ended")
+
+
 def kinds(job: Job) -> list[FactKind]:
     return [fact.kind for fact in job.facts()]
 
@@ -312,12 +322,7 @@ def test_a_killed_guardian_is_replaced_and_the_learners_train_on(job: Build) -> 
 
 def test_a_learner_that_ended_while_no_guardian_lived_is_told_of_by_the_next(job: Build) -> None:
     one = job(WAITS)
-    one.run()
-    started(one)
-    learner = one.learner(0)
-    one.kill_guardian()
-    one.output("go").touch()
-    until(lambda: not is_alive(learner), "the learner ended")
+    ends_unguarded(one)
     one.start_guardian()
 
     assert one.closed() == "completed"
@@ -518,12 +523,7 @@ def test_a_guardian_that_comes_late_ends_nobody_who_has_the_number_of_a_learner_
     job: Build, stranger: subprocess.Popen[bytes], other: dict[str, object]
 ) -> None:
     one = job(WAITS)
-    one.run()
-    started(one)
-    learner = one.learner(0)
-    one.kill_guardian()
-    one.output("go").touch()
-    until(lambda: not is_alive(learner), "the learner ended")
+    ends_unguarded(one)
     who = identity(stranger.pid)
     assert who is not None
     facts = [json.loads(line) for line in (one.dir / "journal.jsonl").read_text().splitlines()]
