@@ -46,10 +46,20 @@ def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     until(lambda: not any(map(is_running, folder.glob("*.lock"))), "the zygote is gone")
 
 
+@pytest.fixture(autouse=True)
+def stops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is told of them comes home from other test processes, too."""
+    yield
+    request.node.user_properties += [("stopped", seconds) for seconds in STOPS]
+    STOPS.clear()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The longest stops of faulty jobs: printed, never asserted, since a loaded machine lengthens them."""
-    if TRIALS > 1 and STOPS:
+    ends = [one for one in terminalreporter.stats.get("", []) if getattr(one, "when", "") == "teardown"]
+    told = [(value, one.nodeid) for one in ends for name, value in one.user_properties if name == "stopped"]
+    if TRIALS > 1 and told:
         load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-        terminalreporter.section(f"longest time without a step, by the journals; {len(STOPS)} jobs, load {load}")
-        for seconds, test in sorted(STOPS, reverse=True)[:8]:
-            terminalreporter.line(f"{seconds:7.2f} s  {test}")
+        terminalreporter.section(f"longest time without a step, by the journals; {len(told)} jobs, load {load}")
+        for seconds, test in sorted(told, reverse=True)[:8]:
+            terminalreporter.line(f"{seconds:7.2f} s  {test.rpartition('::')[2]}")
