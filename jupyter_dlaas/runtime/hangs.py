@@ -63,6 +63,8 @@ class Pulse:
     """Where in the user's program it is."""
     stopped_s: float | None = None
     """Since when its process is stopped."""
+    suspect_to: int | None = None
+    """Up to this step it may hang in what another, that was beside it, was ended for."""
     activity: Activity | None = None
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     """Seconds a step."""
@@ -107,6 +109,11 @@ class Pulse:
         """For how long it has neither made a step nor moved."""
         return now - self.progress_s
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it has not come beyond where another hung."""
+        return self.suspect_to is not None and self.step is not None and self.step <= self.suspect_to
+
     def limit_s(self, least_s: float) -> float:
         """How long it may stand still."""
         return max(least_s, _STEPS * statistics.median(self.usual)) if self.usual else least_s
@@ -127,14 +134,15 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
 
     Who has begun more talks in a group than another waits for that one. Where all hang, nobody alone is to blame:
     something that all must do is done by some, or in another order. So nobody is ended before the others were seen to
-    move once more, or hang, too.
+    move once more, or hang, too. Who is left, and then stands still where another hung, hung with it.
     """
     joining, waiting = frozenset(joining), waits(pulses, now)
     gang = pulses.keys() - joining
+    is_gang = len(gang) > 1 or any(pulses[member].is_suspect for member in gang)
     are_all_stopped = all(one.stopped_s is not None for one in pulses.values())
     hung: dict[int, str] = {}
     for member, one in sorted(pulses.items()):
-        limit_s = one.limit_s(least_s) * (_SLOW if member in joining else _ALONE if len(gang) == 1 else 1)
+        limit_s = one.limit_s(least_s) * (_SLOW if member in joining else 1 if is_gang else _ALONE)
         if one.stopped_s is not None:
             # All of them at once: somebody wants it so.
             if now - one.stopped_s >= (_ALONE * least_s if are_all_stopped else _STOPPED_S):
@@ -143,7 +151,7 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
             hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
     if hung:
         about = {m for m in gang - waiting if pulses[m].still_s(now) >= pulses[m].limit_s(least_s) - 2 * LOOK_S}
-        if len(gang) > 1 and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
+        if is_gang and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
             return Verdict({m: f"waits for the others{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True)
         others = [pulses[m] for m in gang - waiting - hung.keys() if pulses[m].stopped_s is None]
         hung = {m: why for m, why in hung.items() if m not in gang or _is_alone(pulses[m], others, least_s)}
@@ -300,7 +308,11 @@ class Hangs:
         if one.member in self._kill_at:
             return
         one.failure = _MUTUAL if is_mutual else replace(_HUNG, what=f"learner {one.member} was ended: {why}")
-        is_stopped = self._pulses[one.member].stopped_s is not None
+        pulse = self._pulses[one.member]
+        is_stopped = pulse.stopped_s is not None
+        if pulse.step is not None and not is_stopped:
+            for other in self._pulses.values():
+                other.suspect_to = max(pulse.step, other.step or 0)
         send(one.who, signal.SIGKILL if is_stopped else signal.SIGABRT)
         self._kill_at[one.member] = now + _DYING_S
 

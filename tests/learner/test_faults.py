@@ -117,6 +117,23 @@ def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Buil
 
 
 @trials
+def test_a_learner_that_comes_to_a_deadlock_after_another_was_ended_for_it_is_ended_too(
+    faulty: Build, trial: int
+) -> None:
+    wait = f"run.step == 30 and (time.sleep(run.rank * {3 * HANG_S}), __import__('threading').Event().wait());"
+    one = faulty(FAULTY.replace("fault();", wait))
+    one.output("hurry").touch()
+    one.run(2)
+
+    found = one.wait(FactKind.LOST).failure
+    assert found is not None
+    assert (found.code, found.cause) == ("deadlock", Cause.YOUR_CODE)
+    first = next(fact for fact in one.facts(FactKind.LEARNER_DOWN) if fact.member == 0)
+    assert first.failure is not None
+    assert first.failure.code == "hung"
+
+
+@trials
 def test_learners_without_a_guardian_save_and_leave(faulty: Build, trial: int) -> None:
     one = faulty(environment={"DLAAS_TTL_S": "0.5"})
     one.run(2)

@@ -98,6 +98,18 @@ def test_who_keeps_nobody_waiting_has_ten_minutes() -> None:
     assert judge({0: pulse(601)}, (), NOW, LIMIT_S).hung
 
 
+def test_who_is_left_and_stands_still_where_another_hung_hung_with_it() -> None:
+    left = pulse(40, suspect_to=7, at="cell [3], line 2")
+    found = judge({1: left}, (), NOW, LIMIT_S)
+
+    assert found.is_mutual
+    assert found.hung == {1: "waits for the others at cell [3], line 2"}
+
+    left.hear({"t": "beat", "step": 8, "moves": False}, NOW)
+    left.step_s = NOW - 40
+    assert not judge({1: left}, (), NOW, LIMIT_S).hung, "it has come further: that it waits is its own affair"
+
+
 def test_a_newcomers_start_has_longer() -> None:
     assert not judge({0: pulse(0), 1: pulse(40)}, (1,), NOW, LIMIT_S).hung
     assert judge({0: pulse(0), 1: pulse(130)}, (1,), NOW, LIMIT_S).hung
