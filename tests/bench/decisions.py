@@ -7,16 +7,21 @@ import heapq
 import random
 import time
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.crowd import near
+from dlaas_server.core.fold import started
+from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.place import Layout, Shape, free_of, place
+from dlaas_server.core.plan import plan
 from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.sim.production import nodes_of
 from dlaas_server.sim.trace import NodeSpec
+from jupyter_dlaas.protocol import JobSpec
 
-__all__ = ["Cost", "cost", "memory_mb", "sweep"]
+__all__ = ["Cost", "cost", "memory_mb", "planned_s", "sweep"]
 
 RESTART_S = 60.0
 NODE = Shape(8, 0.0, 0, None, Layout.PACK)
@@ -108,6 +113,33 @@ def memory_mb(queued: int, order: str = "shortest") -> float:
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (after - before) / 1e6
+
+
+def planned_s(queued: int, gpus: int = 64, rounds: int = 5) -> tuple[list[float], list[float]]:
+    """Seconds of this thread that a plan of the engine takes while so many wait for a full pool: looking at who could
+    start, and looking at all. In turn; both decide the same."""
+    chance, nodes = random.Random(0), nodes_of(NodeSpec(name=f"n{i}", gpus=8) for i in range(gpus // 8))
+    jobs = [_job(number, 0.0, chance) for number in range(1, gpus + queued + 1)]
+    known = {job.id: Known(length_s=length_s, usual_s=length_s) for job in jobs for length_s in (60.0 * job.wish,)}
+    pool = Pool(nodes=nodes, jobs={job.id: job for job in jobs}, known=known)
+    placed = {start.job: started(pool.jobs[start.job], start.seats, 1.0)[0] for start in plan(pool, 1.0).starts}
+    pool = replace(pool, jobs={**pool.jobs, **placed})
+    some: list[float] = []
+    whole: list[float] = []
+    for _ in range(rounds):
+        decided = []
+        for seen, took_s in ((near, some), (lambda pool: pool, whole)):
+            begin = time.thread_time()
+            decided.append(plan(seen(pool), 2.0))
+            took_s.append(time.thread_time() - begin)
+        assert decided[0].starts == decided[1].starts, "who is left out changes nothing"
+    return some, whole
+
+
+def _job(number: int, now_s: float, chance: random.Random) -> Job:
+    gpus, learners = chance.choice([(1, 1), (1, 1), (1, 2), (2, 1), (1, 4), (8, 1)])
+    spec = JobSpec(name="job", learners_min=learners, learners_max=learners, gpus_per_learner=gpus)
+    return Job(id=f"job-{number}", number=number, owner="ana", spec=spec, submitted_s=now_s, wish=learners)
 
 
 def sweep(path: Path, events: int = 2_000) -> None:

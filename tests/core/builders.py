@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlaas_server.core.fold import fold, started
+from dlaas_server.core.fold import fold, preempted, resized, started
 from dlaas_server.core.model import Device, Job, Node, Pool, Seat
+from dlaas_server.core.plan import DEFAULT, plan
+from dlaas_server.core.scheduler import Policy
 from jupyter_dlaas.facts import Fact, FactKind
 from jupyter_dlaas.protocol import Elastic, JobSpec, Placement
 
@@ -84,3 +86,21 @@ def training(target: Job, *seats: Seat, step: int = 0) -> Job:
 
 def seats(name: str, count: int) -> tuple[Seat, ...]:
     return tuple(Seat(name, (f"{name}/{i}",)) for i in range(count))
+
+
+def carried_out(picture: Pool, now_s: float, policy: Policy = DEFAULT) -> Pool:
+    """The picture after its plan was carried out, and all that trains trains, and who leaves has left."""
+    found, after = plan(picture, now_s, policy), dict(picture.jobs)
+    for stop in found.preempts:
+        leaving = preempted(after[stop.job], stop.reason, now_s, stop.notice_s)[0]
+        after[stop.job] = told(told(leaving, FactKind.HALTED, step=1, has_checkpoint=True), FactKind.CLOSED)
+    for start in found.starts:
+        after[start.job] = _trains(started(after[start.job], start.seats, now_s)[0])
+    for resize in found.resizes:
+        after[resize.job] = _trains(resized(after[resize.job], resize.seats, resize.by, now_s)[0])
+    return replace(picture, jobs=after)
+
+
+def _trains(one: Job) -> Job:
+    one = told(one, FactKind.GENERATION, generation=one.generation, step=1)
+    return replace(one, members=one.gang, checkpoint_step=1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, preempted, resized, started, wanted
+from dlaas_server.core.fold import ask, preempted, resized, wanted
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.plan import Plan, plan, scheduled
 from dlaas_server.core.policy import Policy, Share
@@ -15,7 +15,7 @@ from dlaas_server.core.reconcile import reconcile
 from dlaas_server.core.states import Event
 from jupyter_dlaas.facts import FactKind, Goal
 from jupyter_dlaas.protocol import Elastic
-from tests.core.builders import job, node, pool, seats, told, training
+from tests.core.builders import carried_out, job, node, pool, seats, told, training
 
 
 def spot(one: Job) -> Job:
@@ -213,24 +213,6 @@ jobs = st.builds(
 )
 queues = st.lists(jobs, max_size=8, unique_by=lambda j: j.number)
 clusters = st.lists(st.integers(0, 6), min_size=1, max_size=3)
-
-
-def carried_out(picture: Pool, now_s: float) -> Pool:
-    """The picture after its plan was carried out, and all that trains trains, and who leaves has left."""
-    found, after = plan(picture, now_s), dict(picture.jobs)
-    for stop in found.preempts:
-        leaving = preempted(after[stop.job], stop.reason, now_s, stop.notice_s)[0]
-        after[stop.job] = told(told(leaving, FactKind.HALTED, step=1, has_checkpoint=True), FactKind.CLOSED)
-    for start in found.starts:
-        after[start.job] = trains(started(after[start.job], start.seats, now_s)[0])
-    for resize in found.resizes:
-        after[resize.job] = trains(resized(after[resize.job], resize.seats, resize.by, now_s)[0])
-    return replace(picture, jobs=after)
-
-
-def trains(one: Job) -> Job:
-    one = told(one, FactKind.GENERATION, generation=one.generation, step=1)
-    return replace(one, members=one.gang, checkpoint_step=1)
 
 
 def without_spot(picture: Pool) -> Pool:

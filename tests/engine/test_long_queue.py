@@ -1,4 +1,4 @@
-"""Jobs that come while many wait: accepted one by one, planned for together."""
+"""Jobs that come while many wait: accepted one by one, planned for together; in a crowd, told beside the loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from dlaas_server.core.forecast import FORETOLD_MOST
 from dlaas_server.core.model import Device, Node
 from dlaas_server.core.states import Event
-from dlaas_server.engine.lifecycle import LONG_QUEUE
+from dlaas_server.engine.lifecycle import CROWD, LONG_QUEUE
 from dlaas_server.pools.clock import VirtualClock
 from dlaas_server.pools.simulated import Script, SimulatedPool
 from tests.engine.driving import Engine, engine_on
@@ -17,7 +18,7 @@ from tests.engine.driving import submit as a_submit
 SCENE = Callable[[Engine, str], Awaitable[None]]
 
 
-def behind_a_long_queue(folder: Path, scene: SCENE) -> None:
+def behind_a_long_queue(folder: Path, scene: SCENE, *, waiting: int = LONG_QUEUE + 1) -> None:
     """One job holds the only device, more wait than are looked at for each one that comes."""
 
     async def act() -> None:
@@ -28,7 +29,7 @@ def behind_a_long_queue(folder: Path, scene: SCENE) -> None:
         try:
             holder = await engine.submit()
             await engine.until(lambda: engine.is_at(holder, "PROCESSING"))
-            asked = [engine.requests.submit("ana", one) for one in (a_submit() for _ in range(LONG_QUEUE + 1))]
+            asked = [engine.requests.submit("ana", one) for one in (a_submit() for _ in range(waiting))]
             await engine.ask(asyncio.gather(*asked))
             await engine.settle()
             await scene(engine, holder)
@@ -73,3 +74,50 @@ def test_what_was_accepted_and_not_planned_for_is_there_after_a_crash(tmp_path: 
             await again.close()
 
     behind_a_long_queue(tmp_path, scene)
+
+
+def in_a_crowd(folder: Path, scene: SCENE) -> None:
+    """The same, with more waiting than a turn looks at."""
+    behind_a_long_queue(folder, scene, waiting=CROWD + 10)
+
+
+def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        late = await engine.submit()
+        await engine.until(lambda: late in engine.lifecycle.waits, limit_s=10.0)
+
+        waits = engine.lifecycle.waits
+        assert sorted(wait.place for wait in waits.values()) == list(range(1, CROWD + 12))
+        assert waits[late].place == waits[late].of == CROWD + 11
+        assert waits[late].reason.startswith("Needs 1 GPU; 0 are free now.")
+        story = [str(event["text"]) for event in await engine.requests.story("ana", late)]
+        assert any(text.startswith("Waits: needs 1 GPU") for text in story)
+
+    in_a_crowd(tmp_path, scene)
+
+
+def test_in_a_crowd_a_device_that_comes_free_goes_to_the_first_in_line_at_once(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        await engine.until(lambda: len(engine.lifecycle.waits) == CROWD + 10, limit_s=10.0)
+        first = min(engine.lifecycle.waits.values(), key=lambda wait: wait.place).job
+        now_s = engine.clock.now_s()
+        await engine.act(holder, Event.CANCEL)
+        await engine.until(lambda: engine.is_at(first, "DEPLOYING") or engine.is_at(first, "PROCESSING"))
+
+        assert first not in engine.lifecycle.waits
+        assert engine.clock.now_s() - now_s < 5.0
+        await engine.until(lambda: engine.lifecycle.waits[f"job-{CROWD}"].of == CROWD + 9, limit_s=20.0)
+
+    in_a_crowd(tmp_path, scene)
+
+
+def test_of_a_crowd_the_first_are_told_when_they_are_expected_to_start(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        def told() -> list[int]:
+            waits = engine.lifecycle.waits.values()
+            return sorted(wait.place for wait in waits if "Expected to start" in wait.reason)
+
+        await engine.until(lambda: bool(told()), limit_s=3e5)
+        assert told()[-1] <= FORETOLD_MOST
+
+    in_a_crowd(tmp_path, scene)

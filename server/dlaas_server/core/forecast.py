@@ -29,6 +29,7 @@ __all__ = [
     "CLOSE_S",
     "DRAWS",
     "EVENTS_MOST",
+    "FORETOLD_MOST",
     "Arrival",
     "Outlook",
     "World",
@@ -50,6 +51,10 @@ BLUR: Final = 0.5
 COPIES: Final = 5
 SHARED: Final = 0.25
 """So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
+FORETOLD_MOST: Final = 100
+"""So many of those that wait, first in line, are told when they start: further behind it would cost too much."""
+SEEN_MOST: Final = 300
+"""… and so many are thought of in this: who is further behind seldom comes before them."""
 OFFERS_MOST: Final = 20
 """So many of those that wait are told with how many learners they would start at once."""
 NEWCOMER: Final = 1 << 40
@@ -121,6 +126,10 @@ class World:
             running.append(one)
         waiting = tuple(copy(ask) for ask in scheduler.line())
         return cls(tuple(f.copy() for f in scheduler.frees), tuple(running), waiting, scheduler.policy, scheduler.order)
+
+    def near(self) -> World:
+        """The same without those who wait far behind."""
+        return replace(self, waiting=self.waiting[:SEEN_MOST])
 
     def scheduler(self, now_s: float, learners: Mapping[int, int] | None = None) -> Scheduler | Lending:
         """A scheduler that finds the world like this. `learners`: waiting jobs that ask for another number of them."""
@@ -387,18 +396,18 @@ def forecast(
     draws: int = 20,
     order: Order | None = None,
 ) -> Mapping[str, tuple[float, float]]:
-    """Between which times each waiting job is expected to start, in eight of ten cases.
+    """Between which times the first FORETOLD_MOST in line are expected to start, in eight of ten cases.
 
     `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known
     of a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
     (`width_factor`); `order`: with what it learnt. Jobs behind one of unknown length are left out: nobody can say.
     """
-    world = world_of(pool, now_s, policy, order)
-    ids = {ask.number: ask.id for ask in world.waiting}
+    world = world_of(pool, now_s, policy, order).near()
+    ids = {ask.number: ask.id for ask in world.waiting[:FORETOLD_MOST]}
     known = {ask.number: pool.known.get(ask.id) for ask in (*world.running, *world.waiting)}
     spreads = {number: one.spread for number, one in known.items() if one is not None and one.spread is not None}
-    found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws)
-    spans = {ids[number]: outlook.between(0.8, factor) for number, outlook in found.items()}
+    found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws, of=ids)
+    spans = {ids[number]: one.between(0.8, factor) for number, one in found.items() if number in ids}
     return {job: span for job, span in spans.items() if span[1] < inf}
 
 
@@ -418,6 +427,6 @@ def starts_with(world: World, now_s: float, number: int) -> int:
 
 def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
     """With how many learners, fewer than they ask for, the first of those that wait would start at once."""
-    world = world_of(pool, now_s, policy, order)
+    world = world_of(pool, now_s, policy, order).near()
     found = {ask.id: starts_with(world, now_s, ask.number) for ask in world.waiting[:OFFERS_MOST]}
     return {job: learners for job, learners in found.items() if learners}

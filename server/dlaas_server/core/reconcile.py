@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dlaas_server.core.fold import wanted
 from dlaas_server.core.model import Job
@@ -28,15 +29,17 @@ class Known:
     is_guarded: bool | None = None
 
 
+NOTHING_KNOWN: Final = Known()
+
+
 def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> tuple[Act, ...]:
     """What turns what is into what should be.
 
     Nothing is started for a job before its delay has passed; who is to leave is told at once, also between two tries.
     """
     acts: list[Act] = []
-    for job in sorted(jobs, key=lambda j: j.number):
-        document = wanted(job)
-        seen = known.get(job.id, Known())
+    for job in sorted((job for job in jobs if not job.is_closed), key=lambda j: j.number):
+        document, seen = wanted(job), known.get(job.id, NOTHING_KNOWN)
         if document is None:
             continue
         if job.not_before_s > now_s and (document.goal is Goal.RUN or seen.is_guarded is False):

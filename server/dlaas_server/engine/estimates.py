@@ -87,20 +87,39 @@ class Lengths:
         return self._most_alike(job).expected_s(None, _weight(job))
 
     def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
-        """What is known of each of these jobs."""
+        """What is known of each of these jobs. Of those that never ran it is the same for all that are alike."""
         jobs = list(jobs)
         if self._by_size.is_due:
-            self._by_size.look((_weight(job), self._known(job, progress.get(job.id), now_s).executed_s) for job in jobs)
-        return {job.id: self._known(job, progress.get(job.id), now_s) for job in jobs}
+            self._by_size.look((_weight(job), self._executed_s(job, progress.get(job.id), now_s)) for job in jobs)
+        found: dict[str, Known] = {}
+        fresh: dict[tuple[object, ...], Known] = {}
+        for job in jobs:
+            told = progress.get(job.id)
+            if told is not None or job.started_s is not None:
+                found[job.id] = self._known(job, told, now_s)
+                continue
+            origin, spec = job.spec.origin, job.spec
+            named = (job.owner, spec.name, origin.notebook, origin.cell_id, spec.learners_min, spec.gpus_per_learner)
+            if (known := fresh.get(named)) is None:
+                known = fresh[named] = self._known(job, None, now_s)
+            found[job.id] = known
+        return found
+
+    @staticmethod
+    def _executed_s(job: Job, progress: Progress | None, now_s: float) -> float:
+        """How long it has run: by its steps where it counts them, since time in the queue, between two starts, is no
+        work."""
+        if progress is not None and progress.steps is not None and progress.steps_per_s:
+            return progress.step / progress.steps_per_s
+        return 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
+        executed_s = self._executed_s(job, progress, now_s)
         if progress is not None and progress.steps is not None and progress.steps_per_s:
-            executed_s = progress.step / progress.steps_per_s  # time in the queue, between two starts, is no work
             length_s = progress.steps / progress.steps_per_s
             left = max(1 - progress.step / max(progress.steps, 1), 0.0)
             spread = SPREAD * max(left, LEAST_LEFT)
             return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
-        executed_s = 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
         usual_s = self._usual_s(job)
         spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
         return Known(

@@ -1,30 +1,32 @@
-"""When those who wait are expected to start: worked out beside the loop, never in a turn.
+"""When those who wait are expected to start, and in a crowd also in which place: worked out beside the loop.
 
-A forecast runs the pool forward dozens of times: 10 ms for a short queue, a third of a second for a hundred jobs.
+A forecast runs the pool forward dozens of times: 10 ms for a short queue, a third of a second for a hundred jobs. Of a
+longer queue the first hundred are told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Final
 
-from dlaas_server.core.forecast import forecast, offers
+from dlaas_server.core.forecast import FORETOLD_MOST, forecast, offers
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.orders import Order
+from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.scheduler import Policy
 
 __all__ = ["Foreteller"]
 
 log = logging.getLogger("dlaas.engine")
-WAITING_MOST: Final = 100
-"""With more jobs waiting, nobody is told when they start: it would cost too much."""
 EVERY_S: Final = 15.0
 """So often estimates are renewed while nothing but time changes."""
 REST_S: Final = 0.04
-"""So long for each job that waits they are not renewed, whatever changes: ten times what a forecast takes."""
+"""So long for each job that is told they are not renewed, whatever changes: ten times what a forecast takes …"""
+CROWD_S: Final = 0.001
+"""… and so long for each that waits: they all have to be put in line first."""
 
 Span = tuple[float, float]
 
@@ -37,6 +39,8 @@ class Foreteller:
         """Job -> between which times it is expected to start."""
         self.offers: Mapping[str, int] = {}
         """Job -> with how many learners, fewer than it asks for, it would start at once."""
+        self.waits: Sequence[Wait] = ()
+        """In a crowd, what those who wait are told; else a turn does that."""
         self.has_news = False
         """There is a forecast that nobody was told of yet."""
         self.task: asyncio.Task[None] | None = None
@@ -53,17 +57,19 @@ class Foreteller:
         spread: float,
         factor: float,
         now_s: float,
+        *,
+        is_crowd: bool = False,
     ) -> float | None:
         """Begin another forecast if the old one does not hold any more. Returns when to look again.
 
         `waiting`: how many jobs wait; `seen` makes the picture, where one is needed; `order`: with what it learnt.
         """
-        if not 0 < waiting <= WAITING_MOST:
-            self.expected, self.offers, self._key = {}, {}, None
+        if not waiting:
+            self.expected, self.offers, self.waits, self._key = {}, {}, (), None
             return None
         if self.task is not None:
             return now_s + EVERY_S
-        rested_s = self._at_s + waiting * REST_S
+        rested_s = self._at_s + min(waiting, FORETOLD_MOST) * REST_S + waiting * CROWD_S
         if self._key is not None and now_s < rested_s:
             return rested_s
         picture = seen()
@@ -71,14 +77,18 @@ class Foreteller:
         if key == self._key and now_s < self._at_s + EVERY_S:
             return self._at_s + EVERY_S
         self._key, self._at_s = key, now_s
-        told = self._foretell(picture, policy, copy(order), spread, factor, now_s)  # it learns on meanwhile
+        told = self._foretell(picture, policy, copy(order), spread, factor, now_s, is_crowd)  # it learns on meanwhile
         self.task = asyncio.create_task(told, name="forecast")
         self.task.add_done_callback(self._done)
         return now_s + EVERY_S
 
     async def _foretell(
-        self, picture: Picture, policy: Policy, order: Order, spread: float, factor: float, now_s: float
+        self, picture: Picture, policy: Policy, order: Order, spread: float, factor: float, now_s: float, is_crowd: bool
     ) -> None:
+        if is_crowd:
+            self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits
+            self.has_news = True
+            self._changed()
         self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor, order=order)
         self.offers = await asyncio.to_thread(offers, picture, now_s, policy, order)
         self.has_news = True

@@ -11,12 +11,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
-from dlaas_server.core.drain import Way, drain, said_of_nodes
+from dlaas_server.core.crowd import near
+from dlaas_server.core.drain import Way, drain
 from dlaas_server.core.estimates import width_factor
 from dlaas_server.core.model import Job, Node
 from dlaas_server.core.model import Pool as Picture
@@ -30,8 +31,9 @@ from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
-from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
+from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
@@ -49,6 +51,8 @@ LONG_QUEUE: Final = 100
 """Jobs that come while more than so many wait are accepted at once, and planned for together."""
 PLAN_EVERY_S: Final = 100e-6
 """… so seldom, for each job that waits: a plan looks at all of them, and takes a fraction of that."""
+CROWD: Final = 1000
+"""Beyond so many that need not be looked at to decide, a turn does without them, and they are told beside the loop."""
 
 
 class Listener(Protocol):
@@ -116,7 +120,7 @@ class Lifecycle:
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._foreteller = Foreteller(self._wake.set)
-        self._planned = _Planned({}, None)
+        self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
         self._must_plan = False
         self._is_closing = False
@@ -248,7 +252,7 @@ class Lifecycle:
         """One turn: what came in, in one transaction; then the plan; then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
-        self._foreteller.has_news = False
+        has_news, self._foreteller.has_news = self._foreteller.has_news, False
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
         try:
@@ -260,30 +264,35 @@ class Lifecycle:
             for job in due:
                 await self._fold_news(draft, job)
             is_put_off = self._may_put_off(draft, due)
-            planned = self._planned if is_put_off else self._decide(draft)
+            planned = self._planned if is_put_off else self._decide(draft, has_news=has_news)
             if draft.batch:
                 await self.store.commit(draft.batch)
         except StoreError as error:
             self._due = due | self._due
+            self._foreteller.has_news |= has_news
             for item, _ in answers:
                 _fail(item, Unavailable(str(error)))
             raise
         self._take_over(draft, planned.waits)
         if not is_put_off:
-            crowd = len(planned.waits)
+            crowd = max(len(planned.waits), planned.left_out)
             self._planned, self._must_plan = planned, False
             self._plan_s = draft.now_s + crowd * PLAN_EVERY_S if crowd > LONG_QUEUE else 0.0
         for item, answer in answers:
             if not item.done.done():
                 item.done.set_result(answer)
         if is_put_off:
+            self._foreteller.has_news |= has_news
             self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
             return
         factor = width_factor(one.held for one in self.forecasts)
-        waiting, spread = sum(1 for wait in self.waits.values() if wait.place), self.lengths.spread
+        waiting = max(sum(1 for wait in self.waits.values() if wait.place), planned.left_out)
+        spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
-        again_s = self._foreteller.look(waiting, self.picture, policy, order, spread, factor, draft.now_s)
+        again_s = self._foreteller.look(
+            waiting, self.picture, policy, order, spread, factor, draft.now_s, is_crowd=planned.left_out > 0
+        )
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 
@@ -319,8 +328,10 @@ class Lifecycle:
             if known.is_guarded and not draft.job(job_id).is_closed:
                 draft.put(folding.guardian_gone(draft.job(job_id), "The guardian went away", draft.now_s))
 
-    def _decide(self, draft: Draft) -> _Planned:
-        active = {k: v for k, v in (self._active | draft.changed).items() if _is_active(v) and k not in draft.deleted}
+    def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
+        active = self._active | draft.changed
+        for name in [*draft.deleted, *(name for name, job in draft.changed.items() if not _is_active(job))]:
+            active.pop(name, None)
         for job in active.values():
             if _is_overdue(job, draft.now_s):
                 limit = f"its time limit of {job.spec.max_time_s:.0f} s"
@@ -330,7 +341,11 @@ class Lifecycle:
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
-        picture, staying = self._emptied(draft, Picture(nodes=nodes, jobs=active, known=known), policy.placement)
+        picture = Picture(nodes=nodes, jobs=active, known=known)
+        close = near(picture)
+        left_out = len(active) - len(close.jobs)
+        is_crowd = left_out > CROWD
+        picture, staying = self._emptied(draft, close if is_crowd else picture, policy.placement)
         decided = plan(picture, draft.now_s, policy, self.lengths.order(policy.order))
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
@@ -344,7 +359,13 @@ class Lifecycle:
             draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
-        return _Planned(self._told(draft, picture, decided.waits) | staying, min(wakes, default=None))
+        if is_crowd:
+            waits = told_in_crowd(
+                draft, picture, decided.waits, self._foreteller, active, None if has_news else self.waits
+            )
+        else:
+            waits = told(draft, picture, decided.waits, self._foreteller)
+        return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
 
     def _emptied(self, draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
         """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
@@ -362,19 +383,6 @@ class Lifecycle:
             elif leave.is_due:
                 jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
         return (replace(picture, jobs=jobs) if leaves else picture), staying
-
-    def _told(self, draft: Draft, picture: Picture, waits: Sequence[Wait]) -> dict[str, Wait]:
-        """What those who wait are told, with when they are expected to start; the first word goes into their story."""
-        out: dict[str, Wait] = {}
-        is_whole = all(node.cordoned is None for node in picture.nodes)
-        for wait in waits:  # thousands may wait, and most were told already
-            when, job = self._foreteller.expected.get(wait.job), draft.job(wait.job)
-            told = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
-            offer = offered(job, self._foreteller.offers.get(wait.job))
-            out[wait.job] = told = with_start(told, when, draft.now_s, offer)
-            if wait.place and (not job.is_told or (job.said is None and when is not None)):
-                draft.put(folding.waits(job, told.reason, when, draft.now_s))
-        return out
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
         """What was committed becomes what is true; those who listen are told."""
@@ -400,7 +408,8 @@ class Lifecycle:
                 self._known.pop(job.id, None)
         told = {*draft.changed, *draft.deleted}
         if waits is not before:
-            told |= {j for j in before.keys() | waits.keys() if before.get(j) != waits.get(j)}
+            told |= before.keys() ^ waits.keys()
+            told |= {j for j, wait in waits.items() if before.get(j) is not wait and before.get(j) != wait}
         for listener in self.listeners:
             for job_id in sorted(told):
                 listener.job_changed(job_id)
@@ -538,6 +547,8 @@ class Lifecycle:
 class _Planned:
     waits: Mapping[str, Wait]
     wake_s: float | None
+    left_out: int
+    """How many that wait did not have to be looked at, and are told beside the loop."""
 
 
 def _is_active(job: Job) -> bool:

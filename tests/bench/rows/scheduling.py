@@ -17,7 +17,7 @@ from dlaas_server.sim.muri_experiment import NAMES, muri_cases
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.report import figures
 from dlaas_server.sim.trace import NodeSpec
-from tests.bench.decisions import cost, memory_mb
+from tests.bench.decisions import cost, memory_mb, planned_s
 from tests.bench.measuring import Bench
 from tests.bench.table import Figure, Line, ratio
 
@@ -45,6 +45,7 @@ def measure(bench: Bench) -> list[Line]:
         *_decisions("shortest"),
         *_decisions("fifo-skip"),
         _memory(),
+        *(_plan(queued) for queued in (1_000, 10_000)),
     ]
 
 
@@ -208,3 +209,18 @@ def _decisions(order: str, events: int = 10_000, queued: int = 100_000) -> list[
 
 def _memory() -> Line:
     return Line(what="100,000 queued jobs in the scheduler", bar="< 500 MB", measured=_once(memory_mb(100_000), "MB"))
+
+
+def _plan(queued: int) -> Line:
+    some, whole = (
+        Figure(1000 * statistics.median(took_s), 1000 * min(took_s), 1000 * max(took_s), len(took_s), "ms")
+        for took_s in planned_s(queued)
+    )
+    return Line(
+        what=f"a plan of the engine, 64 GPUs, {queued:,} waiting",
+        bar="",
+        measured=some,
+        beside="looking at all that wait",
+        beside_figure=whole,
+        times=f"{some.median / whole.median:.3f} ×",
+    )

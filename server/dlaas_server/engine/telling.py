@@ -1,0 +1,57 @@
+"""What those who wait are told: their place, the reason, and when they are expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core.drain import said_of_nodes
+from dlaas_server.core.model import Intent, Job, Pool
+from dlaas_server.core.plan import Wait
+from dlaas_server.engine.draft import Draft
+from dlaas_server.engine.estimates import offered, with_start
+from dlaas_server.engine.foretelling import Foreteller
+from jupyter_dlaas.protocol import State
+
+__all__ = ["told", "told_in_crowd"]
+
+
+def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
+    """What those who wait are told, with when they are expected to start; the first word goes into their story."""
+    out: dict[str, Wait] = {}
+    is_whole = all(node.cordoned is None for node in picture.nodes)
+    for wait in waits:  # thousands may wait, and most were told already
+        when, job = found.expected.get(wait.job), draft.job(wait.job)
+        now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
+        out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, found.offers.get(wait.job)))
+        if wait.place and (not job.is_told or (job.said is None and when is not None)):
+            draft.put(folding.waits(job, now.reason, when, draft.now_s))
+    return out
+
+
+def told_in_crowd(
+    draft: Draft,
+    picture: Pool,
+    waits: Sequence[Wait],
+    found: Foreteller,
+    active: Mapping[str, Job],
+    before: Mapping[str, Wait] | None,
+) -> dict[str, Wait]:
+    """The same where not all were looked at, and `waits` is right for those who run only.
+
+    Those who wait are told what was found out beside the loop; what they were told `before`, as long as nothing was.
+    `active`: all jobs, as they were before the plan.
+    """
+    there, short = {**active, **draft.changed}, [wait for wait in waits if not wait.place]
+    if before is None:
+        known = [wait for wait in found.waits if wait.job in there and _waits(there[wait.job])]
+        return told(draft, picture, short + known, found)
+    gone = {name for name, job in draft.changed.items() if not _waits(job)} | draft.deleted
+    kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
+    return kept | told(draft, picture, short, found)
+
+
+def _waits(job: Job) -> bool:
+    """It is in the queue."""
+    return job.state is State.QUEUED and job.intent is Intent.RUN

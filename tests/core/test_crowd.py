@@ -1,0 +1,98 @@
+"""Who is looked at where thousands wait: what is decided is the same as if all were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.crowd import near
+from dlaas_server.core.model import Job, Known, Pool
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.plan import Plan, plan
+from dlaas_server.core.policy import Share
+from dlaas_server.core.scheduler import Policy
+from jupyter_dlaas.protocol import Elastic
+from tests.core.builders import carried_out, job, node, pool
+
+LENGTHS = (None, 30.0, 3000.0, 40_000.0)
+SHARES = {"a": Share(guaranteed=3), "b": Share(weight=2.0)}
+
+
+def some(chance: Random, first: int, many: int, now_s: float) -> tuple[list[Job], dict[str, Known]]:
+    """Jobs of a few kinds, submitted before now in the order of their numbers; and what is known of each kind."""
+    came = sorted(now_s - chance.choice([0.0, 1.0, 1e3, 1e5, 1e6]) * chance.random() for _ in range(many))
+    kinds = [_kind(chance) for _ in range(chance.randint(1, 5))]
+    jobs, known = [], {}
+    for number, submitted_s in enumerate(came, start=first):
+        like, its = chance.choice(kinds)
+        one = replace(like, id=f"job-{number}", number=number, submitted_s=submitted_s)
+        jobs.append(one)
+        known[one.id] = its
+    return jobs, known
+
+
+def _kind(chance: Random) -> tuple[Job, Known]:
+    least, more = chance.choice([1, 1, 2, 3]), chance.choice([0, 0, 1, 3])
+    like = job(
+        0,
+        (least, least + more),
+        gpus=chance.choice([1, 1, 2]),
+        wish=least + more,
+        priority=chance.choice([0, 0, 0, 1]),
+        elastic=chance.choice([Elastic.MANUAL, Elastic.AUTO, Elastic.OFF]),
+    )
+    spec = replace(like.spec, queue=chance.choice("ab"), spot=chance.random() < 0.2)
+    length_s = chance.choice(LENGTHS)
+    return replace(like, spec=spec), Known(length_s=length_s, usual_s=length_s, restart_s=chance.choice([0.0, 3.0]))
+
+
+def crowded(seed: int, policy: Policy) -> tuple[Pool, float]:
+    """A pool in which some train, some came back to the queue, and many wait."""
+    chance = Random(seed)
+    nodes = [node(f"n{i}", chance.randint(1, 5)) for i in range(chance.randint(1, 3))]
+    now_s = 2e6
+    jobs, known = some(chance, 1, chance.randint(0, 6), now_s - 5e5)
+    picture = replace(pool(nodes, *jobs), known=known)
+    for _ in range(chance.randint(0, 2)):
+        picture = carried_out(picture, now_s - 5e5, policy)
+    jobs, more = some(chance, 100, chance.randint(20, 60), now_s)
+    picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in jobs}}, known=known | more)
+    if chance.random() < 0.3:  # some leave, and some have just made room
+        picture = carried_out(picture, now_s - 1.0, policy)
+    return picture, now_s
+
+
+def decided(found: Plan) -> tuple[object, ...]:
+    """What is done; that who waits is told its place, and when to look again, is left out."""
+    return found.starts, found.preempts, found.resizes, tuple(wait for wait in found.waits if not wait.place)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(st.integers(0, 1 << 32), st.booleans())
+def test_who_waits_behind_enough_of_its_kind_changes_nothing(order: str, seed: int, preempts: bool) -> None:
+    policy = Policy(order=order, preempts=preempts, shares=SHARES)
+    picture, now_s = crowded(seed, policy)
+
+    assert decided(plan(near(picture), now_s, policy)) == decided(plan(picture, now_s, policy))
+
+
+@given(st.integers(0, 1 << 32))
+def test_of_each_kind_one_more_than_could_run_is_looked_at_and_all_that_ran_before(seed: int) -> None:
+    picture, _ = crowded(seed, Policy())
+    close = near(picture)
+    devices = sum(len(one.devices) for one in picture.nodes)
+    waiting = [one for one in close.jobs.values() if not one.members and not one.queued_s]
+
+    assert all(name in close.jobs for name, one in picture.jobs.items() if one.members or one.queued_s)
+    assert len(waiting) <= 5 * 2 * (devices + 1)
+    assert near(close) == close
+
+
+def test_who_asks_for_no_devices_is_always_looked_at() -> None:
+    many = [job(number, gpus=0) for number in range(1, 20)]
+
+    assert len(near(pool([node()], *many)).jobs) == 19
