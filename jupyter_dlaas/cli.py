@@ -288,7 +288,10 @@ def _dry_run(options: argparse.Namespace, prepared: api.Prepared, client: Client
 
 def _jobs(options: argparse.Namespace) -> int:
     views = _client(options).jobs(state=options.state, limit=options.limit)
-    return _out(options, {"jobs": views}, show.jobs_table(views, time.time(), _ink()))
+    text = show.jobs_table(views, time.time(), _ink())
+    if len(views) == options.limit:
+        text += f"\nAt most {options.limit}: those that run, the first in line, the newest. More with --limit."
+    return _out(options, {"jobs": views}, text)
 
 
 def _pool(options: argparse.Namespace) -> int:

@@ -243,7 +243,10 @@ class Client:
         return _read(DrainView, self.request("POST", f"{_node(node)}/drain", {} if plan is None else {"plan": plan}))
 
     def jobs(self, *, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[JobView]:
-        """Jobs, newest first. `state`: states, separated by commas."""
+        """Jobs, newest first. `state`: states, separated by commas.
+
+        If there are more than `limit` (200): those that run, then the first in line, then the newest.
+        """
         found = self.request("GET", "jobs", query={"state": state, "owner": owner, "limit": limit})
         return [_read(JobView, one) for one in found["jobs"]]
 

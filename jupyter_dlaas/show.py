@@ -28,6 +28,7 @@ __all__ = [
 _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
 _BAR: Final = 20
 _NOTE_LEAST: Final = 24
+_IN_LINE_MOST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +176,11 @@ def why_text(view: JobView, sentences: Sequence[str], ink: Ink) -> str:
 
 
 def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
-    """Who waits, first in line first."""
+    """Who waits, first in line first; of a long line the beginning."""
     if not pool.queue:
         return f"Nobody waits. {plain(pool.gist)}".strip()
     rows = [("#", "WAITING", "OWNER", "NEEDS", "PRIORITY", "WHY")]
-    for place, job in enumerate(pool.queue, 1):
+    for place, job in enumerate(pool.queue[:_IN_LINE_MOST], 1):
         view = views.get(job)
         if view is None:  # somebody else's
             rows.append((str(place), job, "", "", "", ""))
@@ -189,7 +190,8 @@ def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
         priority = f"{view.priority}, spot" if view.spot else str(view.priority)
         rows.append((str(place), job, view.owner, needs, priority, plain(view.reason)))
     head, *others = ["  ".join(row).rstrip() for row in _columns(rows, ink)]
-    return "\n".join([ink.dim(head), *others])
+    more = len(pool.queue) - _IN_LINE_MOST
+    return "\n".join([ink.dim(head), *others, *([f"{more:,} more wait behind them."] if more > 0 else [])])
 
 
 def pool_text(pool: PoolView, ink: Ink) -> str:

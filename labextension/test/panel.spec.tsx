@@ -135,6 +135,38 @@ describe('the panel', () => {
     expect(within(queue).getAllByRole('listitem')[1].getAttribute('aria-current')).toBe('true');
   });
 
+  it('draws the beginning of a long list, those that run first, and more of it when asked', () => {
+    const many = Array.from({ length: 120 }, (_, i) => ({
+      ...waiting,
+      id: `vit-${400 - i}`,
+      number: 400 - i
+    }));
+    show([...many, { ...running, origin: waiting.origin }]);
+    const list = screen.getByRole('list', { name: 'Jobs of text.ipynb' });
+
+    expect(within(list).getAllByRole('listitem')).toHaveLength(50);
+    expect(within(list).getByText(running.id)).toBeDefined();
+    fireEvent.click(screen.getByRole('button', { name: 'Show more jobs of text.ipynb' }));
+    expect(within(list).getAllByRole('listitem')).toHaveLength(121);
+    expect(screen.queryByRole('button', { name: 'Show more jobs of text.ipynb' })).toBeNull();
+  });
+
+  it('says how many more wait behind the beginning of a long line', () => {
+    const called = handlers();
+    const queue = Array.from({ length: 1250 }, (_, i) => `vit-${i}`);
+    const pool = { ...golden.pool(), queue };
+    render(
+      <Panel
+        {...{ pool, rows: [row(running)], user: 'ana', is_admin: false, absent: false, stale: false }}
+        handlers={called}
+        now_s={NOW_S}
+      />
+    );
+
+    expect(within(screen.getByRole('list', { name: 'Queue' })).getAllByRole('listitem')).toHaveLength(50);
+    expect(screen.getByText('1,200 more wait behind them.')).toBeDefined();
+  });
+
   it('has one thing to do when nothing was trained yet, and when there is no server part', () => {
     const first = show([]);
     fireEvent.click(screen.getByRole('button', { name: 'Insert below' }));

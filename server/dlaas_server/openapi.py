@@ -210,7 +210,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs",
         operation="list_jobs",
-        says="Jobs, newest first.",
+        says="Jobs, newest first. Beyond the limit: first those that run, then who is first in line, then the newest.",
         response=_object(jobs=_list(_ref(JobView))),
         query=(
             Query("state", "string", "Only jobs in these states, separated by commas."),

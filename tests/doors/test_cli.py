@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,16 @@ def test_the_table_of_jobs_lines_up() -> None:
     assert [line[at:].split()[0] for line in lines[1:6]] == [str(view.state) for view in views]
     assert lines[-1].startswith("1 running, 1 queued, 1 halted, 2 ended.  Why does it wait?  jupyter dlaas why ")
     assert not any("\x1b" in line for line in lines)
+
+
+def test_of_a_long_line_the_beginning_is_shown() -> None:
+    waiting = golden("queued")
+    line = [f"vit-{number}" for number in range(1, 1251)]
+    pool = replace(decode(PoolView, json.loads((WIRE / "pool.json").read_text()), unknown="ignore"), queue=tuple(line))
+    lines = show.queue_table(pool, {"vit-1": replace(waiting, id="vit-1")}, Ink()).splitlines()
+
+    assert [row.split()[:2] for row in (lines[1], lines[100])] == [["1", "vit-1"], ["100", "vit-100"]]
+    assert lines[-1] == "1,150 more wait behind them."
 
 
 def test_the_table_fits_the_terminal_and_has_colours_there() -> None:

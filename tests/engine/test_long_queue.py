@@ -76,6 +76,16 @@ def test_what_was_accepted_and_not_planned_for_is_there_after_a_crash(tmp_path: 
     behind_a_long_queue(tmp_path, scene)
 
 
+def test_a_short_list_holds_who_runs_then_the_first_in_line_newest_first(tmp_path: Path) -> None:
+    async def scene(engine: Engine, holder: str) -> None:
+        views = engine.requests.jobs("ana", state=None, owner=None, limit=4)
+        assert [view.id for view in views] == ["job-4", "job-3", "job-2", holder]
+        queued = engine.requests.jobs("ana", state="QUEUED", owner=None, limit=2)
+        assert [view.id for view in queued] == ["job-3", "job-2"]
+
+    behind_a_long_queue(tmp_path, scene)
+
+
 def in_a_crowd(folder: Path, scene: SCENE) -> None:
     """The same, with more waiting than a turn looks at."""
     behind_a_long_queue(folder, scene, waiting=CROWD + 10)

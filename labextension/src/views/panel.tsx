@@ -45,6 +45,9 @@ export const EXAMPLE = [
   '%%train hello --gpus 1:4\nimport time\nrun = dlaas.run()\nfor epoch in run.epochs(20):\n    time.sleep(1)  # here you train\n    run.log(loss=1 / (epoch + 1))'
 ];
 
+/** Of a long list so many are drawn at once. */
+const LISTED = 50;
+
 const COMMAND = 'jupyter server extension enable dlaas_server';
 
 function Part(props: {
@@ -323,11 +326,21 @@ function notebook_name(view: IJobView): string {
   return view.origin.notebook?.split('/').pop() ?? 'Other jobs';
 }
 
+/** If not all are drawn: those that run before those that wait or ended. */
+function first_of(rows: readonly IPanelRow[], most: number): readonly IPanelRow[] {
+  if (rows.length <= most) {
+    return rows;
+  }
+  const runs = (row: IPanelRow): boolean => KINDS.running(row.state.view);
+  return [...rows.filter(runs), ...rows.filter(row => !runs(row))].slice(0, most);
+}
+
 function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
   const [filter, set_filter] = React.useState('');
   const [show, set_show] = React.useState<Show>('all');
   const wanted = filter.trim().toLowerCase();
   const own = props.rows.filter(r => props.user === '' || r.state.view.owner === props.user);
+  const [most, set_most] = React.useState(LISTED);
   const groups = new Map<string, IPanelRow[]>();
   for (const row of own) {
     const { view } = row.state;
@@ -336,7 +349,12 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
       KINDS[show](view) &&
       (!wanted || view.id.toLowerCase().includes(wanted) || name.toLowerCase().includes(wanted))
     ) {
-      groups.set(name, [...(groups.get(name) ?? []), row]);
+      const rows = groups.get(name);
+      if (rows) {
+        rows.push(row);
+      } else {
+        groups.set(name, [row]);
+      }
     }
   }
   const number = (kind: Show): number => own.filter(r => KINDS[kind](r.state.view)).length;
@@ -371,7 +389,7 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
             <span className="jp-dlaas-dim">{rows.length}</span>
           </div>
           <ul className="jp-dlaas-rows" aria-label={`Jobs of ${name}`}>
-            {rows.map(row => (
+            {first_of(rows, most).map(row => (
               <JobRow
                 key={row.id}
                 row={row}
@@ -381,6 +399,15 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
               />
             ))}
           </ul>
+          {rows.length > most && (
+            <div className="jp-dlaas-none">
+              <Button
+                label={`Show ${format.count(Math.min(rows.length - most, 4 * LISTED))} more`}
+                name={`Show more jobs of ${name}`}
+                onClick={() => set_most(most + 4 * LISTED)}
+              />
+            </div>
+          )}
         </React.Fragment>
       ))}
       {groups.size === 0 && <p className="jp-dlaas-none">No job matches.</p>}
@@ -397,7 +424,7 @@ function Queue(props: IPanelProps): React.JSX.Element | null {
   return (
     <Part title="Queue" gist={format.count(pool.queue.length)} flush>
       <ol className="jp-dlaas-rows" aria-label="Queue">
-        {pool.queue.map((id, i) => {
+        {pool.queue.slice(0, LISTED).map((id, i) => {
           const view = known.get(id);
           const own = view !== undefined && view.owner === props.user;
           return (
@@ -417,6 +444,9 @@ function Queue(props: IPanelProps): React.JSX.Element | null {
           );
         })}
       </ol>
+      {pool.queue.length > LISTED && (
+        <p className="jp-dlaas-none">{format.count(pool.queue.length - LISTED)} more wait behind them.</p>
+      )}
     </Part>
   );
 }

@@ -10,13 +10,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from heapq import nsmallest
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from dlaas_server.core import fold as folding
 from dlaas_server.core.model import Job
 from dlaas_server.core.model import Pool as Picture
-from dlaas_server.core.plan import check_feasible, plan
+from dlaas_server.core.plan import Wait, check_feasible, plan
 from dlaas_server.core.record import track_record
 from dlaas_server.core.settings import check_queue, policy_in_force
 from dlaas_server.core.states import Event
@@ -90,14 +92,17 @@ class Requests:
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
-        """Jobs of the user, newest first."""
-        states = _states(state)
+        """Jobs of the user, newest first. If there are more than `limit`: those that run, then the first in line, then
+        the newest."""
+        states, waits = _states(state), self.lifecycle.waits
         found = [
             j
             for j in self.lifecycle.jobs.values()
             if j.owner == user and (owner is None or j.owner == owner) and (states is None or j.state in states)
         ]
-        return [self.lifecycle.view(j) for j in sorted(found, key=lambda j: -j.number)[:limit]]
+        if len(found) > limit:
+            found = nsmallest(limit, found, key=lambda j: _use_to_list(j, waits.get(j.id)))
+        return [self.lifecycle.view(j) for j in sorted(found, key=lambda j: -j.number)]
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -434,6 +439,13 @@ def _wants(text: str) -> Sequence[str]:
     if any(one not in WANTS for one in chosen):
         raise Invalid(f"want: '{text[:80]}' may hold {', '.join(WANTS)}")
     return chosen
+
+
+def _use_to_list(job: Job, wait: Wait | None) -> tuple[float, ...]:
+    """The smallest is what people look for first."""
+    if job.state is State.QUEUED:
+        return 1, inf if wait is None else wait.place, job.number
+    return 2 if job.state.is_final or job.state is State.HALTED else 0, -job.number
 
 
 def _states(text: str | None) -> set[State] | None:
