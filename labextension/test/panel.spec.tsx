@@ -3,6 +3,7 @@ import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import { state_of_copy } from '../src/model/job';
+import { first_of } from '../src/model/jobs';
 import type { IDrainView, IJobView } from '../src/protocol';
 import { DrainPreview } from '../src/views/drain';
 import { type IPanelHandlers, type IPanelRow, Panel } from '../src/views/panel';
@@ -63,6 +64,19 @@ const waiting = {
 };
 
 afterEach(cleanup);
+
+describe('a list of more jobs than are shown', () => {
+  it('has those under way, then the first in line, then the newest ended', () => {
+    const queued = [5, 4, 3].map(place => ({ view: { ...waiting, id: `vit-${50 + place}`, place } }));
+    const ended = [9, 8].map(n => ({ view: { ...failed, id: `old-${n}` } }));
+    const all = [...queued, { view: running }, ...ended];
+    const ids = (most: number): string[] => first_of(all, most).map(one => one.view.id);
+
+    expect(ids(3)).toEqual([running.id, 'vit-53', 'vit-54']);
+    expect(ids(5)).toEqual([running.id, 'vit-53', 'vit-54', 'vit-55', 'old-9']);
+    expect(ids(6)).toEqual(all.map(one => one.view.id));
+  });
+});
 
 describe('the panel', () => {
   it('draws each device with its job', () => {
@@ -135,29 +149,21 @@ describe('the panel', () => {
     expect(within(queue).getAllByRole('listitem')[1].getAttribute('aria-current')).toBe('true');
   });
 
-  it('draws the beginning of a long list, those that run first, and more of it when asked', () => {
-    const many = Array.from({ length: 120 }, (_, i) => ({
-      ...waiting,
-      id: `vit-${400 - i}`,
-      number: 400 - i
-    }));
-    show([...many, { ...running, origin: waiting.origin }]);
-    const list = screen.getByRole('list', { name: 'Jobs of text.ipynb' });
-
-    expect(within(list).getAllByRole('listitem')).toHaveLength(50);
-    expect(within(list).getByText(running.id)).toBeDefined();
-    fireEvent.click(screen.getByRole('button', { name: 'Show more jobs of text.ipynb' }));
-    expect(within(list).getAllByRole('listitem')).toHaveLength(121);
-    expect(screen.queryByRole('button', { name: 'Show more jobs of text.ipynb' })).toBeNull();
-  });
-
-  it('says how many more wait behind the beginning of a long line', () => {
+  it('says of a long line how many more wait, and where all jobs are listed', () => {
     const called = handlers();
     const queue = Array.from({ length: 1250 }, (_, i) => `vit-${i}`);
     const pool = { ...golden.pool(), queue };
     render(
       <Panel
-        {...{ pool, rows: [row(running)], user: 'ana', is_admin: false, absent: false, stale: false }}
+        {...{
+          pool,
+          rows: [row(running)],
+          are_more: true,
+          user: 'ana',
+          is_admin: false,
+          absent: false,
+          stale: false
+        }}
         handlers={called}
         now_s={NOW_S}
       />
@@ -165,6 +171,7 @@ describe('the panel', () => {
 
     expect(within(screen.getByRole('list', { name: 'Queue' })).getAllByRole('listitem')).toHaveLength(50);
     expect(screen.getByText('1,200 more wait behind them.')).toBeDefined();
+    expect(screen.getByText('jupyter dlaas jobs --limit 1000')).toBeDefined();
   });
 
   it('has one thing to do when nothing was trained yet, and when there is no server part', () => {
@@ -213,6 +220,8 @@ describe('the status bar', () => {
   it('counts what runs and waits', () => {
     expect(say([running, waiting])).toMatch(/^1 running · ends .+ · 1 queued$/);
     expect(say([waiting])).toBe('1 queued');
+    const many = Array.from({ length: 250 }, () => ({ ...waiting, waiting: 2500 }));
+    expect(say(many)).toBe('250+ queued');
     expect(say([running], ['gru-41'])).toBe('gru-41 failed · 1 running');
     expect(say([running], [], true)).toBe('Training: last heard 12 s ago');
   });

@@ -40,7 +40,7 @@ def server(site: Site) -> Server:
 def quiet_site(site: Site) -> Iterator[None]:
     """Every test ends its own jobs."""
     yield
-    for view in site.client.jobs():
+    for view in site.client.jobs(limit=1000):
         if not view.state.is_final:
             site.job(view.id).cancel()
     until(lambda: not site.orphans(), "no process of a job is left")

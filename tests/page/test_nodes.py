@@ -1,4 +1,5 @@
-"""A node is emptied from the side panel, by keyboard: what it would do is shown first, and just that is done."""
+"""The side panel: a node is emptied, by keyboard: what it would do is shown first, and just that is done; and of a long
+line who runs and the beginning is shown."""
 
 from __future__ import annotations
 
@@ -130,3 +131,26 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tm
     expect(page.page.get_by_role("menuitem", name="Cordon", exact=True)).to_have_count(0)
     page.page.get_by_role("menuitem", name="Uncordon").click()
     expect(panel.get_by_role("status")).not_to_contain_text("n1")
+
+
+def test_of_hundreds_of_jobs_who_runs_and_who_is_first_in_line_is_listed(lab: Open, site: Site, tmp_path: Path) -> None:
+    holder = site.submit("import signal\nsignal.pause()\n", name="holder", learners=site.client.pool().devices_total).id
+    until(lambda: site.job(holder).view.state == "PROCESSING", "one job holds the pool")
+    waiting = [site.submit("pass\n", name="next").id for _ in range(320)]
+    page = lab()
+    page.notebook("empty.ipynb", ["1 + 1"])
+    page.page.locator('[data-id="jupyter-dlaas-panel"]').click()
+    panel = page.page.get_by_role("region", name="Training", exact=True)
+    listed = panel.get_by_role("list", name="Jobs of Other jobs").get_by_role("listitem")
+
+    expect(listed.first).to_contain_text(holder)
+    expect(listed).to_have_count(100)
+    expect(listed.last).to_contain_text(waiting[98])
+    expect(panel.get_by_text("270 more wait behind them.")).to_be_visible()
+    expect(panel.get_by_text("jupyter dlaas jobs --limit 1000")).to_be_visible()
+    page.shot(tmp_path / "crowd-light.png")
+
+    site.job(waiting[0]).cancel()
+    expect(listed.last).to_contain_text(waiting[99])
+    page.dark()
+    page.shot(tmp_path / "crowd-dark.png")

@@ -25,6 +25,20 @@ interface IFollowed {
 
 const REST_AFTER_MS = 2500;
 
+/** All, or if there are more than so many: those under way, then the first in line, then who comes first here. */
+export function first_of<T extends { view: IJobView }>(all: readonly T[], most: number): readonly T[] {
+  if (all.length <= most) {
+    return all;
+  }
+  const rank = ({ view }: T): number => {
+    if (view.state === 'QUEUED') {
+      return view.place ?? Number.MAX_SAFE_INTEGER;
+    }
+    return isFinal(view.state) || view.state === 'HALTED' ? Number.MAX_VALUE : 0;
+  };
+  return [...all].sort((a, b) => rank(a) - rank(b)).slice(0, most);
+}
+
 /** All jobs that this page knows, each once, whoever shows it. */
 export class Jobs implements IJobDoor {
   constructor(
@@ -78,6 +92,11 @@ export class Jobs implements IJobDoor {
       .map(id => this.models.get(id))
       .filter((m): m is JobModel => m !== undefined)
       .sort((a, b) => b.view.submitted_s - a.view.submitted_s || b.view.number - a.view.number);
+  }
+
+  /** So many of them; see `first_of`. */
+  first(most: number): readonly JobModel[] {
+    return first_of(this.list, most);
   }
 
   get(id: string): JobModel | undefined {

@@ -33,13 +33,14 @@ function LivePanel(props: {
   const seen = useSeen(box);
   useChanges(props.changes, seen);
   const now_s = useNow(seen);
-  const rows = jobs.list.slice(0, ROWS_MOST).map(model => ({ id: model.id, state: model.state }));
+  const rows = jobs.first(ROWS_MOST).map(model => ({ id: model.id, state: model.state }));
   const { connection } = jobs;
   return (
     <div ref={box} className="jp-dlaas-panelbox">
       <Panel
         pool={jobs.pool}
         rows={rows}
+        are_more={jobs.list.length > rows.length || (jobs.pool?.queue.length ?? 0) > rows.length}
         user={jobs.user}
         is_admin={jobs.is_admin}
         absent={connection.kind === 'absent'}
@@ -91,7 +92,7 @@ class TrainingPanel extends ReactWidget {
     if (!this.watch) {
       return;
     }
-    const shown = this.jobs.list.slice(0, ROWS_MOST);
+    const shown = this.jobs.first(ROWS_MOST);
     const open = new Set(shown.filter(m => !isFinal(m.view.state)).map(m => m.id));
     for (const [id, followed] of this.rows) {
       if (!open.has(id)) {

@@ -29,6 +29,8 @@ export interface IPanelHandlers {
 export interface IPanelProps {
   pool: IPoolView | null;
   rows: readonly IPanelRow[];
+  /** There are more jobs than rows. */
+  are_more?: boolean;
   /** Who reads. */
   user: string;
   /** The reader may cordon and drain nodes. */
@@ -326,21 +328,11 @@ function notebook_name(view: IJobView): string {
   return view.origin.notebook?.split('/').pop() ?? 'Other jobs';
 }
 
-/** If not all are drawn: those that run before those that wait or ended. */
-function first_of(rows: readonly IPanelRow[], most: number): readonly IPanelRow[] {
-  if (rows.length <= most) {
-    return rows;
-  }
-  const runs = (row: IPanelRow): boolean => KINDS.running(row.state.view);
-  return [...rows.filter(runs), ...rows.filter(row => !runs(row))].slice(0, most);
-}
-
 function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
   const [filter, set_filter] = React.useState('');
   const [show, set_show] = React.useState<Show>('all');
   const wanted = filter.trim().toLowerCase();
   const own = props.rows.filter(r => props.user === '' || r.state.view.owner === props.user);
-  const [most, set_most] = React.useState(LISTED);
   const groups = new Map<string, IPanelRow[]>();
   for (const row of own) {
     const { view } = row.state;
@@ -389,7 +381,7 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
             <span className="jp-dlaas-dim">{rows.length}</span>
           </div>
           <ul className="jp-dlaas-rows" aria-label={`Jobs of ${name}`}>
-            {first_of(rows, most).map(row => (
+            {rows.map(row => (
               <JobRow
                 key={row.id}
                 row={row}
@@ -399,18 +391,15 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
               />
             ))}
           </ul>
-          {rows.length > most && (
-            <div className="jp-dlaas-none">
-              <Button
-                label={`Show ${format.count(Math.min(rows.length - most, 4 * LISTED))} more`}
-                name={`Show more jobs of ${name}`}
-                onClick={() => set_most(most + 4 * LISTED)}
-              />
-            </div>
-          )}
         </React.Fragment>
       ))}
       {groups.size === 0 && <p className="jp-dlaas-none">No job matches.</p>}
+      {props.are_more && (
+        <p className="jp-dlaas-none">
+          Older jobs, and those far back in line, are not listed here:{' '}
+          <code>jupyter dlaas jobs --limit 1000</code>
+        </p>
+      )}
     </Part>
   );
 }

@@ -15,6 +15,9 @@ export interface IStatusProps {
   onOpen: () => void;
 }
 
+/** From so many on, a page may not know all of its jobs that wait. */
+const LISTED = 200;
+
 /** `1 running · ends 14:52–14:55 · 2 queued`, or null when there is nothing of mine. */
 export function status_text(
   props: Omit<IStatusProps, 'onOpen'>
@@ -46,7 +49,8 @@ export function status_text(
     }
   }
   if (queued) {
-    parts.push(`${queued} queued`);
+    const line = Math.max(...open.map(v => v.waiting ?? 0));
+    parts.push(`${queued}${queued >= LISTED && line > queued ? '+' : ''} queued`);
   }
   if (parts.length === 0) {
     return null;

@@ -11,10 +11,11 @@ import tornado.web
 import tornado.websocket
 from tornado.http1connection import HTTP1Connection
 
+from dlaas_server.core.model import Job
 from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.service import peer_user, refusal
 from dlaas_server.engine.streams import WANTS, Message, Reader
-from jupyter_dlaas.protocol import PROTOCOL, Cursor
+from jupyter_dlaas.protocol import PROTOCOL, Cursor, State
 from jupyter_dlaas.wire import DlaasError, Invalid, decode, encode
 
 __all__ = ["StreamHandler"]
@@ -25,6 +26,10 @@ POOL_GATHER_S: Final = 0.1
 HEARTBEAT_S: Final = 2.0
 UNDER_WAY_MOST: Final = 256 * 1024
 ENDED_SHOWN: Final = 50
+UNFINISHED_SHOWN: Final = 300
+"""So many a page is told of: those that run and the first in line; of the others it only knows the names."""
+_ENDED: Final = ",".join(state for state in State if state.is_final)
+_UNFINISHED: Final = ",".join(state for state in State if not state.is_final)
 READERS_MOST: Final = 500
 
 
@@ -160,9 +165,9 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
 
     async def _pump_pool(self) -> None:
         lifecycle = self.requests.lifecycle
-        views = self.requests.jobs(self.user, state=None, owner=None, limit=10_000)
-        ended = [v for v in views if v.state.is_final][:ENDED_SHOWN]
-        shown = [v for v in views if not v.state.is_final] + ended
+        shown = self.requests.jobs(self.user, state=_UNFINISHED, owner=None, limit=UNFINISHED_SHOWN)
+        shown += self.requests.jobs(self.user, state=_ENDED, owner=None, limit=ENDED_SHOWN)
+        told = {view.id for view in shown}
         await self._write({"type": "jobs", "jobs": encode(sorted(shown, key=lambda v: -v.number))})
         await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
         while True:
@@ -173,10 +178,21 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
                 job = lifecycle.jobs.get(job_id)
                 if job is None:
                     await self._write({"type": "gone", "job": job_id})
-                elif job.owner == self.user:
+                elif job.owner == self.user and (job_id in told or self._is_near(job)):
+                    told.add(job_id)
                     await self._write({"type": "job", "job": encode(lifecycle.view(job))})
             await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
             await asyncio.sleep(POOL_GATHER_S)
+
+    def _is_near(self, job: Job) -> bool:
+        """Not far back in a long line, where places change all the time, and nobody looks."""
+        waits = self.requests.lifecycle.waits
+        wait = waits.get(job.id)
+        return (
+            job.state is not State.QUEUED
+            or len(waits) < UNFINISHED_SHOWN
+            or (wait is not None and wait.place < UNFINISHED_SHOWN)
+        )
 
     def job_changed(self, job: str) -> None:
         """See Listener."""
