@@ -85,8 +85,8 @@ class Foreteller:
     async def _foretell(
         self, picture: Picture, policy: Policy, order: Order, spread: float, factor: float, now_s: float, is_crowd: bool
     ) -> None:
-        if is_crowd:
-            self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits
+        self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits if is_crowd else ()
+        if self.waits:
             self.has_news = True
             self._changed()
         self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor, order=order)

@@ -361,7 +361,7 @@ class Lifecycle:
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
             waits = told_in_crowd(
-                draft, picture, decided.waits, self._foreteller, active, None if has_news else self.waits
+                draft, picture, decided.waits, self._foreteller, active, self.waits, has_news=has_news
             )
         else:
             waits = told(draft, picture, decided.waits, self._foreteller)

@@ -36,20 +36,20 @@ def told_in_crowd(
     waits: Sequence[Wait],
     found: Foreteller,
     active: Mapping[str, Job],
-    before: Mapping[str, Wait] | None,
+    before: Mapping[str, Wait],
+    *,
+    has_news: bool,
 ) -> dict[str, Wait]:
     """The same where not all were looked at, and `waits` is right for those who run only.
 
-    Those who wait are told what was found out beside the loop; what they were told `before`, as long as nothing was.
+    Those who wait are told what was found out beside the loop, once that is new; else what they were told `before`.
     `active`: all jobs, as they were before the plan.
     """
-    there, short = {**active, **draft.changed}, [wait for wait in waits if not wait.place]
-    if before is None:
-        known = [wait for wait in found.waits if wait.job in there and _waits(there[wait.job])]
-        return told(draft, picture, short + known, found)
+    there = {**active, **draft.changed}
     gone = {name for name, job in draft.changed.items() if not _waits(job)} | draft.deleted
     kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
-    return kept | told(draft, picture, short, found)
+    news = [wait for wait in found.waits if wait.job in there and _waits(there[wait.job])] if has_news else []
+    return kept | told(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)
 
 
 def _waits(job: Job) -> bool:
