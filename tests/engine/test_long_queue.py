@@ -94,7 +94,7 @@ def in_a_crowd(folder: Path, scene: SCENE) -> None:
 def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         late = await engine.submit()
-        await engine.until(lambda: late in engine.lifecycle.waits, limit_s=10.0)
+        await engine.until(lambda: late in engine.lifecycle.waits, limit_s=2.0)
 
         waits = engine.lifecycle.waits
         assert sorted(wait.place for wait in waits.values()) == list(range(1, CROWD + 12))

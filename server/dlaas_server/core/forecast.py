@@ -30,6 +30,7 @@ __all__ = [
     "DRAWS",
     "EVENTS_MOST",
     "FORETOLD_MOST",
+    "SEEN_MOST",
     "Arrival",
     "Outlook",
     "World",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Final
 
-from dlaas_server.core.forecast import FORETOLD_MOST, forecast, offers
+from dlaas_server.core.forecast import SEEN_MOST, forecast, offers
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.orders import Order
 from dlaas_server.core.plan import Wait, plan
@@ -24,9 +24,9 @@ log = logging.getLogger("dlaas.engine")
 EVERY_S: Final = 15.0
 """So often estimates are renewed while nothing but time changes."""
 REST_S: Final = 0.04
-"""So long for each job that is told they are not renewed, whatever changes: ten times what a forecast takes …"""
-CROWD_S: Final = 0.001
-"""… and so long for each that waits: they all have to be put in line first."""
+"""So long for each job that is looked at they are not renewed, whatever changes: ten times what a forecast takes."""
+TELL_S: Final = 500e-6
+"""So long for each job that waits a crowd is not told anew: ten times what a whole plan takes."""
 
 Span = tuple[float, float]
 
@@ -47,6 +47,9 @@ class Foreteller:
         self._changed = changed
         self._key: object = None
         self._at_s = 0.0
+        """When the newest forecast was begun, …"""
+        self._told_s = 0.0
+        """… and when a crowd was last told."""
 
     def look(
         self,
@@ -69,29 +72,44 @@ class Foreteller:
             return None
         if self.task is not None:
             return now_s + EVERY_S
-        rested_s = self._at_s + min(waiting, FORETOLD_MOST) * REST_S + waiting * CROWD_S
-        if self._key is not None and now_s < rested_s:
-            return rested_s
+        foretell_s = self._at_s + min(waiting, SEEN_MOST) * REST_S
+        due_s = min(foretell_s, self._told_s + waiting * TELL_S) if is_crowd else foretell_s
+        if self._key is not None and now_s < due_s:
+            return due_s
         picture = seen()
         key = _key(picture, policy)
         if key == self._key and now_s < self._at_s + EVERY_S:
             return self._at_s + EVERY_S
-        self._key, self._at_s = key, now_s
-        told = self._foretell(picture, policy, copy(order), spread, factor, now_s, is_crowd)  # it learns on meanwhile
-        self.task = asyncio.create_task(told, name="forecast")
+        is_due = self._key is None or now_s >= foretell_s
+        self._key, self._told_s, self._at_s = key, now_s, now_s if is_due else self._at_s
+        order = copy(order)  # it learns on meanwhile
+        found_out = self._find_out(
+            picture, policy, order, spread, factor, now_s, is_crowd=is_crowd, is_forecast_due=is_due
+        )
+        self.task = asyncio.create_task(found_out, name="forecast")
         self.task.add_done_callback(self._done)
         return now_s + EVERY_S
 
-    async def _foretell(
-        self, picture: Picture, policy: Policy, order: Order, spread: float, factor: float, now_s: float, is_crowd: bool
+    async def _find_out(
+        self,
+        picture: Picture,
+        policy: Policy,
+        order: Order,
+        spread: float,
+        factor: float,
+        now_s: float,
+        *,
+        is_crowd: bool,
+        is_forecast_due: bool,
     ) -> None:
         self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits if is_crowd else ()
-        if self.waits:
+        if is_crowd:
             self.has_news = True
             self._changed()
-        self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor, order=order)
-        self.offers = await asyncio.to_thread(offers, picture, now_s, policy, order)
-        self.has_news = True
+        if is_forecast_due:
+            self.expected = await asyncio.to_thread(forecast, picture, now_s, policy, spread, factor, order=order)
+            self.offers = await asyncio.to_thread(offers, picture, now_s, policy, order)
+            self.has_news = True
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.task = None
