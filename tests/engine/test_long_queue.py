@@ -115,6 +115,7 @@ def test_in_a_crowd_a_device_that_comes_free_goes_to_the_first_in_line_at_once(t
         await engine.until(lambda: engine.is_at(first, "DEPLOYING") or engine.is_at(first, "PROCESSING"))
 
         assert first not in engine.lifecycle.waits
+        assert len(engine.lifecycle.waits) == CROWD + 9, "the others keep the word that they had"
         assert engine.clock.now_s() - now_s < 5.0
         await engine.until(lambda: engine.lifecycle.waits[f"job-{CROWD}"].of == CROWD + 9, limit_s=20.0)
 

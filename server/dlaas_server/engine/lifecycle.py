@@ -342,7 +342,7 @@ class Lifecycle:
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
         picture = Picture(nodes=nodes, jobs=active, known=known)
-        close = near(picture)
+        close = near(picture) if len(active) > CROWD else picture
         left_out = len(active) - len(close.jobs)
         is_crowd = left_out > CROWD
         picture, staying = self._emptied(draft, close if is_crowd else picture, policy.placement)
