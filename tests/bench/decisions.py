@@ -115,22 +115,28 @@ def memory_mb(queued: int, order: str = "shortest") -> float:
     return (after - before) / 1e6
 
 
-def planned_s(queued: int, gpus: int = 64, rounds: int = 5) -> tuple[list[float], list[float]]:
+def planned_s(queued: int, *, alike: bool, gpus: int = 64, rounds: int = 5) -> tuple[list[float], list[float]]:
     """Seconds of this thread that a plan of the engine takes while so many wait for a full pool: looking at who could
-    start, and looking at all. In turn; both decide the same."""
+    start, and looking at all. In turn; both decide the same.
+
+    `alike`: jobs that ask for the same are expected to run equally long; else no two are.
+    """
     chance, nodes = random.Random(0), nodes_of(NodeSpec(name=f"n{i}", gpus=8) for i in range(gpus // 8))
     jobs = [_job(number, 0.0, chance) for number in range(1, gpus + queued + 1)]
-    known = {job.id: Known(length_s=length_s, usual_s=length_s) for job in jobs for length_s in (60.0 * job.wish,)}
+    lengths = {job.id: 60.0 * job.wish if alike else chance.lognormvariate(7.0, 1.5) for job in jobs}
+    known = {name: Known(length_s=length_s, usual_s=length_s) for name, length_s in lengths.items()}
     pool = Pool(nodes=nodes, jobs={job.id: job for job in jobs}, known=known)
     placed = {start.job: started(pool.jobs[start.job], start.seats, 1.0)[0] for start in plan(pool, 1.0).starts}
     pool = replace(pool, jobs={**pool.jobs, **placed})
     some: list[float] = []
     whole: list[float] = []
+    policy = Policy()
     for _ in range(rounds):
         decided = []
-        for seen, took_s in ((near, some), (lambda pool: pool, whole)):
+        for took_s in (some, whole):
             begin = time.thread_time()
-            decided.append(plan(seen(pool), 2.0))
+            seen = near(pool, 2.0, policy) if took_s is some else pool
+            decided.append(plan(seen, 2.0, policy))
             took_s.append(time.thread_time() - begin)
         assert decided[0].starts == decided[1].starts, "who is left out changes nothing"
     return some, whole

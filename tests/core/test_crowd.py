@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlaas_server.core.asks import length_level
 from dlaas_server.core.crowd import near
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.orders import ORDERS
@@ -23,15 +25,15 @@ SHARES = {"a": Share(guaranteed=3), "b": Share(weight=2.0)}
 
 
 def some(chance: Random, first: int, many: int, now_s: float) -> tuple[list[Job], dict[str, Known]]:
-    """Jobs of a few kinds, submitted before now in the order of their numbers; and what is known of each kind."""
+    """Jobs of a few kinds, submitted before now in the order of their numbers; and what is known of each."""
     came = sorted(now_s - chance.choice([0.0, 1.0, 1e3, 1e5, 1e6]) * chance.random() for _ in range(many))
-    kinds = [_kind(chance) for _ in range(chance.randint(1, 5))]
+    kinds = [_kind(chance) for _ in range(chance.randint(1, 3))]
     jobs, known = [], {}
     for number, submitted_s in enumerate(came, start=first):
         like, its = chance.choice(kinds)
         one = replace(like, id=f"job-{number}", number=number, submitted_s=submitted_s)
         jobs.append(one)
-        known[one.id] = its
+        known[one.id] = its if chance.random() < 0.5 else _another(its, chance)
     return jobs, known
 
 
@@ -50,16 +52,23 @@ def _kind(chance: Random) -> tuple[Job, Known]:
     return replace(like, spec=spec), Known(length_s=length_s, usual_s=length_s, restart_s=chance.choice([0.0, 3.0]))
 
 
+def _another(known: Known, chance: Random) -> Known:
+    """The same about a job of another length."""
+    length_s = (known.length_s or 1000.0) * chance.choice([0.3, 0.6, 1.0, 2.0])
+    mean_s = length_s * chance.choice([0.1, 1.0, 10.0]) if chance.random() < 0.5 else None
+    return replace(known, length_s=length_s, usual_s=length_s * chance.choice([0.3, 1.0, 3.0]), mean_s=mean_s)
+
+
 def crowded(seed: int, policy: Policy) -> tuple[Pool, float]:
     """A pool in which some train, some came back to the queue, and many wait."""
     chance = Random(seed)
-    nodes = [node(f"n{i}", chance.randint(1, 5)) for i in range(chance.randint(1, 3))]
+    nodes = [node(f"n{i}", chance.randint(1, 5)) for i in range(chance.randint(1, 2))]
     now_s = 2e6
     jobs, known = some(chance, 1, chance.randint(0, 6), now_s - 5e5)
     picture = replace(pool(nodes, *jobs), known=known)
     for _ in range(chance.randint(0, 2)):
         picture = carried_out(picture, now_s - 5e5, policy)
-    jobs, more = some(chance, 100, chance.randint(20, 60), now_s)
+    jobs, more = some(chance, 100, chance.randint(30, 90), now_s)
     picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in jobs}}, known=known | more)
     if chance.random() < 0.3:  # some leave, and some have just made room
         picture = carried_out(picture, now_s - 1.0, policy)
@@ -77,22 +86,28 @@ def test_who_waits_behind_enough_of_its_kind_changes_nothing(order: str, seed: i
     policy = Policy(order=order, preempts=preempts, shares=SHARES)
     picture, now_s = crowded(seed, policy)
 
-    assert decided(plan(near(picture), now_s, policy)) == decided(plan(picture, now_s, policy))
+    assert decided(plan(near(picture, now_s, policy), now_s, policy)) == decided(plan(picture, now_s, policy))
 
 
 @given(st.integers(0, 1 << 32))
-def test_of_each_kind_one_more_than_could_run_is_looked_at_and_all_that_ran_before(seed: int) -> None:
-    picture, _ = crowded(seed, Policy())
-    close = near(picture)
-    devices = sum(len(one.devices) for one in picture.nodes)
-    waiting = [one for one in close.jobs.values() if not one.members and not one.queued_s]
+def test_all_that_ran_before_are_looked_at_and_who_is_looked_at_stays_so(seed: int) -> None:
+    picture, now_s = crowded(seed, Policy())
+    close = near(picture, now_s, Policy())
 
     assert all(name in close.jobs for name, one in picture.jobs.items() if one.members or one.queued_s)
-    assert len(waiting) <= 5 * 2 * (devices + 1)
-    assert near(close) == close
+    assert near(close, now_s, Policy()) == close
+
+
+def test_of_those_that_ask_for_the_same_one_more_of_each_level_of_length_than_could_run_is_looked_at() -> None:
+    many = [job(number, submitted_s=float(number)) for number in range(1, 1001)]
+    known = {one.id: Known(length_s=100.0 + one.number) for one in many}  # all different, of three levels
+    close = near(replace(pool([node(devices=4)], *many), known=known), 2e3, Policy())
+
+    assert Counter(length_level(known[name].length_s) for name in close.jobs) == {3: 5, 4: 5, 5: 5}
+    assert min(one.number for one in close.jobs.values() if known[one.id].length_s == 101.0) == 1
 
 
 def test_who_asks_for_no_devices_is_always_looked_at() -> None:
     many = [job(number, gpus=0) for number in range(1, 20)]
 
-    assert len(near(pool([node()], *many)).jobs) == 19
+    assert len(near(pool([node()], *many), 1.0, Policy()).jobs) == 19

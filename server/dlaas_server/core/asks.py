@@ -11,7 +11,7 @@ from typing import Final
 from dlaas_server.core.model import Seat
 from dlaas_server.core.place import Shape
 
-__all__ = ["Ask", "Key", "Late", "level"]
+__all__ = ["Ask", "Key", "Late", "length_level", "level"]
 
 Key = tuple[int, int, float, float, int]
 """What waiting jobs are sorted by: the smallest goes first."""
@@ -22,6 +22,11 @@ _LOG4: Final = log(4)
 def level(amount: float) -> int:
     """floor(log4(amount)): jobs within a factor of four count as equally long."""
     return int(log(amount) / _LOG4) if amount > 1 else 0
+
+
+def length_level(length_s: float | None) -> int:
+    """The level of an expected length: of those that wait for the same, the first of each level is tried."""
+    return 0 if length_s is None else level(length_s)
 
 
 def _again(total_s: float, executed_s: float) -> float:

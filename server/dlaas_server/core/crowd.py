@@ -1,36 +1,41 @@
 """Which of many that wait a plan has to look at: of jobs that are alike, no more than could run at once.
 
-Alike are jobs that ask for the same, and of which the same is expected: whatever the order, they go by age. So who is
-left out could not start before those of its kind that are looked at, and what is decided is the same.
+Alike are jobs that ask for the same and whose lengths are of one level (`asks.level`): of these the scheduler tries the
+first only, so they start in the order of their places in line. So who is left out could not start before those of its
+kind that are looked at, and what is decided is the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Final
+from typing import Any
 
-from dlaas_server.core.model import Intent, Job, Known, Pool
-from jupyter_dlaas.protocol import State
+from dlaas_server.core.asks import Key, length_level
+from dlaas_server.core.lines import Lines
+from dlaas_server.core.model import Job, Known, Pool
+from dlaas_server.core.orders import Order, made
+from dlaas_server.core.place import free_of
+from dlaas_server.core.plan import NOTHING_KNOWN, ask_of
+from dlaas_server.core.policy import Policy
 
 __all__ = ["near"]
 
-NOTHING_KNOWN: Final = Known()
 
-
-def near(pool: Pool) -> Pool:
+def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Pool:
     """The pool without those that wait behind so many of their kind that none of them can start now.
 
-    Who has run before, or asks for no devices, is looked at always.
+    Who has run before, or asks for no devices, is looked at always. `policy` and `order` as for `plan`.
     """
     jobs: dict[str, Job] = {}
-    kinds: dict[tuple[object, ...], list[Job]] = {}
+    kinds: dict[tuple[tuple[object, ...], Known], list[Job]] = {}
     for name, job in pool.jobs.items():
         spec = job.spec
-        if job.state is not State.QUEUED or job.queued_s or not spec.gpus_per_learner or job.intent is not Intent.RUN:
+        if not job.waits or job.queued_s or not spec.gpus_per_learner:
             jobs[name] = job
             continue
-        kind = (
+        asked: tuple[object, ...] = (
             spec.gpus_per_learner,
             spec.learners_min,
             job.priority,
@@ -41,13 +46,57 @@ def near(pool: Pool) -> Pool:
             spec.gpu_kind,
             spec.placement,
             job.not_before_s,
-            pool.known.get(name, NOTHING_KNOWN),
         )
-        kinds.setdefault(kind, []).append(job)
+        kinds.setdefault((asked, pool.known.get(name, NOTHING_KNOWN)), []).append(job)
     devices = sum(device.out_of_service is None for node in pool.nodes for device in node.devices)
-    for alike in kinds.values():
-        spec = alike[0].spec
-        most = devices // (spec.gpus_per_learner * spec.learners_min) + 1
-        first = alike if len(alike) <= most else nsmallest(most, alike, key=lambda job: (job.submitted_s, job.number))
-        jobs.update((job.id, job) for job in first)
+    levels: dict[tuple[object, ...], list[list[Job]]] = {}
+    for (asked, known), alike in kinds.items():  # of which the same is expected: whatever the order, they go by age
+        its = known if alike[0].spec.spot else length_level(known.length_s)
+        levels.setdefault((*asked, its), []).append(_first(alike, devices, _age))
+    places: _Places | None = None
+    for lines in levels.values():
+        alike = [job for line in lines for job in line]
+        if len(lines) > 1 and len(alike) > _most(alike[0], devices):
+            places = places or _Places(pool, now_s, policy, order)
+            alike = _first(alike, devices, places.of(lines))
+        jobs.update((job.id, job) for job in alike)
+    if places is not None and places.oldest is not None:
+        jobs[places.oldest.id] = places.oldest
     return replace(pool, jobs=jobs)
+
+
+def _most(job: Job, devices: int) -> int:
+    """One more than could run of its kind."""
+    return devices // (job.spec.gpus_per_learner * job.spec.learners_min) + 1
+
+
+def _first(alike: list[Job], devices: int, key: Callable[[Job], Any]) -> list[Job]:
+    most = _most(alike[0], devices)
+    return alike if len(alike) <= most else nsmallest(most, alike, key=key)
+
+
+def _age(job: Job) -> tuple[float, int]:
+    return job.submitted_s, job.number
+
+
+class _Places:
+    """Places in line."""
+
+    def __init__(self, pool: Pool, now_s: float, policy: Policy, order: Order | None) -> None:
+        self._pool, self._now_s, self._policy = pool, now_s, policy
+        self._lines = Lines(free_of((), ()))
+        self._lines.begin(policy, order or made(policy.order))
+        self.oldest: Job | None = None
+        """Of those that are forgotten: its turn may come, wherever it stands."""
+
+    def of(self, lines: Iterable[list[Job]]) -> Callable[[Job], Key]:
+        """The place of each of these; in each line of them the same is known of all."""
+        found: dict[int, Key] = {}
+        for alike in lines:
+            ask = ask_of(alike[0], self._pool, self._policy, self._now_s)  # one for all of them
+            for job in alike:
+                ask.number, ask.submitted_s, ask.queued_s = job.number, job.submitted_s, job.submitted_s
+                found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)
+                if is_forgotten and (self.oldest is None or _age(job) < _age(self.oldest)):
+                    self.oldest = job
+        return lambda job: found[job.number]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from dlaas_server.core.asks import Ask, Key, level
+from dlaas_server.core.asks import Ask, Key, length_level
 from dlaas_server.core.place import Shape
 
 __all__ = ["Group"]
@@ -24,10 +24,6 @@ def _trim(line: _Line) -> None:
     """The first of this line is one that waits."""
     while line and line[0][5] != line[0][6].stamp:
         heappop(line)
-
-
-def _length(ask: Ask) -> int:
-    return 0 if ask.estimate_s is None else level(ask.estimate_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +55,7 @@ class Group:
             if len(self._line) > FEW:  # in time: it takes long where many wait
                 self._sort_by_length()
             return self.head is ask
-        alike = self._by_length.setdefault(_length(ask), [])
+        alike = self._by_length.setdefault(length_level(ask.estimate_s), [])
         _trim(alike)
         heappush(alike, entry)
         return alike[0] is entry
@@ -67,7 +63,7 @@ class Group:
     def _sort_by_length(self) -> dict[int, _Line]:
         lines: dict[int, _Line] = {}
         for entry in self._line:
-            lines.setdefault(_length(entry[6]), []).append(entry)
+            lines.setdefault(length_level(entry[6].estimate_s), []).append(entry)
         for line in lines.values():
             heapify(line)
         self._by_length = lines
@@ -95,7 +91,7 @@ class Group:
                 return
             heappop(line)
             if self._by_length is not None:
-                _trim(self._by_length.get(_length(ask), []))
+                _trim(self._by_length.get(length_level(ask.estimate_s), []))
         self.key = self.head = self._by_length = None
 
     def waiting(self) -> Iterator[tuple[Key, Ask]]:

@@ -32,7 +32,7 @@ class Lines:
     def __init__(self, frees: Frees) -> None:
         self.frees = frees
 
-    def _begin(self, policy: Policy, order: Order) -> None:
+    def begin(self, policy: Policy, order: Order) -> None:
         """Nobody waits, and the order is this one."""
         self.policy = policy
         self.order = order
@@ -80,7 +80,7 @@ class Lines:
         if ask.late is Late.FORGOTTEN:
             self._forgotten.waits(ask)
             if ask is not self._forgotten.turn:
-                ask.late = self._steps[-2] if len(self._steps) > 1 else Late.NOT
+                ask.late = self._behind_turn()
         if next_s is not None:
             heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
 
@@ -98,6 +98,21 @@ class Lines:
             _, stamp, ask = self._ages.popleft()
             if ask.stamp == stamp:
                 self._note_bound(ask, now_s)
+
+    def would_be(self, ask: Ask, now_s: float) -> tuple[Key, bool]:
+        """The place in line that this job would have, were it to wait here; and whether its turn may come.
+
+        Nobody's turn has come. Changes the rank and the lateness of `ask` only.
+        """
+        ask.rank = self.order.rank(ask, now_s)
+        late, _ = self._late(ask, now_s)
+        is_forgotten = late is Late.FORGOTTEN
+        ask.late = self._behind_turn() if is_forgotten else late
+        return self._key(ask), is_forgotten
+
+    def _behind_turn(self) -> Late:
+        """What who is forgotten counts as while it is the turn of another."""
+        return self._steps[-2] if len(self._steps) > 1 else Late.NOT
 
     def _bound_s(self, ask: Ask) -> float:
         return ask.bound_s(self.policy.age_s, self.order.age_factor)

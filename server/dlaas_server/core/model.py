@@ -225,6 +225,11 @@ class Job:
         return self.spec.name
 
     @property
+    def waits(self) -> bool:
+        """It is in the queue."""
+        return self.state is State.QUEUED and self.intent is Intent.RUN
+
+    @property
     def gang(self) -> tuple[Member, ...]:
         """The members of the newest decided generation, in rank order."""
         if not self.members:

@@ -30,11 +30,13 @@ from jupyter_dlaas.protocol import Elastic, Refused, State
 
 __all__ = [
     "DEFAULT",
+    "NOTHING_KNOWN",
     "Plan",
     "Preempt",
     "Resized",
     "Start",
     "Wait",
+    "ask_of",
     "check_feasible",
     "is_settled",
     "plan",
@@ -365,16 +367,16 @@ def scheduled(
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang]
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
-        scheduler.adopt(_ask(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s, job.seated_s)
-    queue = [job for job in jobs if job.state is State.QUEUED and job.intent is Intent.RUN]
+        scheduler.adopt(ask_of(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s, job.seated_s)
+    queue = [job for job in jobs if job.waits]
     for job in queue:
         if job.not_before_s <= now_s:
-            ask = _ask(job, pool, policy, now_s)
+            ask = ask_of(job, pool, policy, now_s)
             scheduler.enter(ask, now_s, ask.queued_s)
     return scheduler, queue
 
 
-def _ask(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
+def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
     """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted."""
     known = pool.known.get(job.id, NOTHING_KNOWN)
     ask = Ask(

@@ -50,7 +50,7 @@ class Scheduler(Lines):
         self._take_policy(policy, made(policy.order) if order is None else order)
 
     def _take_policy(self, policy: Policy, order: Order) -> None:
-        self._begin(policy, order)
+        self.begin(policy, order)
         self._priority: int | None = None
         self._used: dict[str, int] = {}
         self._on: dict[str, dict[int, Ask]] = {}

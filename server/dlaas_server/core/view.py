@@ -318,7 +318,7 @@ def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
         queue = job.spec.queue
         if not job.spec.spot:  # what is lent is no part of a share
             held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
-        waiting[queue] = waiting.get(queue, 0) + (job.state is State.QUEUED and job.intent is Intent.RUN)
+        waiting[queue] = waiting.get(queue, 0) + job.waits
     return tuple(
         QueueView(
             name=name,

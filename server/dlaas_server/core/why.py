@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dlaas_server.core.asks import Late
-from dlaas_server.core.model import Intent, Job, Pool
+from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import queues_of
 from dlaas_server.core.shapes import Layout, relaxed
 from dlaas_server.core.words import count, duration, ordinal, unit_of
-from jupyter_dlaas.protocol import State
 
 __all__ = ["why_it_waits"]
 
@@ -28,7 +27,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
     """
     line = sorted((w for w in waits if w.place), key=lambda w: w.place)
     own = next((w for w in line if w.job == job.id), None)
-    if own is None or job.state is not State.QUEUED or job.intent is not Intent.RUN:
+    if own is None or not job.waits:
         return []
     preempts = "" if policy.preempts else ", without preemption"
     order = f"the pool's order is {policy.order}{preempts}, its priority {job.priority}"

@@ -342,11 +342,12 @@ class Lifecycle:
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
         picture = Picture(nodes=nodes, jobs=active, known=known)
-        close = near(picture) if len(active) > CROWD else picture
+        order = self.lengths.order(policy.order)
+        close = near(picture, draft.now_s, policy, order) if len(active) > CROWD else picture
         left_out = len(active) - len(close.jobs)
         is_crowd = left_out > CROWD
         picture, staying = self._emptied(draft, close if is_crowd else picture, policy.placement)
-        decided = plan(picture, draft.now_s, policy, self.lengths.order(policy.order))
+        decided = plan(picture, draft.now_s, policy, order)
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
         for start in decided.starts:

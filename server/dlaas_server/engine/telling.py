@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from dlaas_server.core import fold as folding
 from dlaas_server.core.drain import said_of_nodes
-from dlaas_server.core.model import Intent, Job, Pool
+from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.plan import Wait
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import offered, with_start
 from dlaas_server.engine.foretelling import Foreteller
-from jupyter_dlaas.protocol import State
 
 __all__ = ["told", "told_in_crowd"]
 
@@ -46,12 +45,7 @@ def told_in_crowd(
     `active`: all jobs, as they were before the plan.
     """
     there = {**active, **draft.changed}
-    gone = {name for name, job in draft.changed.items() if not _waits(job)} | draft.deleted
+    gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
     kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
-    news = [wait for wait in found.waits if wait.job in there and _waits(there[wait.job])] if has_news else []
+    news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
     return kept | told(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)
-
-
-def _waits(job: Job) -> bool:
-    """It is in the queue."""
-    return job.state is State.QUEUED and job.intent is Intent.RUN
