@@ -7,7 +7,7 @@ kind that are looked at, and what is decided is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -17,7 +17,7 @@ from dlaas_server.core.lines import Lines
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.place import free_of
-from dlaas_server.core.plan import NOTHING_KNOWN, ask_of
+from dlaas_server.core.plan import NOTHING_KNOWN, ask_of, expect
 from dlaas_server.core.policy import Policy
 
 __all__ = ["near"]
@@ -89,11 +89,12 @@ class _Places:
         self.oldest: Job | None = None
         """Of those that are forgotten: its turn may come, wherever it stands."""
 
-    def of(self, lines: Iterable[list[Job]]) -> Callable[[Job], Key]:
-        """The place of each of these; in each line of them the same is known of all."""
+    def of(self, lines: Sequence[list[Job]]) -> Callable[[Job], Key]:
+        """The place of each of these, which ask for the same; in each line of them the same is known of all."""
         found: dict[int, Key] = {}
+        known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # one for all of them
         for alike in lines:
-            ask = ask_of(alike[0], self._pool, self._policy, self._now_s)  # one for all of them
+            expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
             for job in alike:
                 ask.number, ask.submitted_s, ask.queued_s = job.number, job.submitted_s, job.submitted_s
                 found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)

@@ -38,6 +38,7 @@ __all__ = [
     "Wait",
     "ask_of",
     "check_feasible",
+    "expect",
     "is_settled",
     "plan",
     "scheduled",
@@ -378,25 +379,27 @@ def scheduled(
 
 def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
     """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted."""
-    known = pool.known.get(job.id, NOTHING_KNOWN)
     ask = Ask(
         job.number,
         shape_of(job, policy.placement),
         len(job.gang) or job.spec.learners_min,
         job.submitted_s,
-        known.length_s,
-        usual_s=known.usual_s,
         priority=job.priority,
         queue=job.spec.queue,
-        restart_s=known.restart_s,
         is_spot=job.spec.spot,
         may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
         id=job.id,
     )
-    ask.spread, ask.mean_s = known.spread, known.mean_s
-    ask.executed_s, ask.queued_s = known.executed_s, max(job.submitted_s, job.queued_s)
+    expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
+    ask.queued_s = max(job.submitted_s, job.queued_s)
     ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
     return ask
+
+
+def expect(ask: Ask, known: Known) -> None:
+    """That is what is expected of this job."""
+    ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
+    ask.executed_s, ask.restart_s = known.executed_s, known.restart_s
 
 
 def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
