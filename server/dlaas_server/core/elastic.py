@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from typing import Final
 
 from dlaas_server.core.frees import Frees
@@ -139,21 +139,31 @@ class Sizes:
 
     def _loser(self, devices: int, priority: int, spare: str = "") -> tuple[_State, int] | None:
         """Who loses the least per device that is wanted, and to what size it shrinks."""
-        best: tuple[tuple[float, ...], _State, int] | None = None
+        best: tuple[_State, int] | None = None
+        best_key: tuple[float, ...] = (inf,)
         for state in self.states.values():
-            gang, size = state.gang, state.size
+            gang, size = state.gang, len(state.seats)
             if size <= gang.least or gang.priority > priority or gang.id == spare:
                 continue
-            weight, here = _weight(gang.shape), state.logs[size]
+            least, weight, share, logs, here = (
+                gang.least,
+                _weight(gang.shape),
+                state.share,
+                state.logs,
+                state.logs[size],
+            )
+            cost = state.cost_s / HORIZON_S
             for smaller in state.sizes:
-                if not gang.least <= smaller < size:
-                    continue
-                useful = min((size - smaller) * weight, devices)
-                loss = (state.share * (here - state.logs[smaller]) + state.cost_s / HORIZON_S) / useful
-                key = (gang.priority, loss, -smaller, -gang.number)
-                if best is None or key < best[0]:
-                    best = key, state, smaller
-        return None if best is None else best[1:]
+                if smaller >= size:
+                    break
+                if smaller >= least:
+                    given = (size - smaller) * weight
+                    loss = (share * (here - logs[smaller]) + cost) / (given if given < devices else devices)
+                    if (gang.priority, loss) <= best_key:
+                        key = (gang.priority, loss, -smaller, -gang.number)
+                        if key < best_key:
+                            best_key, best = key, (state, smaller)
+        return best
 
     def _shrink(self, state: _State, size: int) -> None:
         """Give seats up: on the nodes where it has the fewest first."""
