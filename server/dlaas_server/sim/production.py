@@ -109,7 +109,7 @@ class ByCore:
                 self._shorten(work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
                 self.history.learn(self._guesses.pop(index), ask.executed_s, ask.weight)
-        if self.history.is_due:
+        if self._learns and self.history.is_due:
             self._look(now_s)
         for run in arrived:
             work = run.job.work
