@@ -313,9 +313,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 said = answer(options, given)
         print(said)
     except (DlaasError, OSError) as error:
-        print(f"sim: {error}", file=sys.stderr)
+        print(f"sim: {_said(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _said(error: DlaasError | OSError) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        what = f"{error.filename}: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            return f"{what}. A trace is a CSV file, history, or one of {', '.join(EXPERIMENTS)}"
+        return what
+    return str(error)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dlaas_server.core.model import Device, Node
 from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.core.shapes import WHOLE
+from dlaas_server.core.words import count
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
 from dlaas_server.sim.trace import NodeSpec, Pod, Task, TraceJob
 from jupyter_dlaas.protocol import Placement
@@ -197,7 +198,8 @@ class ByCore:
                 shape, learners = replace(shape, gpus=1), shape.gpus
             if free_of(nodes_of(self.specs), ()).room(shape, learners) < learners:
                 asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
-                raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool")
+                pool = f"{count(len(self.specs), 'node')}, {count(sum(spec.gpus for spec in self.specs), 'GPU')}"
+                raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool ({pool}): say another with --pool")
             found = self._shapes[asked] = (shape, learners)
         return found
 
