@@ -18,7 +18,7 @@ from dlaas_server.core.plan import Plan, plan
 from dlaas_server.core.policy import Share
 from dlaas_server.core.scheduler import Policy
 from jupyter_dlaas.protocol import Elastic
-from tests.core.builders import carried_out, job, node, pool
+from tests.core.builders import carried_out, job, node, pool, seats, training
 
 LENGTHS = (None, 30.0, 3000.0, 40_000.0)
 SHARES = {"a": Share(guaranteed=3), "b": Share(weight=2.0)}
@@ -105,6 +105,24 @@ def test_of_those_that_ask_for_the_same_one_more_of_each_level_of_length_than_co
 
     assert Counter(length_level(known[name].length_s) for name in close.jobs) == {3: 5, 4: 5, 5: 5}
     assert min(one.number for one in close.jobs.values() if known[one.id].length_s == 101.0) == 1
+
+
+def test_who_is_late_keeps_its_promise_behind_shorter_ones_of_its_kind() -> None:
+    """It cannot start now either; but who would be in its way then has to wait."""
+    now_s = 700_000.0
+    there = training(job(1, (2, 2), submitted_s=now_s - 100), *seats("n1", 2))
+    late = job(2, (4, 4), submitted_s=1.0)
+    shorter = [job(number, (4, 4), submitted_s=now_s - 1) for number in range(3, 9)]
+    long = job(9, submitted_s=now_s - 2)
+    known = {late.id: Known(length_s=16_000.0), long.id: Known(length_s=1e7), there.id: Known(length_s=1000.0)}
+    known |= {one.id: Known(length_s=4200.0 + one.number) for one in shorter}
+    picture = replace(pool([node(devices=4)], there, late, *shorter, long), known=known)
+    policy = Policy(preempts=False)
+    close = near(picture, now_s, policy)
+
+    assert late.id in close.jobs
+    assert len(close.jobs) < len(picture.jobs)
+    assert plan(close, now_s, policy).starts == plan(picture, now_s, policy).starts == ()
 
 
 def test_who_asks_for_no_devices_is_always_looked_at() -> None:

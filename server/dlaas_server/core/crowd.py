@@ -2,17 +2,18 @@
 
 Alike are jobs that ask for the same and whose lengths are of one level (`asks.level`): of these the scheduler tries the
 first only, so they start in the order of their places in line. So who is left out could not start before those of its
-kind that are looked at, and what is decided is the same.
+kind that are looked at, and what is decided is the same. Of those that are late as many are looked at beside: a promise
+to one keeps others waiting, whether it can start now or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Any
+from itertools import chain
 
-from dlaas_server.core.asks import Key, length_level
+from dlaas_server.core.asks import Key, Late, length_level
 from dlaas_server.core.lines import Lines
 from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.orders import Order, made
@@ -52,13 +53,15 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
     levels: dict[tuple[object, ...], list[list[Job]]] = {}
     for (asked, known), alike in kinds.items():  # of which the same is expected: whatever the order, they go by age
         its = known if alike[0].spec.spot else length_level(known.length_s)
-        levels.setdefault((*asked, its), []).append(_first(alike, devices, _age))
+        most = _most(alike[0], devices)
+        first = alike if len(alike) <= most else nsmallest(most, alike, key=_age)
+        levels.setdefault((*asked, its), []).append(first)
     places: _Places | None = None
     for lines in levels.values():
         alike = [job for line in lines for job in line]
         if len(lines) > 1 and len(alike) > _most(alike[0], devices):
             places = places or _Places(pool, now_s, policy, order)
-            alike = _first(alike, devices, places.of(lines))
+            alike = places.first(_most(alike[0], devices), lines)
         jobs.update((job.id, job) for job in alike)
     if places is not None and places.oldest is not None:
         jobs[places.oldest.id] = places.oldest
@@ -68,11 +71,6 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
 def _most(job: Job, devices: int) -> int:
     """One more than could run of its kind."""
     return devices // (job.spec.gpus_per_learner * job.spec.learners_min) + 1
-
-
-def _first(alike: list[Job], devices: int, key: Callable[[Job], Any]) -> list[Job]:
-    most = _most(alike[0], devices)
-    return alike if len(alike) <= most else nsmallest(most, alike, key=key)
 
 
 def _age(job: Job) -> tuple[float, int]:
@@ -89,15 +87,25 @@ class _Places:
         self.oldest: Job | None = None
         """Of those that are forgotten: its turn may come, wherever it stands."""
 
-    def of(self, lines: Sequence[list[Job]]) -> Callable[[Job], Key]:
-        """The place of each of these, which ask for the same; in each line of them the same is known of all."""
+    def first(self, most: int, lines: Sequence[list[Job]]) -> list[Job]:
+        """The first of all these, which ask for the same, and of those that are late: the first is promised a time.
+
+        In each of the lines the same is known of all.
+        """
         found: dict[int, Key] = {}
+        late: list[Job] = []
         known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # one for all of them
         for alike in lines:
             expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
             for job in alike:
                 ask.number, ask.submitted_s, ask.queued_s = job.number, job.submitted_s, job.submitted_s
                 found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)
+                if ask.late >= Late.LATE:
+                    late.append(job)
                 if is_forgotten and (self.oldest is None or _age(job) < _age(self.oldest)):
                     self.oldest = job
-        return lambda job: found[job.number]
+
+        def place(job: Job) -> Key:
+            return found[job.number]
+
+        return nsmallest(most, chain(*lines), key=place) + nsmallest(most, late, key=place)
