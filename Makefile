@@ -15,7 +15,8 @@ DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER
 	JUPYTER_RUNTIME_DIR="$(CURDIR)/.make/jupyter/runtime" IPYTHONDIR="$(CURDIR)/.make/jupyter/ipython";
 # Two files at a time, each by one process: most tests wait for other processes.
 PYTEST = python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+# pip compiles with one process, compileall with all cores.
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
@@ -68,7 +69,8 @@ bench: .make/python
 
 # -------------------------------------------------------------------------------------------------------------- set up
 
-.make/python: pyproject.toml requirements.lock
+# With what builds the extension: `make -j 2 .make/python .make/node` installs Python's packages and npm's side by side.
+.make/venv: requirements.lock
 	@mkdir -p .make jupyter_dlaas/labextension
 	@if ! .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 		for python in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -80,20 +82,24 @@ bench: .make/python
 		rm -rf .venv; "$$python" -m venv .venv; \
 	fi
 	@$(PIP) hatchling hatch-jupyter-builder editables jupyter-builder
+	@touch $@
+
+.make/python: .make/venv pyproject.toml
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
 	@SKIP_JUPYTER_BUILDER=1 $(PIP) --no-build-isolation --editable '.[dev]'
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
 	@ln -s "$(CURDIR)/jupyter_dlaas/labextension" .venv/share/jupyter/labextensions/jupyter-dlaas
+	@.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests|transformers/models)/' .venv/lib || true # some are no Python
 	@touch $@
 
-.make/node: labextension/package.json labextension/yarn.lock .make/python
+.make/node: labextension/package.json labextension/yarn.lock .make/venv
 	@command -v node >/dev/null && command -v npm >/dev/null || { echo "The front end needs Node.js 20 or newer and npm to be built."; \
 		echo "Install them (Debian: apt-get install nodejs npm). 'make demo' and 'make test-python' go without."; exit 1; }
 	@echo "Setting up labextension/node_modules"
 	@$(JLPM) install --immutable > ../.make/node.txt || { cat ../.make/node.txt; exit 1; }
 	@touch $@
 
-.make/front-end: .make/node $(FRONT_END)
+.make/front-end: .make/python .make/node $(FRONT_END)
 	@echo "Building the front end"
 	@$(JLPM) build:prod > ../.make/front-end.txt 2>&1 || { cat ../.make/front-end.txt; exit 1; }
 	@touch $@

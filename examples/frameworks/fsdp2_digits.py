@@ -34,7 +34,7 @@ def gather():
     run.state["model"] = get_state_dict(model, optimizer, options=whole)
 
 
-for epoch in run.epochs(60):
+for epoch in run.epochs(30):
     for x, y in run.batches(torch.utils.data.TensorDataset(images, labels), 64):
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()

@@ -101,7 +101,7 @@ OWN_DDP = torch_program(
 )
 IMPORTED_TALK = torch_program(before="import together")
 TOGETHER = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-FSDP2 = (EXAMPLES / "fsdp2_digits.py").read_text().replace("epochs(60)", "epochs(1)")
+FSDP2 = (EXAMPLES / "fsdp2_digits.py").read_text().replace("epochs(30)", "epochs(1)")
 LOOKED_AT = torch_program(under="torch.set_grad_enabled(False)", step="model(batch)")
 OWN_LOOP = """
 import jupyter_dlaas as dlaas

@@ -1,7 +1,7 @@
-"""Jobs that are gone when their test is: the same as the guardian's."""
+"""Jobs that are gone when their test is: the same as a learner's."""
 
 from __future__ import annotations
 
-from tests.runtime.conftest import job
+from tests.learner.conftest import job, plain_job, zygotes
 
-__all__ = ["job"]
+__all__ = ["job", "plain_job", "zygotes"]
