@@ -39,8 +39,9 @@ class ForkedKernel:
     """What `rooms.Kernel` needs of a kernel's manager."""
 
     def __init__(self, nursery: Path, directory: Path, environment: dict[str, str], log: Path) -> None:
-        self.file, info = write_connection_file(str(log.with_suffix(".json")))
-        self._info = info
+        file, door = str(log.with_suffix(".json")), str(log.with_suffix(""))
+        # Not TCP: between the choice of a free port and its use somebody else may take it.
+        self.file, _ = write_connection_file(file, transport="ipc", ip=door)
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(nursery))
         asked = {"directory": str(directory), "environment": environment, "file": self.file, "log": str(log)}

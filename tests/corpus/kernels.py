@@ -77,7 +77,7 @@ class Room:
 def room(site: Path, work: Path, timeout_s: float, nursery: Nursery | None = None, text: str = "") -> Iterator[Room]:
     """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery."""
     log = work.parent / "kernel.log"
-    manager: Any = KernelManager()
+    manager: Any = KernelManager(transport="ipc", ip=str(log.with_suffix("")))
     if nursery is None:
         manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         with log.open("wb") as file:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -140,9 +141,13 @@ class Kernel:
     def __init__(self, manager: KernelManager) -> None:
         self.manager = manager
         self.client = manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
         self.updates: dict[str, dict[str, Any]] = {}
+        self.client.start_channels()
+        try:
+            self.client.wait_for_ready(timeout=60)
+        except RuntimeError:
+            self.close()
+            raise
 
     def run(
         self, code: str, *, timeout_s: float = PATIENCE_S, cell_id: str | None = None, fails: bool = False
@@ -238,7 +243,8 @@ def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Ite
     """A kernel of some Python, in its own working directory, with its own pool."""
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    manager = KernelManager()
+    # Over TCP somebody else may take a port between its choice and its use.
+    manager = KernelManager(transport="ipc", ip=str(folder / f"kernel-{uuid.uuid4().hex[:8]}"))
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager.start_kernel(cwd=str(work), env={**environment(folder), **more})
