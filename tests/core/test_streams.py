@@ -70,14 +70,14 @@ def nothing_wrong(on: Drive, now_s: float) -> Callable[[Choice], None]:
 
 
 def is_ahead(on: Drive, _: float) -> Callable[[Choice], None]:
-    """Nobody of a lower priority starts where one of a higher and of its queue waits for the same."""
+    """Nobody of a lower priority starts where one of a higher of its queue waits for the same, but the forgotten."""
     before = {one.number for one in on.on.running.values()}
 
     def after(choice: Choice) -> None:
         waiting = on.on.line()
         for begun in choice.starts:
             for one in waiting:
-                is_new = begun.since_s is not None and begun.number not in before
+                is_new = begun.number not in before and begun.since_s is not None and begun.late < Late.FORGOTTEN
                 if is_new and one.priority > begun.priority and choice.reserved is None and not choice.stops:
                     alike = (one.shape, one.learners, one.queue) == (begun.shape, begun.learners, begun.queue)
                     assert not alike, (begun.number, one.number)
