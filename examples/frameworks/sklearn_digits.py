@@ -10,7 +10,7 @@ images, labels = load_digits(return_X_y=True)
 
 run = dlaas.run()
 model = run.state.setdefault("model", SGDClassifier(loss="log_loss", random_state=0))
-for epoch in run.epochs(30):
+for epoch in run.epochs(60):
     for batch in run.batches(range(len(images)), 64):
         rows = np.asarray(batch)
         model.partial_fit(images[rows], labels[rows], classes=range(10))

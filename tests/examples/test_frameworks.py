@@ -117,4 +117,4 @@ def test_any_program_stops_when_it_is_asked_and_finds_what_it_wrote(job: Build) 
     one.run()
 
     assert one.closed(2, deadline_s=DEADLINE_S) == "completed", one.report()
-    assert load((one.dir / "results" / "step.bin").read_bytes()) == 200_000
+    assert load((one.dir / "results" / "step.bin").read_bytes()) == 1_000_000
