@@ -54,6 +54,16 @@ def test_a_job_that_soon_ends_is_not_moved() -> None:
     assert in_pieces(ask(3, 1, length=PATIENT_S + 9.0)).decide(PATIENT_S).stops == []
 
 
+def test_a_job_that_has_not_ended_when_it_was_to_end_is_moved_then_though_nothing_else_happens() -> None:
+    small = ask(3, 1, length=PATIENT_S + 9.0)
+    on = in_pieces(small)
+    next_s = on.decide(PATIENT_S).wake_s
+
+    assert next_s is not None
+    assert PATIENT_S + 9.0 < next_s < PATIENT_S + 9.01
+    assert [(one.victim.number, one.winner.number) for one in on.decide(next_s).stops] == [(3, 9)]
+
+
 def test_a_job_of_a_higher_priority_is_not_moved() -> None:
     assert in_pieces(ask(3, 1, priority=1)).decide(PATIENT_S).stops == []
 
@@ -114,7 +124,7 @@ def test_seats_are_given_once_and_to_both_or_nobody(came: list[tuple[int, bool]]
 
     found = gathered(newcomer, frees, on, 1.0, 10.0)
 
-    if found is None:
+    if isinstance(found, list):
         assert free_devices(frees) == before
         return
     seats, (mover, its) = found

@@ -332,6 +332,22 @@ def test_what_a_queue_leaves_idle_is_lent_and_taken_back_from_the_youngest() -> 
     assert on.decide(200.0).stops == []
 
 
+def test_who_waits_behind_a_reservation_is_told_so_though_one_that_is_entitled_starts_after() -> None:
+    shares = {"a": Share(guaranteed=4), "b": Share(guaranteed=4)}
+    on = Scheduler(free_of([node("n0", 8)], ()), Policy(order="fair", shares=shares, age_s=1.0))
+    (runs, entitled), (overdue, waits) = of_queue("a", 0, 3), of_queue("b", 1, 2)
+    runs.learners = runs.weight = 3
+    overdue.learners = overdue.weight = 6
+    waits.learners = waits.weight = 5
+    overdue.estimate_s = overdue.usual_s = 1.0
+    entered(on, 0.0, runs, overdue)
+
+    found = entered(on, 300.0, waits, entitled)
+
+    assert numbers(found.starts) == [3]
+    assert found.reserved is overdue
+
+
 def test_who_loses_its_seats_in_the_pass_in_which_it_got_them_neither_started_nor_was_stopped() -> None:
     shares = {"a": Share(weight=100.0), "b": Share(guaranteed=4)}
     on = Scheduler(free_of([node("n0", 4)], ()), Policy(order="fair", shares=shares))

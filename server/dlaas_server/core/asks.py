@@ -92,7 +92,8 @@ class Ask:
     is_victim: bool = False
     """It runs and counts among those that may be preempted."""
     patience_s: float = -1.0
-    """Until when it does not preempt for its rank; noted once it was tried."""
+    """Until when it does not preempt for its rank, or, once it runs, does not move for it is about to end; noted once
+    that was tried."""
     stamp: int = 0
     """Rises with each change: what was noted under an older one is outdated."""
     weight: int = field(init=False)

@@ -25,30 +25,40 @@ TRIES_MOST: Final = 8
 
 def gathered(
     ask: Ask, frees: Frees, on: Mapping[str, Mapping[int, Ask]], now_s: float, ran_factor: float
-) -> tuple[tuple[Seat, ...], Move] | None:
-    """Seats for this job, and for the one that makes way for it, both taken; None, and nothing is taken, if none does.
+) -> tuple[tuple[Seat, ...], Move] | list[Ask]:
+    """Seats for this job, and for the one that makes way for it, both taken.
 
-    `on`: jobs of one learner, by node. Who moves may be preempted, did not begin just now, and has more before it than
-    `ran_factor` x what the move costs. The smallest that helps: two for one gained 1 % more, for a fifth more stops.
+    If none does, nothing is taken, and those are returned that would be asked if they were not about to end: when they
+    have not ended by then, they may be. `on`: jobs of one learner, by node. Who moves may be preempted, did not begin
+    just now, and has more before it than `ran_factor` x what the move costs. The smallest that helps: two for one
+    gained 1 % more, for a fifth more stops.
     """
     found: dict[tuple[int, int], Ask] = {}
+    brief: list[Ask] = []
     for free in _nearest(ask, frees):
         for mover in on.get(free.name, {}).values():
-            if len(free.devices) + mover.weight >= ask.weight and _may_move(mover, ask, now_s, ran_factor):
-                alike = found.setdefault((mover.weight, free.index), mover)
-                if mover.number > alike.number:
-                    found[mover.weight, free.index] = mover
+            if len(free.devices) + mover.weight < ask.weight or not _may_move(mover, ask, now_s):
+                continue
+            if _is_brief(mover, now_s, ran_factor):
+                brief.append(mover)
+                continue
+            alike = found.setdefault((mover.weight, free.index), mover)
+            if mover.number > alike.number:
+                found[mover.weight, free.index] = mover
     for _, mover in sorted(found.items())[:TRIES_MOST]:
         tried = _tried(ask, mover, frees, now_s)
         if tried is not None:
             return tried
-    return None
+    return brief
 
 
-def _may_move(mover: Ask, ask: Ask, now_s: float, ran_factor: float) -> bool:
+def _may_move(mover: Ask, ask: Ask, now_s: float) -> bool:
+    return mover.is_victim and mover.began_s < now_s and mover.priority <= ask.priority
+
+
+def _is_brief(mover: Ask, now_s: float, ran_factor: float) -> bool:
     end_s = mover.end_s(now_s)
-    is_brief = end_s is not None and end_s - now_s < ran_factor * mover.restart_s
-    return mover.is_victim and mover.began_s < now_s and mover.priority <= ask.priority and not is_brief
+    return end_s is not None and end_s - now_s < ran_factor * mover.restart_s
 
 
 def _nearest(ask: Ask, frees: Frees) -> Iterator[Free]:

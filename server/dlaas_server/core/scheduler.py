@@ -102,6 +102,7 @@ class Scheduler(Lines):
         ask.since_s = now_s + ask.restart_s if ask.starts else now_s
         ask.starts += 1
         ask.stamp += 1
+        ask.patience_s = -1.0
         self.running[ask.number] = ask
         self._note_running(ask, now_s)
 
@@ -170,7 +171,7 @@ class Scheduler(Lines):
         self._take_policy(policy, self.order if policy.order == self.policy.order else made(policy.order))
         self.running = {}
         for ask in running:
-            ask.stamp, ask.rank, ask.is_victim = ask.stamp + 1, 0, False
+            ask.stamp, ask.rank, ask.is_victim, ask.patience_s = ask.stamp + 1, 0, False, -1.0
             self._meet(ask.priority, now_s)
             self._note_start(ask)
             self.running[ask.number] = ask
@@ -257,7 +258,7 @@ class Scheduler(Lines):
                 self._move(ask, now_s)
         for ask in self.running.values() if learnt is Learnt.RANKS else ():
             self._victims.drop(ask)
-            ask.stamp += 1
+            ask.stamp, ask.patience_s = ask.stamp + 1, -1.0
             self._note_rank(ask, now_s)
 
     def _rerank(self, ask: Ask, now_s: float) -> None:
@@ -332,6 +333,8 @@ class Scheduler(Lines):
         if self._refused:
             for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
                 group.is_shut = False
+                if reservation is None and group.key is not None and (holder := self._holder(group.key)):
+                    reservation = self._reserve(holder, now_s)  # made anew after the last one started
             self._refused, self._is_open = [], True
         wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
         if reservation is not None:
@@ -508,7 +511,8 @@ class Scheduler(Lines):
         if not is_one or not self._is_patient_no_more(ask, now_s):
             return None
         found = gathered(ask, self.frees, self._on, now_s, self.policy.ran_factor)
-        if found is None:
+        if isinstance(found, list):
+            self._note_brief(found, now_s)
             return None
         seats, (mover, its) = found
         self._unseat(mover, now_s)
@@ -518,6 +522,14 @@ class Scheduler(Lines):
         self.seat(mover, its, now_s)
         self._starts.append(mover)
         return seats
+
+    def _note_brief(self, brief: list[Ask], now_s: float) -> None:
+        """These are about to end: whoever has not by then is asked to move."""
+        for mover in brief:
+            over_s = (mover.end_s(now_s) or now_s) + SLACK_S
+            if abs(over_s - mover.patience_s) > SAME_S:
+                mover.patience_s = over_s
+                heappush(self._timers, (over_s, mover.number, READY, mover.stamp, mover))
 
     def _preempt(self, victim: Ask, winner: Ask, now_s: float, stops: list[Preemption]) -> None:
         """Back to the queue, with its place; its seats were given back. Who started in this very pass waits on."""
