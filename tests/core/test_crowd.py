@@ -72,6 +72,8 @@ def crowded(seed: int, policy: Policy) -> tuple[Pool, float]:
     picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in jobs}}, known=known | more)
     if chance.random() < 0.3:  # some leave, and some have just made room
         picture = carried_out(picture, now_s - 1.0, policy)
+    if chance.random() < 0.3:
+        picture = replace(picture, nodes=(replace(picture.nodes[0], cordoned="cordoned by ana"), *picture.nodes[1:]))
     return picture, now_s
 
 

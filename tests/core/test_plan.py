@@ -65,7 +65,7 @@ def test_a_waiting_job_says_what_it_needs_what_is_free_and_who_holds_it() -> Non
 
 def test_a_job_without_devices_says_which_cpus_it_waits_for() -> None:
     assert reasons(pool([node(devices=0, cpus=2)], job(1, (1, 1), gpus=0, cpus=4))) == {
-        "job-1": "Needs 1 learner of 4 CPUs; 0 fit now."
+        "job-1": "Needs 1 learner of 4 CPUs; 0 would fit on what is in service."
     }
 
 

@@ -63,8 +63,6 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
             places = places or _Places(pool, now_s, policy, order)
             alike = places.first(_most(alike[0], devices), lines)
         jobs.update((job.id, job) for job in alike)
-    if places is not None and places.oldest is not None:
-        jobs[places.oldest.id] = places.oldest
     return replace(pool, jobs=jobs)
 
 
@@ -84,16 +82,16 @@ class _Places:
         self._pool, self._now_s, self._policy = pool, now_s, policy
         self._lines = Lines(free_of((), ()))
         self._lines.begin(policy, order or made(policy.order))
-        self.oldest: Job | None = None
-        """Of those that are forgotten: its turn may come, wherever it stands."""
 
     def first(self, most: int, lines: Sequence[list[Job]]) -> list[Job]:
         """The first of all these, which ask for the same, and of those that are late: the first is promised a time.
 
-        In each of the lines the same is known of all.
+        Of those that are forgotten the oldest, too: its turn may come, wherever it stands. In each of the lines the
+        same is known of all.
         """
         found: dict[int, Key] = {}
         late: list[Job] = []
+        forgotten: list[Job] = []
         known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # one for all of them
         for alike in lines:
             expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
@@ -102,10 +100,11 @@ class _Places:
                 found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)
                 if ask.late >= Late.LATE:
                     late.append(job)
-                if is_forgotten and (self.oldest is None or _age(job) < _age(self.oldest)):
-                    self.oldest = job
+                if is_forgotten:
+                    forgotten.append(job)
 
         def place(job: Job) -> Key:
             return found[job.number]
 
-        return nsmallest(most, chain(*lines), key=place) + nsmallest(most, late, key=place)
+        first = nsmallest(most, chain(*lines), key=place) + nsmallest(most, late, key=place)
+        return first + ([min(forgotten, key=_age)] if forgotten else [])

@@ -5,6 +5,7 @@ Only one, since else a pool that has had too much to do for days would go by age
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from dlaas_server.core.asks import Ask
@@ -47,10 +48,22 @@ class Forgotten:
         """It runs no more."""
         self._running.discard(ask.number)
 
-    def changed(self) -> list[Ask]:
-        """Give the turn to the oldest, if none of them runs; whose place in line is another one now."""
-        by_age = self._by_age
-        while by_age and by_age[0][1] not in self._waiting:
-            heappop(by_age)
-        before, self.turn = self.turn, self._waiting[by_age[0][1]] if by_age and not self._running else None
+    def changed(self, could_fit: Callable[[Ask], bool]) -> list[Ask]:
+        """Give the turn to the oldest that could fit, if none of them runs; whose place in line is another one now."""
+        before, self.turn = self.turn, None if self._running else self._oldest(could_fit)
         return [ask for ask in (before, self.turn) if ask is not None and before is not self.turn]
+
+    def _oldest(self, could_fit: Callable[[Ask], bool]) -> Ask | None:
+        by_age, without_room = self._by_age, []
+        found: Ask | None = None
+        while by_age and found is None:
+            ask = self._waiting.get(by_age[0][1])
+            if ask is not None and could_fit(ask):
+                found = ask
+            else:
+                entry = heappop(by_age)
+                if ask is not None:
+                    without_room.append(entry)
+        for entry in without_room:
+            heappush(by_age, entry)
+        return found

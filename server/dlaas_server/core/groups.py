@@ -36,6 +36,8 @@ class Group:
     key: Key | None = None
     is_shut: bool = False
     """Its head was tried, and nothing that could help happened since."""
+    could_fit: bool | None = None
+    """Whether it would have room if nobody ran: with a node out of service it may not. None: not looked at yet."""
     devices_min: int = field(init=False)
     """With fewer free devices than that, none of them has room."""
     _line: _Line = field(default_factory=list)

@@ -102,6 +102,10 @@ class Lending:
         """All that wait, first in line first: spot jobs come behind all others."""
         return self.ordinary.line() + self.spot.line()
 
+    def could_fit(self, ask: Ask) -> bool:
+        """Whether one that waits would have room if nobody ran; a spot job: if no other spot job did."""
+        return self._of(ask).could_fit(ask)
+
     def _of(self, ask: Ask) -> Scheduler:
         return self.spot if ask.is_spot else self.ordinary
 

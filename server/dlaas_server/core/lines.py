@@ -51,6 +51,8 @@ class Lines:
         """In orders by age: when somebody may be forgotten at the earliest, with the stamp that it had; by time."""
         self._lates: list[tuple[Key, int, Ask]] = []
         """Heap of those that wait and are late, with their stamps: the first is promised a time."""
+        self._without_room: list[tuple[Key, int, Ask]] = []
+        """Of those, who would not fit if nobody ran."""
         self._relaxes = False
         self._is_open = True
         """Some group may not be shut."""

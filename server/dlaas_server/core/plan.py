@@ -19,7 +19,7 @@ from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
 from dlaas_server.core.moving import gathered, made_room, may_move_again, relieved, rested_s
 from dlaas_server.core.orders import Order
-from dlaas_server.core.place import Frees, Shape, beside, room, shape_of
+from dlaas_server.core.place import Frees, Shape, beside, free_of, room, shape_of
 from dlaas_server.core.resizing import ahead, make_way, needed, shared_out, without
 from dlaas_server.core.scheduler import Choice, Policy, Preemption, Scheduler
 from dlaas_server.core.seating import closer
@@ -181,7 +181,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
     frees, future = free_in(pool), ahead(pool)
     idle = idle_in(pool) if pool.lent else frees
-    queue, line, choice, ways = _chosen(future, now_s, policy, order)
+    queue, line, waiting, choice, ways = _chosen(future, now_s, policy, order)
     places = {ask.id: place for place, ask in enumerate(line, start=1)}
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
     moving = {ask.id for ask in choice.starts}
@@ -191,7 +191,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         if ask.id in places and idle.has(ask.shape, ask.seats):  # who only moves has to leave first
             idle.claim(ask.shape, ask.seats)
             seats[ask.id] = ask.seats
-    blocked = len(seats) < len(places)
+    blocked = bool(waiting) or any(ask.id in places and ask.id not in seats for ask in choice.starts)
     if not blocked:
         for job in queue:
             if job.id in seats:
@@ -214,8 +214,6 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         promised |= grows
         short += tuple(Wait(name, _lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
     if not (preempts or ways or promised):  # else somebody makes room already
-        chosen = {ask.id for ask in choice.starts}
-        waiting = [ask for ask in line if ask.id not in chosen]
         moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
         if waiting and idle is not frees:  # for who waits what is lent is given back, for a better place it is not
             moves, promised = _parted(pool, moves, idle, policy.placement)
@@ -269,8 +267,11 @@ def _lent_out(job: Job, more: Sequence[Seat]) -> str:
 
 def _chosen(
     pool: Pool, now_s: float, policy: Policy, order: Order | None
-) -> tuple[list[Job], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
-    """Who waits, in which line, the scheduler's choice, and who makes way: jobs shrink before one is preempted."""
+) -> tuple[list[Job], list[Ask], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
+    """Who waits, in which line, who of them goes on waiting for others, the choice, and who makes way for it.
+
+    Jobs shrink before one is preempted.
+    """
 
     def may_change(job: Job) -> bool:
         return _may_change(job, now_s)
@@ -284,13 +285,15 @@ def _chosen(
     if choice.stops:
         more = make_way(pool, line, may_change, {one.winner.id for one in choice.stops})
         if more != kept:
-            scheduler, _ = scheduled(without(pool, more), now_s, policy, order)
-            milder = scheduler.decide(now_s)
+            another, _ = scheduled(without(pool, more), now_s, policy, order)
+            milder = another.decide(now_s)
             if len(milder.stops) < len(choice.stops):
-                choice, kept = milder, more
+                scheduler, choice, kept = another, milder, more
     stopped = {one.victim.id for one in choice.stops}
     kept = {name: seats for name, seats in kept.items() if name not in stopped}
-    return queue, line, choice, needed(pool, kept, choice.starts)
+    starting = {ask.id for ask in choice.starts}
+    waiting = [ask for ask in line if ask.id not in starting and scheduler.could_fit(ask)]
+    return queue, line, waiting, choice, needed(pool, kept, choice.starts)
 
 
 def _may_change(job: Job, now_s: float) -> bool:
@@ -367,14 +370,22 @@ def scheduled(
         scheduler.charged = charged(pool.lent, policy.spot_price)
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang]
+    gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
-        scheduler.adopt(ask_of(job, pool, policy, now_s), tuple(m.seat for m in job.gang), now_s, job.seated_s)
+        seats = tuple(m.seat for m in job.gang)
+        scheduler.adopt(ask_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s)
     queue = [job for job in jobs if job.waits]
     for job in queue:
         if job.not_before_s <= now_s:
             ask = ask_of(job, pool, policy, now_s)
             scheduler.enter(ask, now_s, ask.queued_s)
     return scheduler, queue
+
+
+def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
+    """What others could get of these: not the devices that are out of service, or on a node that takes nobody."""
+    left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
+    return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
 
 
 def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
@@ -478,7 +489,7 @@ def _waits(
     usual: Layout,
 ) -> tuple[Wait, ...]:
     waiting = [job for job in queue if job.id not in seats]
-    holders = _holders(pool)
+    holders, in_service = _holders(pool), free_of(pool.nodes, ()) if waiting else frees
     said: dict[tuple[Shape, int, str], str] = {}  # what asks for the same waits for the same
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
@@ -487,11 +498,24 @@ def _waits(
         else:
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job))
             if asked not in said:
-                said[asked] = f"Needs {_needs(*asked, frees)}.{holders}"
+                short = _short_of(*asked, in_service)
+                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
             reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
+
+
+def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
+    """What it needs, if more than all that is in service; else ""."""
+    fits = in_service.room(shape, least)
+    if fits >= least:
+        return ""
+    has = sum(len(free.devices) for free in in_service)
+    once = " at once" if least > 1 else ""
+    if shape.gpus and has < least * shape.gpus:
+        return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
+    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
 
 
 def _needs(shape: Shape, least: int, unit: str, frees: Frees) -> str:

@@ -14,7 +14,7 @@ from dlaas_server.core.place import Free, Frees, Shape, is_kind
 from dlaas_server.core.policy import Share
 from dlaas_server.core.shapes import WHOLE
 
-__all__ = ["Reservation", "borrowers", "reserve", "victims_for"]
+__all__ = ["Reservation", "borrowers", "could_fit", "reserve", "victims_for"]
 
 Room = list[float]
 """What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network.
@@ -151,6 +151,17 @@ def _gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) ->
         _add(room, node, shape, seat, leaving.shape, 1)
         gained += _fits(room, shape) - before
     return gained
+
+
+def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask]) -> bool:
+    """Whether so many learners would have room if all that run ended."""
+    fits = frees.room(shape, learners)
+    rooms: dict[str, Room] = {}
+    for one in running if fits < learners else ():
+        fits += _gained(rooms, frees, shape, one)
+        if fits >= learners:
+            break
+    return fits >= learners
 
 
 def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:

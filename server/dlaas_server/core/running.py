@@ -61,8 +61,12 @@ class Ends:
 
     def is_behind(self, now_s: float) -> bool:
         """Somebody was expected to have ended by now."""
+        return self.first_s() <= now_s
+
+    def first_s(self) -> float:
+        """The first expected end."""
         self._sort()
-        return bool(self._sorted) and self._sorted[0][0] <= now_s
+        return self._sorted[0][0] if self._sorted else inf
 
     def in_order(self, running: Mapping[int, Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
         """Who runs, by expected end; those that overran are expected to run as long again."""

@@ -21,7 +21,7 @@ from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Learnt, Order, made
 from dlaas_server.core.place import Frees
 from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.reserve import Reservation, borrowers, reserve, victims_for
+from dlaas_server.core.reserve import Reservation, borrowers, could_fit, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
 from dlaas_server.core.seating import fits, most, seated
 
@@ -109,7 +109,7 @@ class Scheduler(Lines):
     def _note_running(self, ask: Ask, now_s: float) -> None:
         self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
         self._ends.add(ask, now_s)
-        if ask.learners == 1:
+        if ask.learners == 1 and ask.seats:
             self._on.setdefault(ask.seats[0].node, {})[ask.number] = ask
         if self._may_preempt or self.order.gap:
             self._note_rank(ask, now_s)
@@ -135,7 +135,7 @@ class Scheduler(Lines):
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
         """The job runs already, on seats that are not free, which it got at `began_s`. Those first that began first."""
         self._meet(ask.priority, now_s)
-        ask.seats = seats
+        ask.seats, ask.patience_s = seats, -1.0
         if began_s is None:
             ask.since_s, ask.began_s = now_s, now_s - ask.executed_s
         else:
@@ -201,7 +201,7 @@ class Scheduler(Lines):
             self._victims.drop(ask)
         del self.running[ask.number]
         self._used[ask.queue] -= ask.weight
-        if ask.learners == 1:
+        if ask.learners == 1 and ask.seats:
             del self._on[ask.seats[0].node][ask.number]
         end_s = self._ends.drop(ask)
         if end_s is None or abs(end_s - now_s) > SAME_S:
@@ -219,6 +219,11 @@ class Scheduler(Lines):
     def look_again(self) -> None:
         """`frees` is not what it was, though nobody of ours came or went."""
         self._reservation = None
+        for group in self._groups.values():
+            group.could_fit = None
+        for entry in self._without_room:
+            heappush(self._lates, entry)
+        self._without_room = []
         self.reopen()
 
     # -- time passes --------------------------------------------------------------------------------------------------
@@ -290,7 +295,7 @@ class Scheduler(Lines):
         if self._ages and self._ages[0][0] <= now_s:
             self._grow_old(now_s)
         if self._forgotten.is_used:
-            for one in self._forgotten.changed():
+            for one in self._forgotten.changed(self.could_fit):
                 self._move(one, now_s)
         starts: list[Ask] = []
         self._starts = starts
@@ -303,8 +308,10 @@ class Scheduler(Lines):
             ask = group.head
             if ask is None or group.key != key:
                 continue
-            if group.is_shut:
-                break  # only in strict order
+            if group.is_shut:  # only in strict order
+                if self._could_fit(group):
+                    break
+                continue
             if may_preempt or group.devices_min <= frees.devices:
                 holder = self._holder(key)
                 if holder is None:
@@ -327,16 +334,20 @@ class Scheduler(Lines):
                     continue
             group.is_shut = True
             if is_strict:
-                break
-            if self._promises_first and (self._first is None or key < self._first[0]):
+                if self._could_fit(group):
+                    break
+            elif self._promises_first and (self._first is None or key < self._first[0]) and self._could_fit(group):
                 self._first = (key, ask)
+        wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
         if self._refused:
             for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
                 group.is_shut = False
                 if reservation is None and group.key is not None and (holder := self._holder(group.key)):
                     reservation = self._reserve(holder, now_s)  # made anew after the last one started
             self._refused, self._is_open = [], True
-        wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
+            end_s = self._ends.first_s()  # who has not ended by then delays the reservation: more may pass
+            if now_s < end_s < inf:
+                wake_s = end_s + SLACK_S if wake_s is None else min(wake_s, end_s + SLACK_S)
         if reservation is not None:
             return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
         return Choice(starts, stops, wake_s)
@@ -359,7 +370,7 @@ class Scheduler(Lines):
                 group.is_shut = True
             if is_strict or not group.is_shut:
                 todo.append((key[0], self._use(group) if is_fair else 0.0, key, group))
-            elif first_key is None or key < first_key:
+            elif (first_key is None or key < first_key) and self._could_fit(group):
                 first, first_key = group, key
         if self._promises_first:
             self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
@@ -427,9 +438,23 @@ class Scheduler(Lines):
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates
-        while lates and lates[0][1] != lates[0][2].stamp:
-            heappop(lates)
-        return lates[0][2] if lates and lates[0][0] < key else None
+        while lates and lates[0][0] < key:
+            _, stamp, ask = lates[0]
+            if stamp == ask.stamp and self.could_fit(ask):
+                return ask
+            entry = heappop(lates)
+            if stamp == ask.stamp:
+                self._without_room.append(entry)
+        return None
+
+    def could_fit(self, ask: Ask) -> bool:
+        """Whether one that waits would have room if nobody ran. Who would not keeps nobody waiting."""
+        return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
+
+    def _could_fit(self, group: Group) -> bool:
+        if group.could_fit is None:
+            group.could_fit = could_fit(group.shape, group.learners, self.frees, self.running.values())
+        return group.could_fit
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
         found, is_strict = self._reservation, self._is_overdue(ask, now_s)

@@ -1,0 +1,119 @@
+"""A job that would have no room if nobody ran (a node is out of service) waits, but keeps nobody else waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlaas_server.core.asks import Late
+from dlaas_server.core.model import Job, Known, Node, Pool, Seat
+from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.place import free_of, shape_of
+from dlaas_server.core.plan import plan
+from dlaas_server.core.scheduler import Policy
+from jupyter_dlaas.protocol import Elastic
+from tests.core.builders import job, node, pool, seats, training
+from tests.core.test_crowd import SHARES, crowded, decided
+
+NOW_S = 1e6
+FIT = 4
+LONG_S = 1e7
+
+
+def broken(one: Node) -> Node:
+    return replace(one, devices=tuple(replace(d, out_of_service="Xid 79") for d in one.devices))
+
+
+def picture(late: Late, *others: Job, nodes: tuple[Node, ...] = ()) -> Pool:
+    """A gang of eight on a pool that has four in service, past its bound of 100 s by so much; and others."""
+    large = job(1, (8, 8), submitted_s=NOW_S - 100.0 * (late or 0.5) - 1.0)
+    of = nodes or (node("n0"), replace(node("n1"), cordoned="cordoned by ana"))
+    there = pool(of, large, *others)
+    return replace(there, known={name: Known(length_s=10.0, restart_s=1.0) for name in there.jobs})
+
+
+@pytest.mark.parametrize("late", Late)
+@pytest.mark.parametrize("order", ORDERS)
+def test_others_start_while_it_waits_however_long_it_did(order: str, late: Late) -> None:
+    others = [job(number, submitted_s=NOW_S - 1.0) for number in range(2, 2 + FIT)]
+    policy = Policy(order=order, age_s=100.0)
+    there = picture(late, *others)
+    long = {one.id: Known(length_s=LONG_S) for one in others}
+
+    for known in (there.known, {**there.known, **long}):
+        found = plan(replace(there, known=known), NOW_S, policy)
+        assert [start.job for start in found.starts] == [one.id for one in others]
+
+
+def test_its_owner_is_told_that_it_waits_for_a_node_and_not_for_others() -> None:
+    (wait,) = plan(picture(Late.LATE, training(job(2), *seats("n0", 1))), NOW_S).waits
+    (small,) = plan(pool([broken(node("n0")), node("n1", 1)], job(1, gpus=2)), NOW_S).waits
+    (cpus,) = plan(pool([node("n0", cpus=2.0), node("n1", cpus=2.0)], job(1, (2, 2), cpus=3.0)), NOW_S).waits
+
+    assert wait.reason == "Needs 8 GPUs at once; the pool has 4 in service."
+    assert small.reason == "Needs 2 GPUs; the pool has 1 in service."
+    assert cpus.reason == "Needs 2 learners at once of 1 GPU, 3 CPUs; 0 would fit on what is in service."
+
+
+def test_nobody_is_preempted_for_devices_that_are_out_of_service() -> None:
+    lower = replace(training(job(2, gpus=2), Seat("n0", ("n0/0", "n0/1"))), checkpoint_step=5)
+    there = pool([broken(node("n0", 2)), node("n1", 1)], lower, job(3, gpus=2, priority=1), job(4, priority=1))
+
+    found = plan(there, NOW_S)
+
+    assert found.preempts == ()
+    assert [start.job for start in found.starts] == ["job-4"]
+
+
+def test_it_is_promised_its_start_again_once_the_node_is_back() -> None:
+    policy = Policy(age_s=100.0)
+    runs = training(job(2, submitted_s=5.0), *seats("n0", 1))
+    there = picture(Late.OVERDUE, runs, job(3, submitted_s=NOW_S - 1.0))
+    assert [start.job for start in plan(there, NOW_S, policy).starts] == ["job-3"]
+
+    back = replace(there, nodes=(node("n0"), node("n1")))
+
+    assert plan(back, NOW_S, policy).starts == ()
+
+
+@pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
+def test_who_trains_grows_meanwhile(elastic: Elastic) -> None:
+    grows = training(job(2, (1, 4), elastic=elastic, submitted_s=5.0), *seats("n0", 1))
+
+    found = plan(picture(Late.FORGOTTEN, replace(grows, checkpoint_step=5)), NOW_S, Policy(age_s=100.0))
+
+    assert [(one.job, len(one.seats)) for one in found.resizes] == [("job-2", 4)]
+
+
+def test_of_those_that_are_forgotten_it_is_the_turn_of_the_oldest_that_could_fit() -> None:
+    forgotten = job(2, (4, 4), submitted_s=NOW_S - 100.0 * Late.FORGOTTEN - 0.5)
+    higher = job(3, priority=1, submitted_s=NOW_S - 1.0)
+
+    found = plan(picture(Late.FORGOTTEN, forgotten, higher), NOW_S, Policy(age_s=100.0))
+
+    assert [start.job for start in found.starts] == ["job-2"]
+
+
+def without_room(there: Pool, policy: Policy) -> set[str]:
+    frees = free_of(there.nodes, ())
+    return {
+        name
+        for name, one in there.jobs.items()
+        if one.waits and frees.room(shape_of(one, policy.placement), one.spec.learners_min) < one.spec.learners_min
+    }
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
+def test_it_is_decided_as_if_it_were_not_there(order: str, seed: int, preempts: bool, is_broken: bool) -> None:
+    policy = Policy(order=order, preempts=preempts, shares=SHARES)
+    there, now_s = crowded(seed, policy)
+    if is_broken:
+        there = replace(there, nodes=(broken(there.nodes[0]), *there.nodes[1:]))
+    gone = without_room(there, policy)
+    left = replace(there, jobs={name: one for name, one in there.jobs.items() if name not in gone})
+
+    assert decided(plan(there, now_s, policy)) == decided(plan(left, now_s, policy))
