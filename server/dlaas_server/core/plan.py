@@ -389,7 +389,10 @@ def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
 
 
 def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
-    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted."""
+    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted.
+
+    Who waits is taken to have one by the time that somebody wants its seats.
+    """
     ask = Ask(
         job.number,
         shape_of(job, policy.placement),
@@ -398,7 +401,7 @@ def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         priority=job.priority,
         queue=job.spec.queue,
         is_spot=job.spec.spot,
-        may_stop=policy.preempts and is_settled(job) and job.checkpoint_step is not None,
+        may_stop=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
         id=job.id,
     )
     expect(ask, pool.known.get(job.id, NOTHING_KNOWN))

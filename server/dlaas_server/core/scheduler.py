@@ -347,7 +347,7 @@ class Scheduler(Lines):
             self._refused, self._is_open = [], True
             end_s = self._ends.first_s()  # who has not ended by then delays the reservation: more may pass
             if now_s < end_s < inf:
-                wake_s = end_s + SLACK_S if wake_s is None else min(wake_s, end_s + SLACK_S)
+                wake_s = end_s + SLACK_S / 2 if wake_s is None else min(wake_s, end_s + SLACK_S / 2)
         if reservation is not None:
             return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
         return Choice(starts, stops, wake_s)
@@ -551,7 +551,7 @@ class Scheduler(Lines):
     def _note_brief(self, brief: list[Ask], now_s: float) -> None:
         """These are about to end: whoever has not by then is asked to move."""
         for mover in brief:
-            over_s = (mover.end_s(now_s) or now_s) + SLACK_S
+            over_s = (mover.end_s(now_s) or now_s) + SLACK_S / 2
             if abs(over_s - mover.patience_s) > SAME_S:
                 mover.patience_s = over_s
                 heappush(self._timers, (over_s, mover.number, READY, mover.stamp, mover))
