@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -15,10 +14,9 @@ from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import Layout, Shape, free_of
 from dlaas_server.core.scheduler import Choice, Policy, Share
 from tests.core.builders import node
-from tests.core.streams import Coming, Drive, drive, stream
+from tests.core.streams import Coming, Drive, drive, in_streams, stream
 from tests.core.test_streams import as_the_whole_plan, nothing_wrong, policy
 
-SEEDS: Final = int(os.environ.get("STREAM_SEEDS") or 5)
 ONE: Final = Shape(1, 0.0, 0, None, Layout.PACK)
 
 
@@ -27,13 +25,13 @@ def mixed(chance: Random, count: int = 40) -> list[Coming]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str, seed: int) -> None:
-    chance = Random(seed)
-    coming = mixed(chance, 30)
-    looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
+    def tried(chance: Random) -> None:
+        coming = mixed(chance, 30)
+        looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+        drive(policy(order), coming, as_the_whole_plan, looks)
 
-    drive(policy(order), coming, as_the_whole_plan, looks)
+    in_streams(1, tried)
 
 
 def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[Choice], None]:
@@ -54,11 +52,7 @@ def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[Choice], None]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_devices_are_given_once_and_nobody_waits_for_a_spot_job(order: str) -> None:
-    for seed in range(10 * SEEDS):
-        try:
-            drive(policy(order), mixed(Random(seed)), fair_to_ordinary)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+    in_streams(10, lambda chance: drive(policy(order), mixed(chance), fair_to_ordinary))
 
 
 def lives(coming: list[Coming], **fields: object) -> dict[int, tuple[float | None, float]]:
@@ -74,8 +68,9 @@ def lives(coming: list[Coming], **fields: object) -> dict[int, tuple[float | Non
 @pytest.mark.parametrize("order", ORDERS)
 def test_for_ordinary_jobs_it_is_as_if_there_were_no_spot_jobs(order: str, preempts: bool) -> None:
     """To the second, where all seats are as good: learners of one device each, single ones where some are stopped."""
-    for seed in range(5 * SEEDS):
-        coming = mixed(Random(seed))
+
+    def tried(chance: Random) -> None:
+        coming = mixed(chance)
         for one in coming:
             one.ask.shape, one.ask.learners = ONE, 1 if preempts else one.ask.learners
             one.ask.weight = one.ask.learners
@@ -84,7 +79,9 @@ def test_for_ordinary_jobs_it_is_as_if_there_were_no_spot_jobs(order: str, preem
             if one.ask.is_spot:
                 one.withdrawn_s = one.ask.submitted_s + 1e-9  # it goes as soon as it came
         beside = lives(coming, order=order, preempts=preempts)
-        assert beside == lives(alone, order=order, preempts=preempts), f"seed {seed}"
+        assert beside == lives(alone, order=order, preempts=preempts)
+
+    in_streams(5, tried)
 
 
 def lending(*sizes: int, **fields: object) -> Lending:

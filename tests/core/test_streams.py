@@ -1,15 +1,10 @@
-"""What holds in every stream of jobs, whatever the order. A failure names its seed and order: run that one alone.
-
-STREAM_SEEDS=200 tries more of them.
-"""
+"""What holds in every stream of jobs, whatever the order."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Final
 
 import pytest
 
@@ -17,9 +12,7 @@ from dlaas_server.core.asks import Late
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.plan import scheduled
 from dlaas_server.core.scheduler import Choice, Policy, Share
-from tests.core.streams import SIZES, Coming, Drive, drive, stream
-
-SEEDS: Final = int(os.environ.get("STREAM_SEEDS") or 5)
+from tests.core.streams import SIZES, Coming, Drive, drive, in_streams, stream
 
 
 def policy(order: str, **fields: float) -> Policy:
@@ -44,13 +37,13 @@ def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[Choice], None]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str, seed: int) -> None:
-    chance = Random(seed)
-    coming = stream(chance, 30, gap_s=chance.choice([100.0, 300.0, 1000.0]))
-    looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
+    def tried(chance: Random) -> None:
+        coming = stream(chance, 30, gap_s=chance.choice([100.0, 300.0, 1000.0]))
+        looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+        drive(policy(order), coming, as_the_whole_plan, looks)
 
-    drive(policy(order), coming, as_the_whole_plan, looks)
+    in_streams(1, tried)
 
 
 def nothing_wrong(on: Drive, now_s: float) -> Callable[[Choice], None]:
@@ -97,13 +90,10 @@ def both(on: Drive, now_s: float) -> Callable[[Choice], None]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_devices_are_given_once_gangs_are_whole_and_priorities_come_first(order: str) -> None:
-    for seed in range(25 * SEEDS):
-        chance = Random(seed)
-        coming = stream(chance, 40, gap_s=chance.choice([50.0, 300.0, 1000.0]))
-        try:
-            drive(policy(order), coming, both)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+    def tried(chance: Random) -> None:
+        drive(policy(order), stream(chance, 40, gap_s=chance.choice([50.0, 300.0, 1000.0])), both)
+
+    in_streams(25, tried)
 
 
 def against_one_large_gang(chance: Random, count: int = 150) -> list[Coming]:
@@ -131,8 +121,8 @@ def none(_: Drive, __: float) -> Callable[[Choice], None]:
 def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_jobs_come(
     order: str, preempts: bool
 ) -> None:
-    for seed in range(SEEDS):
-        coming = against_one_large_gang(Random(seed), 600)
+    def tried(chance: Random) -> None:
+        coming = against_one_large_gang(chance, 600)
         policy_s = Policy(order=order, age_s=100.0, preempts=preempts)
         large = coming[10].ask
         overdue_s = Late.OVERDUE * large.bound_s(policy_s.age_s, 10.0)
@@ -140,7 +130,9 @@ def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_job
         found = drive(policy_s, coming, none)
 
         longest_s = max(one.actual_s for one in coming)
-        assert found.first[10] - large.submitted_s <= overdue_s + longest_s + 2 * large.restart_s, f"seed {seed}"
+        assert found.first[10] - large.submitted_s <= overdue_s + longest_s + 2 * large.restart_s
+
+    in_streams(1, tried)
 
 
 @pytest.mark.parametrize("after", ORDERS)

@@ -77,6 +77,27 @@ def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is
     until(lambda: not here.orphans(), "no process is left", 20)
 
 
+def test_a_gang_that_waits_for_a_cordoned_node_stops_nobody_and_starts_once_it_is_back(site: Build) -> None:
+    here = site(slots=2, nodes=2)
+    here.terminal("jupyter", "dlaas", "pool", "--order", "fifo")
+    here.terminal("jupyter", "dlaas", "cordon", "n1")
+    large = here.submit("print('hi')\n", name="large", gpus="4").id
+    until(lambda: here.job(large).view.place, "it waits")
+    assert "Needs 4 " in here.job(large).view.reason
+    assert "the pool has 2 in service. n1 is cordoned by" in here.job(large).view.reason
+
+    grows = here.submit(training(step_s=0.02), name="grows", gpus="1:2").id
+    until(partial(trains_with, here, grows, 2), "who comes after it takes all that is in service")
+    here.job(grows).scale(1)
+    until(partial(trains_with, here, grows, 1), "it gave one back")
+    small = here.submit("print('hi')\n", name="small", gpus="1").id
+    until(lambda: here.job(small).status == "COMPLETED", "another one runs, too")
+
+    here.terminal("jupyter", "dlaas", "uncordon", "n1")
+    here.job(grows).cancel()
+    until(lambda: here.job(large).status == "COMPLETED", "the gang had all four")
+
+
 def test_a_job_that_cannot_shrink_moves_to_another_node_and_goes_on_at_its_step(site: Build) -> None:
     here = site(slots=1, nodes=2)
     job = here.submit(training(step_s=0.05), name="single", gpus="1", checkpoint_every="1s")

@@ -121,8 +121,11 @@ class Lines:
 
     def _is_overdue(self, ask: Ask, now_s: float) -> bool:
         if self._is_by_age:  # nobody is lifted, so nobody is told when it is late
-            return ask.queued_s + Late.OVERDUE * self._bound_s(ask) <= now_s
+            return self._overdue_s(ask) <= now_s
         return ask.late >= Late.OVERDUE
+
+    def _overdue_s(self, ask: Ask) -> float:
+        return ask.queued_s + Late.OVERDUE * self._bound_s(ask)
 
     def _note_start(self, ask: Ask) -> None:
         """How far past its bound it was when it got its seats."""

@@ -338,16 +338,14 @@ class Scheduler(Lines):
                     break
             elif self._promises_first and (self._first is None or key < self._first[0]) and self._could_fit(group):
                 self._first = (key, ask)
-        wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes) else None
+        wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes or self._refused) else None
         if self._refused:
             for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
                 group.is_shut = False
                 if reservation is None and group.key is not None and (holder := self._holder(group.key)):
                     reservation = self._reserve(holder, now_s)  # made anew after the last one started
             self._refused, self._is_open = [], True
-            end_s = self._ends.first_s()  # who has not ended by then delays the reservation: more may pass
-            if now_s < end_s < inf:
-                wake_s = end_s + SLACK_S / 2 if wake_s is None else min(wake_s, end_s + SLACK_S / 2)
+            wake_s = self._passes_s(reservation, now_s, inf if wake_s is None else wake_s)
         if reservation is not None:
             return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
         return Choice(starts, stops, wake_s)
@@ -464,6 +462,15 @@ class Scheduler(Lines):
         releases = oldest(self.running.values(), self._ends) if is_strict else self._ends.in_order(self.running, now_s)
         self._reservation = reserve(ask, self.frees, releases, now_s, is_strict=is_strict)
         return self._reservation
+
+    def _passes_s(self, reservation: Reservation | None, now_s: float, next_s: float) -> float | None:
+        """When others may pass, by `next_s` at the latest: who has not ended by then delays it, or it is overdue."""
+        end_s = self._ends.first_s()
+        if now_s < end_s:
+            next_s = min(next_s, end_s + SLACK_S / 2)
+        if reservation is not None and self._is_by_age and not reservation.is_strict:
+            next_s = min(next_s, self._overdue_s(reservation.ask))
+        return next_s if next_s < inf else None
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
         """The first of a group that fits now and does not delay the reservation; its seats are taken.
