@@ -355,7 +355,7 @@ class Scheduler(Lines):
 
         Those that too few devices are free for are shut at once, unless others may be preempted for them.
         """
-        is_strict, is_fair = self._is_strict, self._is_fair
+        is_strict, is_fair, promises_first = self._is_strict, self._is_fair, self._promises_first
         devices = inf if is_strict or self._may_preempt else self.frees.devices
         todo: list[_Todo] = []
         first: Group | None = None
@@ -368,9 +368,9 @@ class Scheduler(Lines):
                 group.is_shut = True
             if is_strict or not group.is_shut:
                 todo.append((key[0], self._use(group) if is_fair else 0.0, key, group))
-            elif (first_key is None or key < first_key) and self._could_fit(group):
+            elif promises_first and (first_key is None or key < first_key) and self._could_fit(group):
                 first, first_key = group, key
-        if self._promises_first:
+        if promises_first:
             self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
         self._is_open = is_strict
         if len(todo) > 1:

@@ -63,7 +63,7 @@ JUDGED: Final = (
     Slice(PHILLY / "philly_6214e9.csv", 64, (0, 0.04)),
     Slice(TRACES / "ffdl_pack_spread_load0.8.csv", 400, (0.3, 0.6), width=4),
 )
-SAMPLES: Final = (("judged", JUDGED, 50), ("developed on", DEVELOPED, 30))
+SAMPLES: Final = (("judged", JUDGED, 100), ("developed on", DEVELOPED, 60))
 """How many of those that wait are asked in each slice: a forecast takes a tenth of a second, behind hundreds one."""
 
 
