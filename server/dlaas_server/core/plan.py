@@ -225,6 +225,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
         jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
         then = idle_in(replace(pool, jobs=jobs))
+    held_up = moving | {ask.id for ask in waiting}
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
@@ -233,7 +234,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
         resizes=resizes,
-        waits=_waits(queue, seats, pool, idle, now_s, policy.placement) + short,
+        waits=_waits(queue, seats, held_up, pool, idle, now_s, policy.placement) + short,
         wake_s=min(delayed, default=None),
     )
     return _Planned(decided, promised, then)
@@ -486,13 +487,15 @@ def _short(job: Job, has: int, *, is_crowded: bool) -> str:
 def _waits(
     queue: Sequence[Job],
     seats: Mapping[str, tuple[Seat, ...]],
+    held_up: Collection[str],
     pool: Pool,
     frees: Frees,
     now_s: float,
     usual: Layout,
 ) -> tuple[Wait, ...]:
+    """`held_up`: who would have room if nobody ran."""
     waiting = [job for job in queue if job.id not in seats]
-    holders, in_service = _holders(pool), free_of(pool.nodes, ()) if waiting else frees
+    holders = _holders(pool)
     said: dict[tuple[Shape, int, str], str] = {}  # what asks for the same waits for the same
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
@@ -501,7 +504,7 @@ def _waits(
         else:
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job))
             if asked not in said:
-                short = _short_of(*asked, in_service)
+                short = "" if job.id in held_up else _short_of(*asked, free_of(pool.nodes, ()))
                 said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
             reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
