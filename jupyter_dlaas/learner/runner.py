@@ -16,6 +16,7 @@ import threading
 import time
 import types
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -104,6 +105,7 @@ def _prepare(context: Context) -> None:
         raise Leave("terminated")
 
     signal.signal(signal.SIGTERM, on_term)
+    _forks_end_as_usual(on_term)
     context.control.on_orphaned = lambda: os.kill(os.getpid(), signal.SIGTERM)
     context.control.on_message = lambda message: _told(message)
     sys.argv = [str(job_dir / "train.py"), *spec.command]
@@ -121,6 +123,30 @@ def _prepare(context: Context) -> None:
     if spec.autolog:
         autolog.install()
     watching.watch(context)
+
+
+def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
+    """What the program forks ends at SIGTERM, as it would in a script: our handler is the learner's alone.
+
+    Held back while it forks: the interpreter forgets, in a child, a signal that came before the child's first line, and
+    a worker that nobody ends is waited for without end.
+    """
+    held = threading.local()
+    mine = {signal.SIGTERM}
+
+    def before() -> None:
+        held.by_program = mine <= signal.pthread_sigmask(signal.SIG_BLOCK, mine)
+
+    def in_parent() -> None:
+        if not getattr(held, "by_program", False):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, mine)
+
+    def in_child() -> None:
+        if signal.getsignal(signal.SIGTERM) is on_term:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        in_parent()
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
 
 def _told(message: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from textwrap import dedent
 from typing import Any
@@ -201,6 +202,30 @@ def test_pools_and_processes_use_functions_of_a_cell(job: Build, method: str) ->
 
     found = {name: load((one.dir / "results" / f"{name}.bin").read_bytes()) for name in ("pooled", "alone", "done")}
     assert found == {"pooled": [10, 11, 12, 13], "alone": 15, "done": [10, 11, 12]}
+
+
+def test_a_forked_worker_that_is_ended_ends_at_once_as_in_a_script(job: Build) -> None:
+    one = ran(
+        job,
+        """
+        import collections, multiprocessing as mp, time
+        context = mp.get_context("fork")
+        codes = collections.Counter()
+        for n in range(400):
+            process = context.Process(target=time.sleep, args=(60,))
+            process.start()
+            time.sleep(n % 4 * 0.001)
+            process.terminate()
+            process.join(20)
+            codes[process.exitcode] += 1
+        codes = dict(codes)
+        """,
+        outputs=("codes",),
+        deadline_s=120.0,
+    )
+
+    assert load((one.dir / "results" / "codes.bin").read_bytes()) == {-signal.SIGTERM: 400}
+    assert one.log() == ""
 
 
 DATASET = WORKERS.replace("{method}", "fork").replace(

@@ -90,14 +90,13 @@ async def serve(folder: Path, idle_s: float) -> None:
     server = tornado.httpserver.HTTPServer(
         application(Requests(lifecycle, watchers, folder / "blobs"), StreamHandler), max_buffer_size=BODY_MOST
     )
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     with _bound(folder) as listening:
         server.add_socket(listening)
         _announce(folder)
         log.info("serving pool %s in %s", pool.name, folder)
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.set)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
         turning.add_done_callback(lambda _: ended.set())
         forgetting = asyncio.create_task(_forget(lifecycle), name="forget")
