@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "percent", "span"]
+__all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "percent", "place", "span"]
 
 
 def duration(seconds: float | None) -> str:
@@ -74,6 +74,13 @@ def number(value: float) -> str:
     if abs(value) < 0.001:
         return f"{value:.2e}"
     return f"{value:.3g}" if abs(value) >= 1 else f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+
+
+def place(epoch: int, epochs: int | None, step: int) -> str:
+    """ "epoch 3/12", "epoch 3", and "step 1,051" of a loop that says nothing of epochs."""
+    if not (epoch or epochs):
+        return f"step {number(step)}"
+    return f"epoch {epoch}" + (f"/{epochs}" if epochs else "")
 
 
 def bytes_text(count: int, *, binary: bool = False) -> str:

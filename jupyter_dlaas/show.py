@@ -103,7 +103,8 @@ def _note(view: JobView) -> str:
     if view.state is State.PROCESSING:
         parts = [view.transition] if view.transition else []
         if progress is not None:
-            parts.append(f"epoch {progress.epoch}" + (f"/{progress.epochs}" if progress.epochs else ""))
+            if (place := figures.place(progress.epoch, progress.epochs, progress.step)) != _progress(view):
+                parts.append(place)
             if progress.steps_per_s:
                 parts.append(f"{figures.number(progress.steps_per_s)} steps/s")
         return ", ".join([*parts, *([view.reason] if view.reason else [])])

@@ -10,19 +10,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.protocol import Elastic
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.context import Context
     from jupyter_dlaas.learner.running import Run
 
-__all__ = ["alone", "look", "look_at_loop"]
+__all__ = ["alone", "has_own_loop", "look", "look_at_loop", "look_at_parts", "look_at_steps"]
 
 _KNOWS_OTHERS: Final = re.compile(
     r"distribut(ed|e|ion)\b|DistributedDataParallel|fully_shard|WORLD_SIZE|process_count|mpi4py|horovod"
     r"|Accelerator\b|MultiWorkerMirrored|\bcollective\b"
 )
 """Words of a program that brings its learners together by itself, or parts the work by hand."""
+_LOOPS: Final = (".epochs(", ".batches(")
+_GOES_BACK: Final = re.compile(r"\.backward\(")
+_HAS_ROLES: Final = re.compile(r"\bRANK\b|\brank\b")
+"""Words of a program in which each learner may be meant to train something of its own."""
 _TALKERS: Final = ("mpi4py.MPI", "horovod")
 """Modules that nobody loads for one process."""
 _looked: Final[list[str]] = []
@@ -43,6 +47,27 @@ def look_at_loop(run: Run, *, parts: bool) -> None:
     data = "run.batches gives each a part of the data" if parts else "each trains on all of the data"
     instead = "Put in model, opt = run.prepare(model, opt), or take" if torch is not None else "Take"
     look(context, f"Several learners of this program train apart: {data}, {_KEPT}. {instead} one learner: --gpus 1.")
+
+
+def look_at_steps() -> None:
+    """Optimisers step, and neither a framework nor a loop of `run` leads: the program's own loop, if it goes back itself.
+
+    Steps that only an installed package takes are its own business: it may bring its learners together once there are
+    several.
+    """
+    context = current()
+    if _looked or context is None or not _may_have_others(context) or has_own_loop(context):
+        return
+    texts = _texts(context.job_dir)
+    if any(_GOES_BACK.search(text) for text in texts) and not any(_HAS_ROLES.search(text) for text in texts):
+        why = f"Several learners of this program train apart: each trains on all of the data, {_KEPT}."
+        look(context, f"{why} Let run.prepare and run.batches share it, or take one learner: --gpus 1.")
+
+
+def has_own_loop(context: Context) -> bool:
+    """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
+    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+    return "jupyter_dlaas" in text and any(loop in text for loop in _LOOPS)
 
 
 def look(context: Context, why: str) -> None:
@@ -96,5 +121,10 @@ def _talks() -> bool:
 
 
 def _knows(job_dir: Path) -> bool:
+    return any(_KNOWS_OTHERS.search(text) for text in _texts(job_dir))
+
+
+def _texts(job_dir: Path) -> list[str]:
+    """The program, and what the user's own modules say."""
     own = (job_dir / "train.py", *sorted((job_dir / "files").rglob("*.py")))
-    return any(_KNOWS_OTHERS.search(path.read_text(encoding="utf-8", errors="replace")) for path in own)
+    return [path.read_text(encoding="utf-8", errors="replace") for path in own]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from jupyter_dlaas.learner import imports
+from jupyter_dlaas.learner import imports, lonely
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.recording import Source, record_metrics, record_progress, recorder
 
@@ -39,6 +39,7 @@ class Loop:
         self._told_s = self._read_s = self._looked_s = float("-inf")
         self._held: list[tuple[str, Any, int]] | None = []
         self._since_s: float | None = None
+        self._began_s: float | None = None
         self._names: dict[tuple[CodeType, int], str] = {}
         self.on_silent: list[Callable[[], None]] = []
         """What ends the looking at losses, once nothing of it will be drawn any more."""
@@ -89,6 +90,10 @@ class Loop:
         if self._step() and (is_last or now - self._told_s >= _TELL_S):
             self._told_s = now
             record_progress(source=Source.LOOP, step=self._step())
+            self._began_s = now if self._began_s is None else self._began_s
+            one = recorder()
+            if (is_last or now - self._began_s >= _HOLD_S) and one is not None and not one.was_led:
+                lonely.look_at_steps()
 
     def _leave(self) -> None:
         """Look no longer, where others have the say for good. Not for an optimiser's hook: hooks are gone over then."""

@@ -130,9 +130,8 @@ def _progress(view: JobView) -> list[str]:
     progress = view.progress
     if progress is None:
         return []
-    epoch = f"epoch {progress.epoch}" + (f"/{progress.epochs}" if progress.epochs else "")
-    step = epoch if progress.epochs or progress.epoch else f"step {figures.number(progress.step)}"
-    return [f"{step}, {figures.percent(progress.fraction)}" if progress.fraction is not None else step]
+    place = figures.place(progress.epoch, progress.epochs, progress.step)
+    return [f"{place}, {figures.percent(progress.fraction)}" if progress.fraction is not None else place]
 
 
 def _size(view: JobView) -> str:

@@ -164,9 +164,8 @@ class JobWidget:
 
     def _draw_progress(self, progress: Progress) -> None:
         self.progress.value = progress.fraction or 0.0
-        epoch = f"epoch {progress.epoch}" + (f"/{progress.epochs}" if progress.epochs else "")
         self.progress.description = figures.percent(progress.fraction) if progress.fraction is not None else ""
-        self.progress.tooltip = epoch
+        self.progress.tooltip = figures.place(progress.epoch, progress.epochs, progress.step)
 
     def _draw_head(self) -> None:
         view = self._view

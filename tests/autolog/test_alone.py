@@ -111,6 +111,25 @@ for epoch in run.epochs(3):
     total += epoch
 """
 
+OWN_STEPS = """
+import torch
+{before}
+torch.manual_seed(0)
+data = torch.randn(16, 3)
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    for batch in data.split(4):
+        opt.zero_grad()
+        {step}
+        opt.step()
+"""
+BACK = "model(batch).square().mean().backward()"
+
+
+def own_steps(before: str = "", step: str = BACK) -> str:
+    return OWN_STEPS.format(before=before, step=step)
+
 
 def told(job: Job) -> list[Fact]:
     assert job.closed(deadline_s=DEADLINE_S) == "completed", job.report()
@@ -124,12 +143,25 @@ def told(job: Job) -> list[Fact]:
         (PLAIN, "run.batches gives each a part of the data", 1),
         (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 2),
         (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 1),
+        (own_steps(), "Let run.prepare and run.batches share it", 2),
+        (own_steps(), "Let run.prepare and run.batches share it", 1),
         (OWN_LOOP, "each trains on all of the data", 2),
         (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 2),
         (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 1),
         (BOOSTED, "XGBoost trains alone", 1),
     ],
-    ids=["plain-2", "plain-1", "torch-2", "torch-1", "epochs-2", "lightning-2", "lightning-1", "xgboost-1"],
+    ids=[
+        "plain-2",
+        "plain-1",
+        "torch-2",
+        "torch-1",
+        "steps-2",
+        "steps-1",
+        "epochs-2",
+        "lightning-2",
+        "lightning-1",
+        "xgboost-1",
+    ],
 )
 def test_who_trains_apart_is_told_once_also_before_it_grows(job: Build, source: str, says: str, learners: int) -> None:
     one = job(source, learners_max=2)
@@ -146,6 +178,8 @@ SHARING = {
     "exact mode": EXACT,
     "own DDP": OWN_DDP,
     "a module's own talk": IMPORTED_TALK,
+    "own DDP in a loop of its own": own_steps("import torch.distributed as dist; dist.init_process_group('gloo')"),
+    "a loop of its own that knows its rank": own_steps("import os; torch.manual_seed(int(os.environ['RANK']))"),
     "Lightning's ddp": LIGHTNING.format(more=DDP),
     "transformers": TRANSFORMERS,
 }
@@ -156,6 +190,15 @@ SHARING = {
 def test_nothing_is_told_where_what_is_learned_is_shared(job: Build, source: str, learners: int) -> None:
     one = job(source, learners_max=2, files={"together.py": TOGETHER}, framework="torch")
     one.run(learners)
+
+    assert told(one) == []
+
+
+def test_nothing_is_told_of_steps_that_an_installed_package_takes(job: Build, tmp_path: Path) -> None:
+    (tmp_path / "installed.py").write_text("def back(model, batch):\n    model(batch).square().mean().backward()\n")
+    there = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import installed"
+    one = job(own_steps(there, "installed.back(model, batch)"), learners_max=2, framework="torch")
+    one.run(learners=2)
 
     assert told(one) == []
 

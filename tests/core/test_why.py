@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlaas_server.core.model import Job, Profile
-from dlaas_server.core.plan import plan
+from dlaas_server.core.plan import DEFAULT, plan
 from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.shapes import Layout
 from dlaas_server.core.why import NO_BOUND, why_it_waits
@@ -36,6 +36,21 @@ def test_who_waits_for_higher_priorities_is_told_how_long_they_go_first() -> Non
     assert text == f"Jobs of a higher priority always go first: {NO_BOUND}."
     assert said(low, equal, Policy()) == []
     assert said(low, replace(equal, priority=-5), Policy(preempts=False)) == []
+
+
+def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_preempted() -> None:
+    high, low = replace(job(2, (4, 4)), priority=5), training(job(1, (4, 4)), *seats("n1", 4))
+
+    def holder(runs: Job, waits: Job = high, policy: Policy = DEFAULT) -> str:
+        picture = pool([node(devices=4)], runs, waits)
+        [found] = [s for s in why_it_waits(waits, picture, plan(picture, 60.0, policy).waits, policy) if "holds" in s]
+        return found
+
+    kept = "; its priority is lower, but it wrote no checkpoint to go on from, so it is not preempted."
+    assert holder(low) == "job-1 (ana) holds 4 GPUs on n1, nobody knows until when" + kept
+    assert not holder(low, replace(high, priority=0)).endswith(kept)
+    assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"
+    assert not holder(replace(low, checkpoint_step=7)).endswith(kept), "it is preempted"
 
 
 def test_who_would_borrow_is_told_that_owners_go_first() -> None:

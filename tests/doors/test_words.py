@@ -148,4 +148,6 @@ def test_figures() -> None:
     ]
     assert [figures.bytes_text(44_800_000), figures.bytes_text(8 * 2**30, binary=True)] == ["44.8 MB", "8.0 GiB"]
     assert [figures.bar(one, 4) for one in (0, 0.5, 0.99, 1)] == ["░░░░", "██░░", "███░", "████"]
+    spots = [(3, 12, 40), (0, 12, 40), (3, None, 40), (0, None, 1051)]
+    assert [figures.place(*one) for one in spots] == ["epoch 3/12", "epoch 0/12", "epoch 3", "step 1,051"]
     assert [figures.percent(one) for one in (0.999, 1, None)] == ["99%", "100%", "-"]

@@ -45,7 +45,6 @@ _SHARE: Final = 0.003
 """… and so seldom that it takes this part of the time at most."""
 _AT_ONCE: Final = 50
 """So many points are written together at most."""
-_LOOPS: Final = (".epochs(", ".batches(")
 _NETWORKS: Final = re.compile(r"\b(torch|tensorflow|jax|keras|transformers|lightning|pytorch_lightning)\b")
 Point = tuple[Mapping[str, Any], int, int | None]
 """Values, step and epoch, where that is known."""
@@ -345,7 +344,7 @@ def stepwise(framework: str) -> Call | None:
 def _look(context: Context, framework: str) -> None:
     """Whether it is told that this trains alone. Beside a network's training it is only a part of it."""
     source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-    if not _has_own_loop(context) and not (framework != "fastai" and _NETWORKS.search(source)):
+    if not lonely.has_own_loop(context) and not (framework != "fastai" and _NETWORKS.search(source)):
         lonely.look(context, lonely.alone(framework))
 
 
@@ -368,14 +367,14 @@ def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) 
         yield None
         return
     _finish_steps()
-    if alone is not None and not _has_own_loop(context):
+    if alone is not None and not lonely.has_own_loop(context):
         lonely.look(context, alone)
     if not is_whole:
         lonely.look_at_parts(context)
         if context.world_size > 1 and "call" in (run_of(context)._restored or ()):
             raise RuntimeError(f"{framework} cannot go on in parts from one learner's checkpoint: scale it back to 1")
     with _inside():
-        if (context.world_size > 1 and not is_whole) or _has_own_loop(context):
+        if (context.world_size > 1 and not is_whole) or lonely.has_own_loop(context):
             watched = Call()
             try:
                 yield watched
@@ -413,9 +412,3 @@ def _shares(context: Context) -> tuple[int, int] | None:
     spec = context.spec
     is_elastic = spec.elastic is not Elastic.OFF and spec.learners_min < spec.learners_max
     return (context.rank, context.world_size) if is_elastic and context.world_size > 1 else None
-
-
-def _has_own_loop(context: Context) -> bool:
-    """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
-    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-    return "jupyter_dlaas" in text and any(loop in text for loop in _LOOPS)

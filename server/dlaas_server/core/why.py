@@ -8,7 +8,7 @@ from typing import Final
 from dlaas_server.core.asks import Late
 from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.orders import length_counts, made
-from dlaas_server.core.plan import Wait
+from dlaas_server.core.plan import Wait, is_settled
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import queues_of
 from dlaas_server.core.shapes import Layout, relaxed
@@ -37,7 +37,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
     ahead = [w.job for w in line if w.place < own.place]
     if ahead:
         out.append(f"Ahead of it: {_some(ahead)}.")
-    out += _holders(job, pool)
+    out += _holders(job, pool, policy)
     out += _anywhere(job, policy)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
@@ -49,8 +49,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED_MOST]) + more
 
 
-def _holders(job: Job, pool: Pool) -> list[str]:
-    """Who has devices, those that end first before the others."""
+def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """Who has devices, those that end first before the others; and who of them would make room, but cannot."""
     unit = unit_of(job)
     found: list[tuple[float, int, str]] = []
     for other in pool.jobs.values():
@@ -65,6 +65,8 @@ def _holders(job: Job, pool: Pool) -> list[str]:
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
         text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
+        if policy.preempts and other.priority < job.priority and is_settled(other) and other.checkpoint_step is None:
+            text += "; its priority is lower, but it wrote no checkpoint to go on from, so it is not preempted"
         found.append((left_s, other.number, text))
     found.sort()
     more = len(found) - NAMED_MOST
