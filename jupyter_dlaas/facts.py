@@ -73,6 +73,8 @@ class FactKind(StrEnum):
     """`member` is gone: its devices are free. `code` or `signal`; `failure` where it was not asked to leave."""
     GENERATION = "generation"
     """All of `generation` are ready and train together from `step`; `idle_s` since the last step before."""
+    BEGUN = "begun"
+    """In `generation`, which had seemed `plain`, a loop has begun after all that can be left and gone on with."""
     REGROUPED = "regrouped"
     """`generation` lost learners while it trained and goes on as `members` from `step`; `failure` says why."""
     AWAITED = "awaited"
@@ -140,6 +142,8 @@ class Fact:
     """Who trains together, in rank order."""
     live: bool | None = None
     """The gang can change while it trains."""
+    plain: bool | None = None
+    """It trains as programs do that know nothing of us: who takes its place would begin anew."""
     learners: int | None = None
     steps: int | None = None
     rate: float | None = None

@@ -50,7 +50,7 @@ def look_at_loop(run: Run, *, parts: bool) -> None:
 
 
 def look_at_steps() -> None:
-    """Optimisers step, and neither a framework nor a loop of `run` leads: the program's own loop, if it goes back itself.
+    """Optimisers step, and neither a framework nor `run` leads: it is the program's own loop, if it goes back itself.
 
     Steps that only an installed package takes are its own business: it may bring its learners together once there are
     several.

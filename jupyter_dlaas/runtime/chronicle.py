@@ -29,6 +29,7 @@ class Chronicle:
         self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
         """How many held this job before."""
         self._together = self.earlier.together
+        self._plain = self.earlier.plain
         self._storing = self.earlier.storing
         self._checkpoints = set(self.earlier.checkpoints)
         self.kept = self.earlier.kept
@@ -123,13 +124,18 @@ class Chronicle:
 
     def together(self, generation: int, step: int | None, at_s: float | None = None, *, live: bool = False) -> None:
         if self._together >= generation:
+            if step is not None and self._plain == generation:
+                self._plain = -1
+                self.journal.append(FactKind.BEGUN, generation=generation)
             return
         self._together = generation
         idle_s = None
         if self._last_step_s is not None and at_s is not None:
             idle_s = max(0.0, at_s - self._last_step_s)
+        self._plain = generation if step is None else -1
+        plain = step is None or None
         self.journal.append(
-            FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s, live=live or None
+            FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s, live=live or None, plain=plain
         )
 
     def regrouped(
@@ -180,8 +186,9 @@ class Chronicle:
         """What the learners' talking costs."""
         self.journal.append(FactKind.PROFILE, generation=generation, communication=found.communication, skew=found.skew)
 
-    def is_together(self, generation: int) -> bool:
-        return self._together >= generation
+    def has_begun(self, generation: int) -> bool:
+        """All was told of its beginning."""
+        return self._together >= generation and self._plain != generation
 
     def storing(self, generation: int) -> None:
         if self._storing < generation:

@@ -224,6 +224,8 @@ class Told:
     """The members of the last generation that changed while it trained, in rank order."""
     together: int = -1
     """The last generation of which it was told that it trains."""
+    plain: int = -1
+    """That generation, if it was told that nothing of it could be gone on with, and nothing else since."""
     lost: int = -1
     storing: int = -1
     checkpoints: frozenset[tuple[int, int]] = frozenset()
@@ -255,7 +257,7 @@ def told(facts: Iterable[Fact]) -> Told:
     checkpoints: set[tuple[int, int]] = set()
     committed: dict[int, int] = {}
     order: tuple[int, ...] = ()
-    revision = generation = together = lost = storing = -1
+    revision = generation = together = plain = lost = storing = -1
     kept, closed = 0, None
     is_completed = False
     for fact in facts:
@@ -276,8 +278,10 @@ def told(facts: Iterable[Fact]) -> Told:
             if fact.failure is not None and its == generation:
                 failed.append((fact.member, fact.failure))
         elif fact.kind is FactKind.GENERATION:
-            together, order = its, fact.members or ()
+            together, order, plain = its, fact.members or (), its if fact.plain else -1
             failed = [] if fact.live else failed
+        elif fact.kind is FactKind.BEGUN:
+            plain = -1
         elif fact.kind is FactKind.REGROUPED:
             order, failed = fact.members or (), []
         elif fact.kind is FactKind.LOST:
@@ -305,6 +309,7 @@ def told(facts: Iterable[Fact]) -> Told:
         ranks=ranks,
         order=order,
         together=together,
+        plain=plain,
         lost=lost,
         storing=storing,
         checkpoints=frozenset(checkpoints),

@@ -481,7 +481,7 @@ class Guardian:
     def _see_together(self) -> None:
         self._live.begin(is_new=not any(one.is_adopted for one in self._learners.values()))
         gang = [one for one in self._learners.values() if one.generation == self._generation]
-        if self._tell.is_together(self._generation) or not gang:
+        if self._tell.has_begun(self._generation) or not gang:
             return
         if all(one.trains_from is not None for one in gang):
             first = min(gang, key=lambda one: one.rank)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.fold import ask, preempted, resized, started
 from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.plan import check_feasible, plan, scheduled
+from dlaas_server.core.plan import ANEW, check_feasible, plan, scheduled
 from dlaas_server.core.policy import Policy
 from dlaas_server.core.states import Event
-from jupyter_dlaas.facts import Goal
+from dlaas_server.core.words import count
+from jupyter_dlaas.facts import FactKind, Goal
 from jupyter_dlaas.protocol import Elastic, Refused
-from tests.core.builders import deploying, job, node, pool, seats, training
+from tests.core.builders import deploying, job, node, pool, seats, told, training
 
 
 def starts(picture: Pool) -> dict[str, int]:
@@ -87,6 +88,39 @@ def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
 
     assert [len(r.seats) for r in found.resizes] == [3]
     assert [w.reason for w in found.waits] == ["3 of 4; waits for 1 GPU."]
+
+
+def plain(held: int, wish: int, **fields: object) -> Job:
+    """It trains since 100 s as a program does that knows nothing of us, and wishes for another size."""
+    one = training(job(1, (1, 4), wish=held), *seats("n1", held))
+    one = told(one, FactKind.GENERATION, generation=1, step=0, plain=True)
+    return replace(one, wish=wish, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("held", "wish"), [(1, 2), (3, 1)])
+def test_a_job_that_another_size_would_begin_anew_keeps_its_size_and_says_so(held: int, wish: int) -> None:
+    found = plan(pool([node(devices=4)], plain(held, wish)), 110.0)
+
+    assert found.resizes == ()
+    assert [w.reason for w in found.waits] == [f"Stays at {count(held, 'learner')}: {ANEW}"]
+
+
+@pytest.mark.parametrize(("held", "wish"), [(1, 2), (3, 1)])
+def test_it_changes_its_size_once_it_has_something_to_go_on_from(held: int, wish: int) -> None:
+    begun = told(plain(held, wish), FactKind.BEGUN, generation=1)
+
+    for one in (begun, plain(held, wish, checkpoint_step=7)):
+        assert [len(r.seats) for r in plan(pool([node(devices=4)], one), 110.0).resizes] == [wish]
+    assert told(plain(held, wish), FactKind.BEGUN, generation=0).is_plain, "of an older generation"
+
+
+@pytest.mark.parametrize(("after_s", "size"), [(10.0, [1]), (70.0, [])])
+def test_one_whose_learners_share_nothing_begins_anew_only_where_it_has_barely_begun(
+    after_s: float, size: list[int]
+) -> None:
+    alone = plain(3, 1, wish_by="program")
+
+    assert [len(r.seats) for r in plan(pool([node(devices=4)], alone), 100.0 + after_s).resizes] == size
 
 
 def test_a_job_in_transition_is_not_resized_again() -> None:

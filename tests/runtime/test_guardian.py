@@ -535,3 +535,44 @@ def test_a_guardian_that_comes_late_ends_nobody_who_has_the_number_of_a_learner_
 
     assert one.closed() == "completed"
     assert stranger.poll() is None
+
+
+LATE_LOOP = (
+    WAITS
+    + """
+import own
+own.train()
+"""
+)
+OWN = """
+import jupyter_dlaas as dlaas
+def train():
+    for epoch in dlaas.run().epochs(2):
+        print("epoch", epoch, flush=True)
+"""
+
+
+def test_a_loop_that_begins_late_is_told_once_also_by_the_next_guardian(job: Build) -> None:
+    one = job(LATE_LOOP, files={"own.py": OWN})
+    one.run()
+    assert one.wait(FactKind.GENERATION).plain
+    one.kill_guardian()
+    one.start_guardian()
+    one.wait(FactKind.GUARDIAN_UP, 2)
+    assert one.facts(FactKind.BEGUN) == [], "it has no loop yet"
+    one.output("go").touch()
+
+    assert one.closed() == "completed"
+    assert [fact.generation for fact in one.facts(FactKind.BEGUN)] == [1]
+
+
+def test_a_loop_that_is_known_from_the_beginning_is_not_told_of_again(job: Build) -> None:
+    one = job(
+        "import own\nimport jupyter_dlaas as dlaas\nfor epoch in dlaas.run().epochs(2):\n    pass\n",
+        files={"own.py": ""},
+    )
+    one.run()
+
+    assert one.closed() == "completed"
+    assert one.wait(FactKind.GENERATION).plain is None
+    assert one.facts(FactKind.BEGUN) == []

@@ -84,13 +84,14 @@ def test_every_verb_does_what_it_says(site: Build) -> None:
     assert "Needs 2 CPU slots at once" in dlaas("why", "behind")
 
     dlaas("scale", "slow", "1")
-    until(lambda: here.job("slow").view.size.held == 1, "it shrank")
+    until(lambda: "Stays at 2 learners" in dlaas("why", "slow"), "it would begin anew")
     assert "line 0" in dlaas("logs", "slow")
     dlaas("halt", "slow")
     until(lambda: here.job("slow").status == "HALTED", "it is halted")
     assert "hello from __main__" in dlaas("logs", "behind", "-f")
     dlaas("resume", "slow")
     until(lambda: here.job("slow").status == "PROCESSING", "it runs again")
+    assert here.job("slow").view.size.held == 1, "as it was scaled"
     dlaas("cancel", "slow")
     until(lambda: here.job("slow").status == "CANCELLED", "it is cancelled")
 

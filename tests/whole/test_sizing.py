@@ -12,7 +12,7 @@ from jupyter_dlaas.api import Job
 from jupyter_dlaas.protocol import Elastic
 from jupyter_dlaas.wire import DlaasError
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
-from tests.whole.programs import training
+from tests.whole.programs import BRIEF, training
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
@@ -191,3 +191,25 @@ def test_a_schedule_that_cannot_be_followed_is_refused_at_submit(
 ) -> None:
     with pytest.raises(DlaasError, match=says):
         site(slots=2).submit(program(), name="plan", gpus="1:2", **options)
+
+
+def test_a_program_that_keeps_nothing_does_not_begin_anew_when_a_device_becomes_free(site: Build) -> None:
+    here = site(slots=2)
+    first = here.submit(BRIEF.replace("enough", "first"), name="first")
+    job = here.submit(BRIEF, name="plain", gpus="1:2")
+    until(lambda: job.status == "PROCESSING", "it trains")
+    learners = here.learners(job)
+    (here.work / "first").touch()
+    first.wait()
+    then = here.submit("print('trains')\n", name="then")
+    until(lambda: then.status == "COMPLETED", "it found the device free")
+
+    assert here.learners(job) == learners, "it goes on as it was"
+    assert "another size would begin it anew" in here.job(job.id).view.reason
+    job.halt()
+    until(lambda: job.status == "HALTED", "it has left")
+    job.resume()
+    settled(here, job, 2)
+    (here.work / "enough").touch()
+    assert job.wait().status == "COMPLETED"
+    assert resizes(here, job) == []

@@ -351,6 +351,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     job = replace(
         job,
         is_live=bool(fact.live),
+        is_plain=bool(fact.plain),
         live_generation=generation,
         started_s=fact.at_s if job.started_s is None else job.started_s,
         step=at if fact.members is None else max(job.step, at),
@@ -362,6 +363,10 @@ def _generation(job: Job, fact: Fact) -> Told:
     if job.resize is not None and generation == job.generation:
         job, said = _changed(job, job.resize, fact, missed)
     return _tell(job, "training", said)
+
+
+def _begun(job: Job, fact: Fact) -> Told:
+    return (replace(job, is_plain=False) if fact.generation == job.live_generation else job), ()
 
 
 def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[Job, str]:
@@ -556,6 +561,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.LEARNER_READY: _learner_ready,
     FactKind.LEARNER_DOWN: _learner_down,
     FactKind.GENERATION: _generation,
+    FactKind.BEGUN: _begun,
     FactKind.REGROUPED: _regrouped,
     FactKind.CHECKPOINT: _checkpoint,
     FactKind.COMMITTED: _committed,

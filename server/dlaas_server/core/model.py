@@ -156,6 +156,8 @@ class Job:
     """The newest generation known to train together."""
     is_live: bool = False
     """The gang can change its size while it trains: members that stay go on."""
+    is_plain: bool = False
+    """As far as is known, nothing that runs of it could be gone on with: another size would begin it anew."""
     awaited: str | None = None
     """Whom the others wait for, as a sentence."""
     slow: Slow | None = None

@@ -46,6 +46,10 @@ __all__ = [
 
 DEFAULT: Final = Policy()
 NOTHING_KNOWN: Final = Known()
+BARELY_BEGUN_S: Final = 60.0
+ANEW: Final = (
+    "another size would begin it anew, since it has no checkpoint to go on from. To do so, halt and resume it."
+)
 SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
 
 
@@ -461,7 +465,9 @@ def _resize(
         if job.elastic is Elastic.OFF or job.id in leaving or not is_settled(job):
             continue
         held = tuple(m.seat for m in job.gang)
-        if job.wish < len(held):
+        if job.wish != len(held) and _begins_anew(job, now_s):
+            waits.append(Wait(job.id, f"Stays at {count(len(held), 'learner')}: {ANEW}"))
+        elif job.wish < len(held):
             resizes.append(Resized(job.id, held[: job.wish], job.wish_by))
         elif job.wish > len(held):
             is_early = job.not_before_s > now_s
@@ -475,6 +481,17 @@ def _resize(
             if len(held) + len(extra) < job.wish and not is_shared:
                 waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
     return tuple(resizes), tuple(waits)
+
+
+def _begins_anew(job: Job, now_s: float) -> bool:
+    """Whether another size would cost what it has done, and that is much.
+
+    One whose learners share nothing, and that was found out at once, begins anew: that costs less than their devices.
+    """
+    if not job.is_plain or job.checkpoint_step is not None:
+        return False
+    did_s = now_s - (now_s if job.started_s is None else job.started_s)
+    return not (job.wish_by == "program" and job.wish < len(job.gang) and did_s < BARELY_BEGUN_S)
 
 
 def _short(job: Job, has: int, *, is_crowded: bool) -> str:
