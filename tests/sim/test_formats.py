@@ -88,6 +88,18 @@ def test_a_philly_job_is_read_with_whole_seconds(tmp_path: Path) -> None:
     assert only_job(tmp_path, "philly") == TraceJob(id="0", submit_s=5, duration_s=146, gpus_per_learner=2)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", "7"), ("7.0", "7"), ("0.5", "0.5"), ("1e3", "1000"), ("9007199254740993", "9007199254740992")],
+)
+def test_a_number_is_read_alike_whatever_stands_beside_it(text: str, number: str, tmp_path: Path) -> None:
+    """A column of whole numbers is read at once, others cell by cell."""
+    for others in ("", "1,3,1,5\n", "1,3.5,1,5\n"):
+        jobs = read_trace(write(tmp_path, f"{PHILLY}0,{text},1,5\n{others}")).jobs
+
+        assert [repr(job.submit_s) for job in jobs if job.id == "0"] == [number]
+
+
 def test_a_trace_may_say_who_is_spot(tmp_path: Path) -> None:
     assert only_job(tmp_path, "spot").spot
     assert not only_job(tmp_path, "queues").spot
@@ -171,6 +183,7 @@ def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
         ("", "line 1: the file is empty; a header is needed"),
         ("\n", "line 1: the file is empty; a header is needed"),
         (PHILLY, "line 1: nothing stands below the header"),
+        (PHILLY + "\n", "line 1: nothing stands below the header"),
         ("a,b\n1,2\n", "line 1: unknown header 'a,b'."),
         ("job_id,submit_s,gpus\n0,0,1\n", "line 1, column duration_s: is missing (the rest looks like a philly trace)"),
         ("job_id,submit_s,gpus,duration_s,colour\n0,0,1,5,red\n", "line 1, column colour: is unknown"),
@@ -189,6 +202,7 @@ def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
         (PHILLY + "0,0,1\n", "line 2: has 3 cells, the header 4"),
         (PHILLY + ",0,1,5\n", "line 2, column job_id: is empty"),
         (PHILLY + "0,0,1,5\n1,0,1,5\n0,2,1,5\n", "line 4, column job_id: job 0 stands in line 2 already"),
+        (PHILLY + "0,0,1,5\n\n0,2,1,5\n", "line 4, column job_id: job 0 stands in line 2 already"),
         (PODS + "p,6,1,1,460,,LS,Running,9,8,9\n", "line 2, column deletion_time: 8 is before the creation at 9"),
         (PODS + "p,6,1,1,460,,LS,Running,7,8,9\n", "line 2, column scheduled_time: 9 is after the deletion at 8"),
         (PODS + "p,6,1,2,0,,LS,Running,7,8,7\n", "line 2, column gpu_milli: is 0, but num_gpu is 2"),

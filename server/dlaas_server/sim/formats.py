@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,9 +72,8 @@ class Format:
     name: str
     columns: Mapping[str, Reader]
     build: Callable[..., Record]
-    """Takes a row; or, by name, the fields that the columns are."""
-    fields: Mapping[str, str] | None = None
-    """Column -> field of the record, where each column is one."""
+    """Takes a row; or the values of its columns, in the order of `columns`."""
+    takes_values: bool = False
 
 
 class _Inconsistent(Exception):
@@ -140,6 +139,10 @@ def _positive(text: str) -> float:
 _seconds: Final = _least_zero
 _one: Final = _whole(1)
 _zero: Final = _whole(0)
+_LEAST: Final[Mapping[Reader, int]] = {_seconds: 0, _positive: 1, _one: 1, _zero: 0}
+"""The least whole number that a reader takes."""
+EXACT: Final = 2**53
+"""Below it, a whole number is the same as a float."""
 
 
 def _bit(text: str) -> int:
@@ -253,18 +256,39 @@ def _node(row: Row) -> NodeSpec:
     )
 
 
-_PHILLY: Final = {"job_id": "id", "submit_s": "submit_s", "gpus": "gpus_per_learner", "duration_s": "duration_s"}
+def _philly(name: str, submit_s: float, gpus: int, duration_s: float) -> TraceJob:
+    return TraceJob(id=name, submit_s=submit_s, duration_s=duration_s, gpus_per_learner=gpus)
+
+
+def _gang(
+    name: str, submit_s: float, learners: int, gpus: int, duration_s: float, cpus: float = 0.0, mem_gb: float = 0.0
+) -> TraceJob:
+    return TraceJob(
+        id=name, submit_s=submit_s, duration_s=duration_s, learners=learners, gpus_per_learner=gpus,
+        cpus_per_learner=cpus, mem_gb_per_learner=mem_gb,
+    )  # fmt: skip
+
+
+def _placement(placement: str, local_batch: int, step_time_s: float, sync_time_s: float) -> PolluxPlacement:
+    return PolluxPlacement(
+        placement=placement, local_batch=local_batch, step_time_s=step_time_s, sync_time_s=sync_time_s
+    )
+
+
+def _scaling(nodes: int, replicas: int, local_batch: int, step_time_s: float, sync_time_s: float) -> PolluxScaling:
+    return PolluxScaling(
+        nodes=nodes, replicas=replicas, local_batch=local_batch, step_time_s=step_time_s, sync_time_s=sync_time_s
+    )
+
+
+def _validation(progress: float, iteration: int, metric: float, grad_sqr: float, grad_var: float) -> PolluxValidation:
+    return PolluxValidation(progress=progress, iteration=iteration, metric=metric, grad_sqr=grad_sqr, grad_var=grad_var)
 
 
 def _spot(row: Row) -> TraceJob:
     job = _common(row, queue=row.text("queue"))
     job.spot = bool(row.whole("spot"))
     return job
-
-
-def _same(columns: Iterable[str], **others: str) -> dict[str, str]:
-    """Each column is the field of its name, but for these."""
-    return {column: others.get(column, column) for column in columns}
 
 
 _GANG: Final[dict[str, Reader]] = {
@@ -279,10 +303,9 @@ _POD: Final[dict[str, Reader]] = {
     "name": _text, "cpu_milli": _zero, "memory_mib": _zero, "num_gpu": _zero, "gpu_milli": _zero,
 }  # fmt: skip
 _STEP: Final[dict[str, Reader]] = {"local_bsz": _one, "step_time": _seconds, "sync_time": _seconds}
-_TIMES: Final = {"local_bsz": "local_batch", "step_time": "step_time_s", "sync_time": "sync_time_s"}
 
 FORMATS: Final = (
-    Format("philly", _COMMON, TraceJob, _PHILLY),
+    Format("philly", _COMMON, _philly, takes_values=True),
     Format("tiresias", {**_COMMON, "model": _text, "iterations": _zero}, _tiresias),
     Format("queues", {**_COMMON, "queue": _text}, lambda row: _common(row, queue=row.text("queue"))),
     Format("spot", {**_COMMON, "queue": _text, "spot": _bit}, _spot),
@@ -310,8 +333,8 @@ FORMATS: Final = (
         },
         _pollux,
     ),
-    Format("gang", _GANG, TraceJob, _same(_GANG, job_id="id")),
-    Format("ffdl", _FFDL, TraceJob, _same(_FFDL, job_id="id")),
+    Format("gang", _GANG, _gang, takes_values=True),
+    Format("ffdl", _FFDL, _gang, takes_values=True),
     Format(
         "tetris",
         {
@@ -332,18 +355,9 @@ FORMATS: Final = (
     Format("nodes", _NODE, _node),
     Format("nodes-in-racks", {**_NODE, "area": _maybe_text, "rack": _maybe_text}, _node),
     Format("gpu-seconds", {"gpu_seconds": _whole(1)}, lambda row: row.whole("gpu_seconds")),
-    Format(
-        "pollux-placements", {"placement": _text, **_STEP}, PolluxPlacement, {"placement": "placement", **_TIMES}
-    ),
-    Format(
-        "pollux-scalability",
-        {"num_nodes": _one, "num_replicas": _one, **_STEP},
-        PolluxScaling,
-        {"num_nodes": "nodes", "num_replicas": "replicas", **_TIMES},
-    ),
-    Format(
-        "pollux-validation", _VALIDATION, PolluxValidation, _same(_VALIDATION)
-    ),
+    Format("pollux-placements", {"placement": _text, **_STEP}, _placement, takes_values=True),
+    Format("pollux-scalability", {"num_nodes": _one, "num_replicas": _one, **_STEP}, _scaling, takes_values=True),
+    Format("pollux-validation", _VALIDATION, _validation, takes_values=True),
 )  # fmt: skip
 
 
@@ -359,7 +373,7 @@ def read(path: Path) -> tuple[Format, list[tuple[int, Record]]]:
         if not header or not any(header):
             raise TraceError(path, 1, None, "the file is empty; a header is needed")
         kind, names = _recognise(path, [name.strip() for name in header])
-        return kind, list(_records(path, kind, names, lines))
+        return kind, _records(path, kind, names, lines)
     except csv.Error as error:
         raise TraceError(path, lines.line_num, None, f"is no CSV: {error}") from None
 
@@ -383,28 +397,54 @@ def _recognise(path: Path, header: list[str]) -> tuple[Format, list[str]]:
     raise TraceError(path, 1, extra, f"is unknown (the rest looks like a {nearest.name} trace)")
 
 
-def _records(path: Path, kind: Format, header: list[str], lines: Iterator[list[str]]) -> Iterator[tuple[int, Record]]:
-    readers = [kind.columns[name] for name in header]
-    build, fields = kind.build, kind.fields
-    names = header if fields is None else [fields[name] for name in header]
-    line = 1
-    for line, cells in enumerate(lines, start=2):  # no cell of these formats holds a line break
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise TraceError(path, line, None, f"has {len(cells)} cells, the header {len(header)}")
-        values: dict[str, Value] = {}
-        try:
-            for name, reader, cell in zip(names, readers, cells, strict=True):
-                values[name] = reader(cell)
-        except ValueError as error:
-            raise TraceError(path, line, header[len(values)], str(error)) from None
-        try:
-            yield line, build(Row(values)) if fields is None else build(**values)
-        except _Inconsistent as error:
-            raise TraceError(path, line, error.column, str(error)) from None
-    if line == 1:
+def _records(path: Path, kind: Format, header: list[str], lines: Iterator[list[str]]) -> list[tuple[int, Record]]:
+    filled = [row for row in enumerate(lines, start=2) if row[1]]  # no cell of these formats holds a line break
+    if not filled:
         raise TraceError(path, 1, None, "nothing stands below the header")
+    found = _at_once(kind, header, [cells for _, cells in filled]) if kind.takes_values else None
+    if found is not None:
+        return list(zip((line for line, _ in filled), found, strict=True))
+    return [(line, _record(path, kind, header, line, cells)) for line, cells in filled]
+
+
+def _at_once(kind: Format, header: list[str], rows: list[list[str]]) -> list[Record] | None:
+    """The records of all rows, read column by column: in a third of the time. None where one does not hold."""
+    if any(len(cells) != len(header) for cells in rows):
+        return None
+    cells = dict(zip(header, zip(*rows, strict=True), strict=True))
+    try:
+        return list(map(kind.build, *(_column(reader, cells[name]) for name, reader in kind.columns.items())))
+    except ValueError:
+        return None
+
+
+def _column(reader: Reader, cells: Sequence[str]) -> Sequence[Value]:
+    """All cells of a column. Raises ValueError where one does not hold."""
+    least = _LEAST.get(reader)
+    if least is not None:
+        try:
+            whole = list(map(int, cells))
+        except ValueError:
+            pass  # not all are whole numbers: each is looked at
+        else:
+            if least <= min(whole) and max(whole) < EXACT:
+                return whole
+    return list(map(reader, cells))
+
+
+def _record(path: Path, kind: Format, header: list[str], line: int, cells: list[str]) -> Record:
+    if len(cells) != len(header):
+        raise TraceError(path, line, None, f"has {len(cells)} cells, the header {len(header)}")
+    values: dict[str, Value] = {}
+    try:
+        for name, cell in zip(header, cells, strict=True):
+            values[name] = kind.columns[name](cell)
+    except ValueError as error:
+        raise TraceError(path, line, header[len(values)], str(error)) from None
+    try:
+        return kind.build(*(values[name] for name in kind.columns)) if kind.takes_values else kind.build(Row(values))
+    except _Inconsistent as error:
+        raise TraceError(path, line, error.column, str(error)) from None
 
 
 def read_trace(path: Path, workload: int | None = None) -> Trace:
