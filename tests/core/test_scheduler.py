@@ -125,7 +125,7 @@ def test_nobody_is_preempted_where_the_pool_does_not_want_it() -> None:
     on = Scheduler(free_of([node("n0", 4)], ()), Policy(preempts=False))
     entered(on, 0.0, ask(0, 4, length=100 * HOUR))
 
-    assert entered(on, HOUR, ask(1, 4, length=1.0, priority=5, at=HOUR)).stops == []
+    assert not entered(on, HOUR, ask(1, 4, length=1.0, priority=5, at=HOUR)).stops
 
 
 def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
@@ -151,7 +151,7 @@ def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
     on = scheduler("fifo", 4)
     entered(on, 0.0, ask(0, 2))
 
-    assert entered(on, 1.0, ask(1, 4, at=1.0), ask(2, 1, at=1.0)).starts == []
+    assert not entered(on, 1.0, ask(1, 4, at=1.0), ask(2, 1, at=1.0)).starts
 
 
 def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -> None:

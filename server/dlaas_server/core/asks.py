@@ -85,6 +85,8 @@ class Ask:
     """When it last got its seats."""
     queued_s: float = 0.0
     """When it last began to wait."""
+    ends_s: float | None = None
+    """When it is expected to end; None while it waits, and where nobody knows. See `running.Ends`."""
     seats: tuple[Seat, ...] = ()
     starts: int = 0
     rank: int = 0

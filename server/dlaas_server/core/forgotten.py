@@ -19,45 +19,41 @@ class Forgotten:
     def __init__(self) -> None:
         self.turn: Ask | None = None
         """It waits, and everything that it needs is kept for it."""
-        self._waiting: dict[int, Ask] = {}
+        self.waiting: dict[int, Ask] = {}
+        """Mostly nobody: looked at before a method is called, since that is done at each event."""
+        self.running: set[int] = set()
         self._by_age: list[tuple[float, int]] = []
-        self._running: set[int] = set()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether anybody waited so long."""
-        return bool(self._waiting) or self.turn is not None
 
     def waits(self, ask: Ask) -> None:
         """It waited so long by now."""
-        if ask.number not in self._waiting:
-            self._waiting[ask.number] = ask
+        if ask.number not in self.waiting:
+            self.waiting[ask.number] = ask
             heappush(self._by_age, (ask.submitted_s, ask.number))
 
     def leaves(self, ask: Ask) -> bool:
         """It waits no more; True if it was one of these."""
         if self.turn is ask:
             self.turn = None
-        return self._waiting.pop(ask.number, None) is not None
+        return self.waiting.pop(ask.number, None) is not None
 
     def runs(self, ask: Ask) -> None:
         """It runs, and waited so long before: until it ends it is nobody's turn."""
-        self._running.add(ask.number)
+        self.running.add(ask.number)
 
     def ends(self, ask: Ask) -> None:
         """It runs no more."""
-        self._running.discard(ask.number)
+        self.running.discard(ask.number)
 
     def changed(self, could_fit: Callable[[Ask], bool]) -> list[Ask]:
         """Give the turn to the oldest that could fit, if none of them runs; whose place in line is another one now."""
-        before, self.turn = self.turn, None if self._running else self._oldest(could_fit)
+        before, self.turn = self.turn, None if self.running else self._oldest(could_fit)
         return [ask for ask in (before, self.turn) if ask is not None and before is not self.turn]
 
     def _oldest(self, could_fit: Callable[[Ask], bool]) -> Ask | None:
         by_age, without_room = self._by_age, []
         found: Ask | None = None
         while by_age and found is None:
-            ask = self._waiting.get(by_age[0][1])
+            ask = self.waiting.get(by_age[0][1])
             if ask is not None and could_fit(ask):
                 found = ask
             else:

@@ -49,8 +49,8 @@ class Free:
     """Device -> its link group, where groups are known."""
     seen: State | None = field(default=None, compare=False)
     """What `state` came to, until something changes."""
-    seats: dict[tuple[str, ...], Seat] = field(default_factory=dict, compare=False)
-    """Seats of one whole device each, as they were given: they are given again and again."""
+    seats: dict[str, Seat] = field(default_factory=dict, compare=False)
+    """Device -> the seat that is all of it, once it was given: it is given again and again."""
     key: Key = field(default=(0.0, 0, 0), compare=False)
     """Its place among nodes with as many free devices."""
 
@@ -140,20 +140,23 @@ class Free:
         self._use(shape, 1)
         return Seat(self.name, ids)
 
-    def take_plain(self, gpus: int, learners: int) -> list[Seat]:
+    def take_plain(self, gpus: int, learners: int) -> tuple[Seat, ...]:
         """The seats of learners that need so many devices each, and nothing else."""
-        devices, seats = self.devices, []
+        devices = self.devices
         self.learners += learners
-        for _ in range(learners):
-            ids = tuple(map(_ID, devices[:gpus]))
-            del devices[:gpus]
-            seat = self.seats.get(ids)
-            if seat is None:
-                seat = Seat(self.name, ids)
-                if gpus == 1:
-                    self.seats[ids] = seat
-            seats.append(seat)
-        return seats
+        if gpus == 1:
+            seats = [self._seat_of(device) for _, device in devices[:learners]]
+        else:
+            ids = tuple(map(_ID, devices[: learners * gpus]))
+            seats = [Seat(self.name, ids[i * gpus : (i + 1) * gpus]) for i in range(learners)]
+        del devices[: learners * gpus]
+        return tuple(seats)
+
+    def _seat_of(self, device: str) -> Seat:
+        seat = self.seats.get(device)
+        if seat is None:
+            seat = self.seats[device] = Seat(self.name, (device,))
+        return seat
 
     def _give(self, shape: Shape, seat: Seat) -> None:
         order = self.order
@@ -273,9 +276,9 @@ class Frees(Sequence[Free]):
             self._shift(free, before)
         else:
             self._leave(free)
-            seats = [free._take(shape) for _ in range(learners)]
+            seats = tuple([free._take(shape) for _ in range(learners)])
             self._enter(free)
-        return tuple(seats)
+        return seats
 
     def claim(self, shape: Shape, seats: Sequence[Seat]) -> None:
         """Take these very seats; they must be free."""

@@ -41,6 +41,7 @@ class Lines:
         self._is_by_age = is_by_age(order)
         self._length_counts = length_counts(order)
         self._by_turn = isinstance(order, Slices)
+        self._forgotten_after_s = Late.FORGOTTEN * policy.age_s
         self._steps: tuple[Late, ...] = (Late.OVERDUE, Late.FORGOTTEN) if self._is_fair else (Late.FORGOTTEN,)
         if order.lifted is not None:
             self._steps = (Late.LIFTED, Late.LATE, Late.OVERDUE, Late.FORGOTTEN)
@@ -89,7 +90,7 @@ class Lines:
     def _age(self, ask: Ask, now_s: float) -> None:
         """As `_note_bound`, where nobody is late before it is forgotten: a timer for each would cost too much."""
         ask.late = Late.NOT
-        at_s, ages = ask.queued_s + Late.FORGOTTEN * self.policy.age_s, self._ages
+        at_s, ages = ask.queued_s + self._forgotten_after_s, self._ages
         if ages and at_s < ages[-1][0]:
             self._note_bound(ask, now_s)
         else:

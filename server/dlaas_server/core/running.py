@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
@@ -21,41 +21,37 @@ NEW_MOST: Final = 4096
 """So many are kept unsorted."""
 
 
+_End = tuple[float, int, Ask]
+"""Expected end, number, who. Outdated once the job is expected to end at another time, or does not run."""
+
+
 @dataclass(slots=True)
 class Ends:
     """Expected ends, first ones first. Jobs of unknown length have none."""
 
-    of: dict[int, float] = field(default_factory=dict)
-    """Number of a job -> its expected end."""
-    _sorted: list[tuple[float, int]] = field(default_factory=list)
-    """What is not in `of` any more is outdated."""
-    _new: list[tuple[float, int]] = field(default_factory=list)
+    _sorted: list[_End] = field(default_factory=list)
+    _new: list[_End] = field(default_factory=list)
     """What came since; sorted in when somebody asks."""
 
     def add(self, ask: Ask, now_s: float) -> None:
-        """It runs from now on."""
-        end_s = ask.end_s(now_s)
+        """It runs from now on, or is expected to end at another time than before."""
+        ask.ends_s = end_s = ask.end_s(now_s)
         if end_s is not None:
-            number, new = ask.number, self._new
-            self.of[number] = end_s
-            new.append((end_s, number))
+            new = self._new
+            new.append((end_s, ask.number, ask))
             if len(new) > NEW_MOST:
                 self._sort()
 
-    def drop(self, ask: Ask) -> float | None:
-        """It runs no more; when it was expected to end."""
-        return self.of.pop(ask.number, None)
-
     def _sort(self) -> None:
-        of, ends = self.of, self._sorted
+        ends = self._sorted
         if len(self._new) <= FEW:
             for entry in self._new:
                 insort(ends, entry)
         else:
-            self._sorted = ends = sorted({entry for entry in ends + self._new if of.get(entry[1]) == entry[0]})
+            self._sorted = ends = sorted({entry for entry in ends + self._new if entry[2].ends_s == entry[0]})
         self._new.clear()
         gone = 0
-        while gone < len(ends) and of.get(ends[gone][1]) != ends[gone][0]:
+        while gone < len(ends) and ends[gone][2].ends_s != ends[gone][0]:
             gone += 1
         del ends[:gone]
 
@@ -68,32 +64,32 @@ class Ends:
         self._sort()
         return self._sorted[0][0] if self._sorted else inf
 
-    def in_order(self, running: Mapping[int, Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
+    def in_order(self, running: Iterable[Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
         """Who runs, by expected end; those that overran are expected to run as long again."""
         while self.is_behind(now_s):
-            _, number = self._sorted.pop(0)
-            end_s = running[number].end_s(now_s)
+            ask = self._sorted.pop(0)[2]
+            end_s = ask.end_s(now_s)
             assert end_s is not None
-            self.of[number] = end_s = max(end_s, now_s + 1e-3)
-            insort(self._sorted, (end_s, number))
+            ask.ends_s = end_s = max(end_s, now_s + 1e-3)
+            insort(self._sorted, (end_s, ask.number, ask))
         last = None
-        for end_s, number in self._sorted:
-            if number != last and self.of.get(number) == end_s:
-                last = number
-                yield end_s, running[number]
-        for ask in running.values():
-            if ask.number not in self.of:
+        for end_s, _, ask in self._sorted:
+            if ask is not last and ask.ends_s == end_s:
+                last = ask
+                yield end_s, ask
+        for ask in running:
+            if ask.ends_s is None:
                 yield inf, ask
 
 
-def oldest(running: Iterable[Ask], ends: Ends) -> Iterator[tuple[float, Ask]]:
+def oldest(running: Iterable[Ask]) -> Iterator[tuple[float, Ask]]:
     """Who runs, by when it began, whatever is expected of it: those that an overdue job waits for only get fewer.
 
     `running`: as they got their seats. Times are expected ends.
     """
     for _, alike in groupby(running, lambda ask: ask.began_s):
         for ask in sorted(alike, key=lambda ask: ask.number):
-            yield ends.of.get(ask.number, inf), ask
+            yield inf if ask.ends_s is None else ask.ends_s, ask
 
 
 @dataclass(slots=True)

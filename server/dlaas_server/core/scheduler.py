@@ -53,9 +53,12 @@ class Scheduler(Lines):
         self.begin(policy, order)
         self._priority: int | None = None
         self._used: dict[str, int] = {}
+        """In `fair`: queue -> devices in use."""
+        self._has_ranks = bool(self.order.gap)
+        """Somebody may be preempted, or moved, for a rank."""
         self._on: dict[str, dict[int, Ask]] = {}
-        """Node -> the jobs of one learner that run there."""
-        self._may_preempt = policy.preempts and (self._is_fair or bool(order.gap))
+        """In orders with ranks: node -> the jobs of one learner that run there."""
+        self._may_preempt = policy.preempts and (self._is_fair or self._has_ranks)
         """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
         self._ends = Ends()
         self._victims = Victims()
@@ -107,18 +110,20 @@ class Scheduler(Lines):
         self._note_running(ask, now_s)
 
     def _note_running(self, ask: Ask, now_s: float) -> None:
-        self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
         self._ends.add(ask, now_s)
-        if ask.learners == 1 and ask.seats:
-            self._on.setdefault(ask.seats[0].node, {})[ask.number] = ask
-        if self._may_preempt or self.order.gap:
+        if self._is_fair:
+            self._used[ask.queue] = self._used.get(ask.queue, 0) + ask.weight
+        if self._has_ranks:
+            if ask.learners == 1 and ask.seats:
+                self._on.setdefault(ask.seats[0].node, {})[ask.number] = ask
             self._note_rank(ask, now_s)
+        elif self._may_preempt:
+            self._note_victim(ask, now_s)
 
     def _note_rank(self, ask: Ask, now_s: float) -> None:
-        if self.order.gap:
-            ask.rank, changes_s = self._rank(ask, now_s)
-            if changes_s is not None:
-                heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
+        ask.rank, changes_s = self._rank(ask, now_s)
+        if changes_s is not None:
+            heappush(self._timers, (changes_s, ask.number, RANK, ask.stamp, ask))
         if self._may_preempt:
             self._note_victim(ask, now_s)
 
@@ -151,7 +156,8 @@ class Scheduler(Lines):
         if ask.since_s is None:
             self.waiting -= 1
             ask.stamp += 1
-            self._forgotten.leaves(ask)
+            if self._forgotten.waiting:
+                self._forgotten.leaves(ask)
             group = self._groups[ask.shape, ask.learners, ask.queue]
             if group.head is ask:
                 group.refresh()
@@ -196,14 +202,16 @@ class Scheduler(Lines):
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
-        self._forgotten.ends(ask)
+        if self._forgotten.running:
+            self._forgotten.ends(ask)
         if ask.is_victim:
             self._victims.drop(ask)
         del self.running[ask.number]
-        self._used[ask.queue] -= ask.weight
-        if ask.learners == 1 and ask.seats:
+        if self._is_fair:
+            self._used[ask.queue] -= ask.weight
+        if self._has_ranks and ask.learners == 1 and ask.seats:
             del self._on[ask.seats[0].node][ask.number]
-        end_s = self._ends.drop(ask)
+        end_s, ask.ends_s = ask.ends_s, None
         if end_s is None or abs(end_s - now_s) > SAME_S:
             self._reservation = None
         ask.seats = ()
@@ -250,7 +258,6 @@ class Scheduler(Lines):
             ask.rank = self.order.rank(ask, now_s)
             self._move(ask, now_s)
             return
-        self._ends.drop(ask)
         self._ends.add(ask, now_s)
         self._reservation = None
         self._rerank(ask, now_s)
@@ -294,7 +301,7 @@ class Scheduler(Lines):
             return IDLE
         if self._ages and self._ages[0][0] <= now_s:
             self._grow_old(now_s)
-        if self._forgotten.is_used:
+        if self._forgotten.waiting:
             for one in self._forgotten.changed(self.could_fit):
                 self._move(one, now_s)
         starts: list[Ask] = []
@@ -348,7 +355,7 @@ class Scheduler(Lines):
             wake_s = self._passes_s(reservation, now_s, inf if wake_s is None else wake_s)
         if reservation is not None:
             return Choice(starts, stops, wake_s, reservation.ask, reservation.at_s)
-        return Choice(starts, stops, wake_s)
+        return Choice(starts, stops, wake_s) if starts or stops or wake_s is not None else IDLE
 
     def _open(self) -> list[_Todo]:
         """The groups whose heads are to be tried, as a heap; in strict order all groups.
@@ -418,7 +425,7 @@ class Scheduler(Lines):
 
     def _start(self, ask: Ask, group: Group, now_s: float, starts: list[Ask]) -> None:
         self.waiting -= 1
-        if self._forgotten.leaves(ask):
+        if self._forgotten.waiting and self._forgotten.leaves(ask):
             ask.late = Late.FORGOTTEN
             self._forgotten.runs(ask)
         self.seat(ask, ask.seats, now_s)
@@ -459,7 +466,8 @@ class Scheduler(Lines):
         holds = found is not None and found.ask is ask and now_s < found.at_s and not is_strict
         if found is not None and holds and not self._ends.is_behind(now_s):
             return found
-        releases = oldest(self.running.values(), self._ends) if is_strict else self._ends.in_order(self.running, now_s)
+        running = self.running.values()
+        releases = oldest(running) if is_strict else self._ends.in_order(running, now_s)
         self._reservation = reserve(ask, self.frees, releases, now_s, is_strict=is_strict)
         return self._reservation
 

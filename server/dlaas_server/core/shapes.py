@@ -39,12 +39,15 @@ class Shape:
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Only the number of devices counts, and no share of one is asked for."""
 
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Of what shapes differ in most; needed at each event."""
+
     def __hash__(self) -> int:
-        """Of what shapes differ in most: needed at each event, and that of all fields takes thrice as long."""
-        return hash((self.gpus, self.cpus, self.memory_bytes, self.milli))
+        return self._hash
 
     def __post_init__(self) -> None:
         rest = self.cpus or self.memory_bytes or self.disk_mbps or self.net_mbps
+        object.__setattr__(self, "_hash", hash((self.gpus, self.cpus, self.memory_bytes, self.milli)))
         object.__setattr__(self, "is_share", self.milli < WHOLE)
         object.__setattr__(self, "is_plain", self.gpu_kind is None and not rest and self.milli == WHOLE)
 

@@ -138,11 +138,12 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
         while outdated and ends and _is_outdated(ends[0]):
             heappop(ends)
             outdated -= 1
-        now_s = submits_s[came]
-        if ends and ends[0][0] <= now_s:
-            now_s = ends[0][0]
-        elif now_s == inf:
-            break
+        now_s = submit_s = submits_s[came]
+        end_s = ends[0][0] if ends else inf
+        if end_s <= submit_s:
+            if end_s == inf:
+                break
+            now_s = end_s
         if wake_s is not None and wake_s < now_s:
             now_s = wake_s
         passed_s, last_s = now_s - last_s, now_s
@@ -152,8 +153,9 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             blocked_s += passed_s
             blocked_free_gpu_s += (gpus - busy) * passed_s
         ended: list[Run] = []
-        while ends and ends[0][0] == now_s:
+        while end_s == now_s:
             entry = heappop(ends)
+            end_s = ends[0][0] if ends else inf
             if outdated and _is_outdated(entry):
                 outdated -= 1
                 continue
@@ -162,22 +164,25 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             busy -= run.held_gpus
             ended.append(run)
         arrived: list[Run] = []
-        while submits_s[came] == now_s:
+        while submit_s == now_s:
             job = jobs[came]
             wanted = job.gpus
             arrived.append(Run(came, job, wanted, wanted if job.work is None else job.held_gpus, works_s[came]))
             came += 1
+            queued += 1
+            submit_s = submits_s[came]
         decision = rule.decide(now_s, ended, arrived)
         for run in decision.stops:
             _stop(run, now_s)
             outdated += 1
+            queued += 1
             busy -= run.held_gpus
         for run in decision.starts:
             _start(run, now_s, restart_s)
             heappush(ends, (run.end_s, run.index, run.starts, run))
             busy += run.held_gpus
+            queued -= 1
         assert busy <= gpus + 1e-6, f"{busy} of {gpus} GPUs were given at {now_s}"
-        queued += len(arrived) + len(decision.stops) - len(decision.starts)
         if queued > queued_max:
             queued_max = queued
         wake_s, is_blocked = decision.wake_s, decision.is_blocked

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dlaas_server.core.asks import Ask
+from dlaas_server.core.choice import IDLE
 from dlaas_server.core.estimates import History
 from dlaas_server.core.lending import Lending
 from dlaas_server.core.model import Device, Node
@@ -78,7 +79,8 @@ class ByCore:
     asks: dict[int, Ask] = field(init=False, default_factory=dict)
     """Unfinished jobs, by place in the trace."""
     _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
-    _runs: dict[int, Run] = field(init=False, default_factory=dict)
+    _runs: list[Run] = field(init=False, default_factory=list)
+    """All that arrived: they come in the order of the trace."""
     history: History = field(init=False, default_factory=History)
     _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
     _batches: dict[str, float] = field(init=False, default_factory=dict)
@@ -104,7 +106,6 @@ class ByCore:
             ask = self.asks.pop(index)
             if ask.spread == 0.0:
                 ask.estimate_s = self._guesses[index]  # what was guessed is what others can learn from
-            del runs[index]
             scheduler.leave(ask, now_s)
             if work is not None and isinstance(work, Task):
                 self._shorten(work.job, run.job.duration_s or 0.0, now_s)
@@ -112,17 +113,15 @@ class ByCore:
                 self.history.learn(self._guesses.pop(index), ask.executed_s, ask.weight)
         if self._learns and self.history.is_due:
             self._look(now_s)
-        for run in arrived:
-            work = run.job.work
-            if work is not None and isinstance(work, Task):
-                self._batches[work.job] = self._batches.get(work.job, 0.0) + run.work_s
+        if arrived and arrived[0].job.work is not None:
+            self._note_batches(arrived)
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
-            runs[run.index] = run
+            runs.append(run)
             scheduler.enter(ask, now_s)
         choice = scheduler.decide(now_s)
         is_blocked = scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked()
-        if not (choice.starts or choice.stops or is_blocked) and choice.wake_s is None:
+        if choice is IDLE and not is_blocked:
             return NOTHING
         return Decision(
             [runs[ask.number] for ask in choice.starts] if choice.starts else (),
@@ -142,8 +141,8 @@ class ByCore:
 
     def _hear(self, share: float, now_s: float) -> None:
         """What those that run have told by now."""
-        for number, run in self._runs.items():
-            ask, length_s = self.asks[number], run.job.duration_s or 0.0
+        for number, ask in self.asks.items():
+            length_s = self._runs[number].job.duration_s or 0.0
             if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
                 ask.estimate_s, ask.mean_s, ask.spread = length_s, length_s, 0.0
                 if isinstance(self.scheduler, Scheduler):
@@ -169,6 +168,11 @@ class ByCore:
         if self._learns:
             ask.mean_s = self.history.mean_s(guess_s, ask.weight)
         return ask
+
+    def _note_batches(self, arrived: Sequence[Run]) -> None:
+        for run in arrived:
+            if isinstance(work := run.job.work, Task):
+                self._batches[work.job] = self._batches.get(work.job, 0.0) + run.work_s
 
     def _batch_s(self, run: Run) -> float:
         """What the other tasks of the same job take: all that arrive are told at once."""
