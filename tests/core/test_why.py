@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.model import Job, Profile
+from dlaas_server.core.model import Job, Known, Profile
 from dlaas_server.core.plan import DEFAULT, plan
 from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.shapes import Layout
@@ -51,6 +51,26 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
     assert not holder(low, replace(high, priority=0)).endswith(kept)
     assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"
     assert not holder(replace(low, checkpoint_step=7)).endswith(kept), "it is preempted"
+
+
+def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> None:
+    first, second, runs = job(2, (4, 4)), job(3, (4, 4)), training(job(1, (4, 4)), *seats("n1", 4))
+
+    def told(*, is_foretold: bool = False, **known: Known) -> list[str]:
+        lengths = {name.replace("_", "-"): one for name, one in known.items()}
+        picture = replace(pool([node(devices=4)], runs, first, second), known=lengths)
+        waits = plan(picture, 60.0, DEFAULT).waits
+        found = why_it_waits(second, picture, waits, DEFAULT, is_foretold=is_foretold)
+        return [text for text in found if "cannot be told" in text]
+
+    hint = "will run (--epochs at submit tells it, and what has ended teaches it)."
+    assert told() == [f"When it starts cannot be told: nobody knows how long job-2, job-1 {hint}"]
+    assert told(is_foretold=True) == []
+    hour = Known(length_s=3600.0)
+    assert told(job_1=hour) == [f"When it starts cannot be told: nobody knows how long job-2 {hint}"]
+    assert told(job_1=hour, job_2=hour) == []
+    overrun = Known(length_s=60.0, executed_s=90.0)
+    assert told(job_1=overrun, job_2=hour) == [f"When it starts cannot be told: nobody knows how long job-1 {hint}"]
 
 
 def test_who_would_borrow_is_told_that_owners_go_first() -> None:

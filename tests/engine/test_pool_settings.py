@@ -289,7 +289,8 @@ def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callabl
         assert said[2] == "It is 2nd of 2 in line; the pool's order is fair, its priority 0."
         assert said[3] == "Ahead of it: wide-2."
         assert said[4].startswith("job-1 (ana) holds 4 GPUs on n1, n2, until in about ")
-        assert said[5] == "Its queue default holds 4, and is guaranteed nothing (weight 1)."
+        assert said[5].startswith("When it starts cannot be told: nobody knows how long wide-2 will run")
+        assert said[6] == "Its queue default holds 4, and is guaranteed nothing (weight 1)."
         assert "Its queue research holds 0 of the 3 GPUs that it is guaranteed." in await engine.requests.why(
             "ana", "wide-2"
         )

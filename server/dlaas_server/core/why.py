@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Final
 
 from dlaas_server.core.asks import Late
@@ -20,10 +21,11 @@ NAMED_MOST: Final = 5
 NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts"
 
 
-def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) -> list[str]:
+def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, is_foretold: bool = True) -> list[str]:
     """Sentences about a job that is in the queue; none for others.
 
-    `waits`: all that is waited for, as planned. Lengths that are not known are not guessed.
+    `waits`: all that is waited for, as planned. Lengths that are not known are not guessed. `is_foretold`: it was told
+    when it is expected to start.
     """
     line = sorted((w for w in waits if w.place), key=lambda w: w.place)
     own = next((w for w in line if w.job == job.id), None)
@@ -38,6 +40,8 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy) ->
     if ahead:
         out.append(f"Ahead of it: {_some(ahead)}.")
     out += _holders(job, pool, policy)
+    if not is_foretold:
+        out += _untold(job, pool, ahead)
     out += _anywhere(job, policy)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
@@ -57,11 +61,8 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         held = sum(len(m.seat.devices) for m in other.members)
         if other.id == job.id or not held:
             continue
-        known = pool.known.get(other.id)
-        left_s = float("inf")
-        if known is not None and known.length_s is not None and known.length_s > known.executed_s:
-            left_s = known.length_s - known.executed_s
-        ends = "nobody knows until when" if left_s == float("inf") else f"until in about {duration(left_s)}"
+        left_s = _left_s(other.id, pool)
+        ends = "nobody knows until when" if left_s == inf else f"until in about {duration(left_s)}"
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
         text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
@@ -72,6 +73,24 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
     more = len(found) - NAMED_MOST
     out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
     return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
+
+
+def _left_s(name: str, pool: Pool) -> float:
+    """How long a job is expected to go on; infinite where nobody knows."""
+    known = pool.known.get(name)
+    if known is None or known.length_s is None or known.length_s <= known.executed_s:
+        return inf
+    return known.length_s - known.executed_s
+
+
+def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
+    """Why it is not told when it starts, where that is for want of somebody's length."""
+    before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
+    unknown = [name for name in before if _left_s(name, pool) == inf]
+    if not unknown:
+        return []
+    tells = "--epochs at submit tells it, and what has ended teaches it"
+    return [f"When it starts cannot be told: nobody knows how long {_some(unknown)} will run ({tells})."]
 
 
 def _anywhere(job: Job, policy: Policy) -> list[str]:

@@ -190,6 +190,10 @@ class Lifecycle:
         if self._foreteller.task is not None:
             await asyncio.wait([self._foreteller.task])
 
+    def is_foretold(self, job: Job) -> bool:
+        """Whether it is told when it is expected to start."""
+        return job.id in self._foreteller.expected
+
     @property
     def policy(self) -> Policy:
         """How the pool is shared now."""

@@ -288,7 +288,8 @@ class Requests:
         out = [first] + ([view.reason] if view.reason else [])
         if view.failure is not None:
             out += [f"{view.failure.what}", view.failure.advice]
-        blockers = why_it_waits(job, lifecycle.picture(), tuple(lifecycle.waits.values()), lifecycle.policy)
+        waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
+        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)
