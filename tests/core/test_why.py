@@ -47,6 +47,10 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
         return found
 
     kept = "; its priority is lower, but it wrote no checkpoint to go on from, so it is not preempted."
+    assert holder(low).endswith(
+        "; its priority is lower, but it has no checkpoint yet: it is asked for one, and then makes room."
+    )
+    low = replace(low, is_plain=True)
     assert holder(low) == "job-1 (ana) holds 4 GPUs on n1, nobody knows until when" + kept
     assert not holder(low, replace(high, priority=0)).endswith(kept)
     assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"

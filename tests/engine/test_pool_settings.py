@@ -166,6 +166,28 @@ def test_a_job_without_a_checkpoint_stays_until_it_has_one(play: Callable[..., N
     play(scene)
 
 
+def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        job = await engine.submit(learners=(2, 2))
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        await engine.ask(administration.drain("ana", "n1", DrainAsked()))
+        await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
+        asked = "The pool, as n1 is being drained by ana, asked for a checkpoint: it is taken at the next step."
+        assert asked in await texts(engine, job)
+
+        await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+        low = await engine.submit(submit((2, 2), name="low"))
+        await engine.ask(administration.uncordon("ana", "n1"))
+        await engine.until(lambda: engine.is_at(low, "PROCESSING"))
+        urgent = await engine.submit(submit((2, 2), name="urgent", priority=100))
+        await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
+        told = [text for one in (job, low) for text in await texts(engine, one)]
+        assert f"The pool, for {urgent} (ana), asked for a checkpoint: it is taken at the next step." in told
+        assert any(text.startswith(f"Makes room: {urgent}") for text in told)
+
+    play(scene, Script(steps=20_000, checkpoint_every_steps=0))
+
+
 def test_a_drain_that_was_planned_for_another_picture_is_refused(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         seen = administration.preview("ana", "n1")

@@ -12,7 +12,7 @@ Build = Callable[..., Site]
 
 def test_who_is_preempted_waits_with_a_sentence_and_goes_on_at_its_step(site: Build) -> None:
     here = site(slots=2)
-    low = here.submit(training(epochs=100, step_s=0.4), name="low", gpus="2", checkpoint_every="1s")
+    low = here.submit(training(epochs=100, step_s=0.4), name="low", gpus="2", checkpoint_every="1h")
     trains(low)
 
     urgent = comes(here, "urgent", "2", priority="high")
@@ -27,6 +27,8 @@ def test_who_is_preempted_waits_with_a_sentence_and_goes_on_at_its_step(site: Bu
     assert (urgent.status, low.status) == ("COMPLETED", "COMPLETED")
     story = low.story()
     assert f"train from step {at}." in story
+    assert f"The pool, for {urgent.id} (" in story
+    assert "asked for a checkpoint: it is taken at the next step." in story
     told = ("Makes room: urgent-2", "Back in the queue. Nothing was lost", "Waits: needs 2 CPU slots", "Got 2 learners")
     assert_told(story, *told)
     assert "trained steps 400" in low.logs()  # the script's own count goes on too: none lost, none twice

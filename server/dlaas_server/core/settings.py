@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlaas_server.core.model import Job, Node
+from dlaas_server.core.model import Job, Node, Pool
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.words import count
 from jupyter_dlaas.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused
@@ -16,6 +16,7 @@ __all__ = [
     "Settings",
     "check_queue",
     "check_removable",
+    "held_by",
     "node_named",
     "nodes_in_force",
     "policy_in_force",
@@ -123,6 +124,12 @@ def queues_of(policy: Policy) -> dict[str, Share]:
     """Every queue with its share; `default` is always there, and first."""
     rest = sorted(policy.shares.keys() - {DEFAULT_QUEUE})
     return {name: policy.shares.get(name, Share()) for name in (DEFAULT_QUEUE, *rest)}
+
+
+def held_by(queue: str, pool: Pool) -> int:
+    """Devices that the queue's ordinary jobs hold."""
+    there = [one for one in pool.jobs.values() if one.spec.queue == queue and not one.spec.spot]
+    return sum(len(member.seat.devices) for one in there for member in one.gang)
 
 
 def check_queue(name: str, policy: Policy) -> None:

@@ -11,13 +11,15 @@ from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait, is_settled
 from dlaas_server.core.scheduler import Policy, Share
-from dlaas_server.core.settings import queues_of
+from dlaas_server.core.settings import held_by, queues_of
 from dlaas_server.core.shapes import Layout, relaxed
 from dlaas_server.core.words import count, duration, ordinal, unit_of
 
 __all__ = ["why_it_waits"]
 
 NAMED_MOST: Final = 5
+CANNOT_SAVE: Final = "wrote no checkpoint to go on from, so it is not preempted"
+SAVES: Final = "has no checkpoint yet: it is asked for one, and then makes room"
 NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts"
 
 
@@ -67,7 +69,7 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         spot = ", spot" if other.spec.spot else ""
         text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
         if policy.preempts and other.priority < job.priority and is_settled(other) and other.checkpoint_step is None:
-            text += "; its priority is lower, but it wrote no checkpoint to go on from, so it is not preempted"
+            text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
         found.append((left_s, other.number, text))
     found.sort()
     more = len(found) - NAMED_MOST
@@ -141,17 +143,12 @@ def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
 def _is_entitled(job: Job, pool: Pool, shares: Mapping[str, Share]) -> bool:
     """With it, its queue still holds no more than it is guaranteed."""
     weight = job.spec.learners_min * max(job.spec.gpus_per_learner, 1)
-    return _held_by(job.spec.queue, pool) + weight <= shares.get(job.spec.queue, Share()).guaranteed
-
-
-def _held_by(queue: str, pool: Pool) -> int:
-    there = [one for one in pool.jobs.values() if one.spec.queue == queue and not one.spec.spot]
-    return sum(len(member.seat.devices) for one in there for member in one.gang)
+    return held_by(job.spec.queue, pool) + weight <= shares.get(job.spec.queue, Share()).guaranteed
 
 
 def _share(job: Job, pool: Pool, policy: Policy) -> str:
     name = job.spec.queue
-    held = _held_by(name, pool)
+    held = held_by(name, pool)
     share = queues_of(policy).get(name, Share())
     if not share.guaranteed:
         return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."

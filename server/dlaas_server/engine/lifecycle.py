@@ -24,6 +24,7 @@ from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.reconcile import Act, Known, reconcile
 from dlaas_server.core.record import Forecast, track_record
+from dlaas_server.core.saving import asked_to_save, may_save
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.shapes import Layout
@@ -362,6 +363,8 @@ class Lifecycle:
         for resize in decided.resizes:
             job, seats = draft.job(resize.job), resize.seats
             draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
+        for name, winner in asked_to_save(picture, decided.waits, policy).items():
+            self._ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
@@ -372,6 +375,11 @@ class Lifecycle:
             waits = told(draft, picture, decided.waits, self._foreteller)
         return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
 
+    @staticmethod
+    def _ask_to_save(draft: Draft, name: str, by: str) -> None:
+        if may_save(draft.job(name)):  # else it leaves, or changes its size, already
+            draft.put(folding.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
+
     def _emptied(self, draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
         """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
         leaves = drain(picture, usual, draft.now_s)
@@ -381,6 +389,7 @@ class Lifecycle:
             reason = ", ".join(why[name] for name in leave.nodes)
             if leave.way is Way.STAY:
                 staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
+                self._ask_to_save(draft, leave.job, f"The pool, as {reason},")
             elif leave.is_due and leave.seats:
                 job = draft.job(leave.job)
                 told = folding.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")

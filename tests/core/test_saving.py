@@ -1,0 +1,53 @@
+"""Who is asked for a checkpoint, so that it can make room for who goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dlaas_server.core.model import Job
+from dlaas_server.core.plan import DEFAULT, plan
+from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.saving import asked_to_save
+from tests.core.builders import job, node, pool, seats, training
+
+FAIR = Policy(order="fair", shares={"research": Share(guaranteed=4), "vision": Share(guaranteed=2)})
+
+
+def of(queue: str, one: Job) -> Job:
+    return replace(one, spec=replace(one.spec, queue=queue))
+
+
+def asked(*jobs: Job, policy: Policy = DEFAULT) -> Mapping[str, str]:
+    picture = pool([node(devices=4)], *jobs)
+    return asked_to_save(picture, plan(picture, 200.0, policy).waits, policy)
+
+
+def test_who_would_be_preempted_but_for_a_checkpoint_is_asked_for_one() -> None:
+    runs, urgent = training(job(1, (4, 4)), *seats("n1", 4)), job(3, (2, 2), priority=100)
+
+    assert asked(runs, job(2, (2, 2)), urgent) == {"job-1": "job-3"}
+    assert asked(runs, job(2, (2, 2))) == {}, "nobody goes first"
+    assert asked(runs, urgent, policy=Policy(preempts=False)) == {}
+    assert asked(runs) == {}, "nobody waits"
+
+
+def test_who_has_a_checkpoint_or_will_never_have_one_or_leaves_without_is_not_asked() -> None:
+    runs, urgent = training(job(1, (4, 4)), *seats("n1", 4)), job(2, (2, 2), priority=100)
+
+    assert asked(replace(runs, checkpoint_step=7), urgent) == {}
+    assert asked(replace(runs, is_plain=True), urgent) == {}, "nothing of it could be gone on with"
+    assert asked(replace(runs, awaits_checkpoint=True), urgent) == {}, "it was asked already"
+    assert asked(replace(runs, spec=replace(runs.spec, spot=True)), urgent) == {}, "it writes one as it goes"
+
+
+def test_who_borrows_is_asked_for_the_owner_who_waits() -> None:
+    borrows, owner = training(of("vision", job(1, (4, 4))), *seats("n1", 4)), of("research", job(2, (2, 2)))
+
+    assert asked(borrows, owner, policy=FAIR) == {"job-1": "job-2"}
+    assert asked(borrows, owner) == {}, "shares count in fair only"
+    assert asked(borrows, of("vision", job(2, (2, 2))), policy=FAIR) == {}, "of its own queue"
+    assert asked(borrows, of("default", job(2, (2, 2))), policy=FAIR) == {}, "nothing is guaranteed to it"
+    assert asked(replace(borrows, priority=5), owner, policy=FAIR) == {}, "of a lower priority"
+    own = training(of("vision", job(1, (2, 2))), *seats("n1", 2))
+    assert asked(own, of("research", job(2, (4, 4))), policy=FAIR) == {}, "it has no more than is its queue's"
