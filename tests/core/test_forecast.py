@@ -16,6 +16,7 @@ from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, sta
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.place import Layout, Shape
+from dlaas_server.core.plan import DEFAULT
 from dlaas_server.core.scheduler import Policy
 from tests.core.builders import job, node, pool, seats, training
 
@@ -96,6 +97,19 @@ def test_a_spot_job_that_is_to_leave_later_has_its_notice_then() -> None:
     found = forecast(replace(picture, known=known), 1000.0, Policy(order="fifo", spot_notice_s=12.0), 0.0)
 
     assert found["job-3"] == (1060.0, 1072.0)
+
+
+def test_who_goes_first_is_expected_once_who_runs_was_asked_for_a_checkpoint_and_may_be_stopped() -> None:
+    urgent = replace(job(2, (2, 2)), priority=100)
+
+    def expected(runs: Job, policy: Policy = DEFAULT) -> float:
+        known = {"job-1": Known(length_s=3600.0, executed_s=40.0, restart_s=3.0), "job-2": Known(length_s=60.0)}
+        picture = replace(pool([node(devices=2)], replace(runs, seated_s=990.0), urgent), known=known)
+        return forecast(picture, 1000.0, policy, 0.0)["job-2"][0]
+
+    runs = training(job(1, (2, 2)), *seats("n1", 2))
+    assert expected(runs) == expected(replace(runs, checkpoint_step=0)) == 990.0 + 10 * 3.0
+    assert expected(replace(runs, is_plain=True)) == expected(runs, Policy(preempts=False)) == 1000.0 + 3560.0
 
 
 def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:

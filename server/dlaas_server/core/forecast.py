@@ -21,6 +21,7 @@ from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
 from dlaas_server.core.plan import scheduled
 from dlaas_server.core.resizing import ahead
+from dlaas_server.core.saving import as_if_saved
 from dlaas_server.core.scheduler import Choice, Policy, Scheduler
 from jupyter_dlaas.facts import Goal
 
@@ -377,7 +378,7 @@ def _newcomers(
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
     """The pool as the scheduler sees it, what is under way done already. `order`: what it learnt; None: nothing."""
-    scheduler, _ = scheduled(ahead(pool), now_s, policy, order)
+    scheduler, _ = scheduled(as_if_saved(ahead(pool)), now_s, policy, order)
     leaving = {
         (member.seat.node, device): job.notice_s
         for job in pool.jobs.values()

@@ -8,18 +8,30 @@ however long a step takes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.plan import Wait, is_settled
 from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.settings import held_by, queues_of
 
-__all__ = ["asked_to_save", "may_save"]
+__all__ = ["as_if_saved", "asked_to_save", "may_save"]
+
+
+def _is_unsaved(job: Job) -> bool:
+    """It trains something that can be gone on with, and has no checkpoint."""
+    return is_settled(job) and not job.is_plain and job.checkpoint_step is None
 
 
 def may_save(job: Job) -> bool:
-    """It trains something that can be gone on with, has no checkpoint, and was not asked for one yet."""
-    return is_settled(job) and not job.is_plain and job.checkpoint_step is None and not job.awaits_checkpoint
+    """The same, and it was not asked for one yet."""
+    return _is_unsaved(job) and not job.awaits_checkpoint
+
+
+def as_if_saved(pool: Pool) -> Pool:
+    """The same pool when all have answered, as they will have before anybody is preempted: for forecasts."""
+    saved = {name: replace(job, checkpoint_step=job.step) for name, job in pool.jobs.items() if _is_unsaved(job)}
+    return replace(pool, jobs={**pool.jobs, **saved}) if saved else pool
 
 
 def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[str, str]:
