@@ -11,7 +11,7 @@ from dlaas_server.core.policy import Policy, Share
 from dlaas_server.core.saving import asked_to_save
 from tests.core.builders import job, node, pool, seats, training
 
-FAIR = Policy(order="fair", shares={"research": Share(guaranteed=4), "vision": Share(guaranteed=2)})
+FAIR = Policy(order="fair", shares={"research": Share(guaranteed=4)})
 
 
 def of(queue: str, one: Job) -> Job:
@@ -49,5 +49,21 @@ def test_who_borrows_is_asked_for_the_owner_who_waits() -> None:
     assert asked(borrows, of("vision", job(2, (2, 2))), policy=FAIR) == {}, "of its own queue"
     assert asked(borrows, of("default", job(2, (2, 2))), policy=FAIR) == {}, "nothing is guaranteed to it"
     assert asked(replace(borrows, priority=5), owner, policy=FAIR) == {}, "of a lower priority"
-    own = training(of("vision", job(1, (2, 2))), *seats("n1", 2))
-    assert asked(own, of("research", job(2, (4, 4))), policy=FAIR) == {}, "it has no more than is its queue's"
+
+
+def test_of_several_owners_one_is_named_whose_priority_is_enough() -> None:
+    borrows = replace(training(job(1, (4, 4)), *seats("n1", 4)), priority=5)
+    low, high = of("research", job(2, (2, 2))), replace(of("media", job(3, (1, 1))), priority=5)
+    shares = {"research": Share(guaranteed=2), "media": Share(guaranteed=2)}
+
+    assert asked(borrows, low, high, policy=Policy(order="fair", shares=shares)) == {"job-1": "job-3"}
+
+
+def test_nobody_is_asked_for_more_than_an_owner_may_take_back() -> None:
+    own, owner = training(of("media", job(1, (3, 3))), *seats("n1", 3)), of("research", job(2, (2, 2)))
+    half = Policy(order="fair", shares={"research": Share(guaranteed=2), "media": Share(guaranteed=2)})
+
+    assert asked(own, owner, policy=half) == {}, "its queue would have less than is its own"
+    wide = of("research", job(2, (3, 3)))
+    all_of_it = training(of("vision", job(1, (4, 4))), *seats("n1", 4))
+    assert asked(all_of_it, wide, policy=half) == {}, "with it, the owner's queue would borrow, too"

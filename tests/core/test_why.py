@@ -55,6 +55,7 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
     assert not holder(low, replace(high, priority=0)).endswith(kept)
     assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"
     assert not holder(replace(low, checkpoint_step=7)).endswith(kept), "it is preempted"
+    assert "its priority" not in holder(replace(low, spec=replace(low.spec, spot=True))), "it leaves without"
 
 
 def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> None:

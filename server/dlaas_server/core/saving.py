@@ -13,7 +13,7 @@ from dataclasses import replace
 from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.plan import Wait, is_settled
 from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.settings import held_by, queues_of
+from dlaas_server.core.settings import held_by_queue, is_entitled, queues_of
 
 __all__ = ["as_if_saved", "asked_to_save", "may_save"]
 
@@ -47,27 +47,23 @@ def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[
     first = max(waiting, key=lambda job: job.priority, default=None)
     if first is None:
         return {}
-    owners = _owners(pool, waiting, policy) if policy.order == "fair" else {}
-    found: dict[str, str] = {}
-    for job in unsaved:
-        owner = next((one for queue, one in owners.items() if queue != job.spec.queue), None)
-        if first.priority > job.priority:
-            found[job.id] = first.id
-        elif owner is not None and owner.priority >= job.priority and _borrows(job, pool, policy):
-            found[job.id] = owner.id
-    return found
+    owners, borrowed = _shared(pool, waiting, policy) if policy.order == "fair" else ([], {})
+    winners = {job.id: _winner(job, first, owners, borrowed) for job in unsaved}
+    return {name: winner.id for name, winner in winners.items() if winner is not None}
 
 
-def _owners(pool: Pool, waiting: Iterable[Job], policy: Policy) -> dict[str, Job]:
-    """Queue that has less than it is guaranteed -> the first of its jobs that wait."""
-    shares, found = queues_of(policy), dict[str, Job]()
-    for job in waiting:
-        queue = job.spec.queue
-        if queue not in found and held_by(queue, pool) < shares.get(queue, Share()).guaranteed:
-            found[queue] = job
-    return found
-
-
-def _borrows(job: Job, pool: Pool, policy: Policy) -> bool:
+def _winner(job: Job, first: Job, owners: Iterable[Job], borrowed: Mapping[str, int]) -> Job | None:
+    """`first`: of the highest priority of those that wait."""
+    if first.priority > job.priority:
+        return first
     queue = job.spec.queue
-    return held_by(queue, pool) > queues_of(policy).get(queue, Share()).guaranteed
+    if sum(len(member.seat.devices) for member in job.gang) > borrowed.get(queue, 0):
+        return None
+    return next((one for one in owners if one.spec.queue != queue and one.priority >= job.priority), None)
+
+
+def _shared(pool: Pool, waiting: Iterable[Job], policy: Policy) -> tuple[list[Job], Mapping[str, int]]:
+    """Who waits for what is guaranteed to its queue; and how many devices each queue has beyond that."""
+    shares, held = queues_of(policy), held_by_queue(pool)
+    owners = [job for job in waiting if is_entitled(job, held, shares)]
+    return owners, {queue: devices - shares.get(queue, Share()).guaranteed for queue, devices in held.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,8 @@ __all__ = [
     "Settings",
     "check_queue",
     "check_removable",
-    "held_by",
+    "held_by_queue",
+    "is_entitled",
     "node_named",
     "nodes_in_force",
     "policy_in_force",
@@ -126,10 +128,19 @@ def queues_of(policy: Policy) -> dict[str, Share]:
     return {name: policy.shares.get(name, Share()) for name in (DEFAULT_QUEUE, *rest)}
 
 
-def held_by(queue: str, pool: Pool) -> int:
-    """Devices that the queue's ordinary jobs hold."""
-    there = [one for one in pool.jobs.values() if one.spec.queue == queue and not one.spec.spot]
-    return sum(len(member.seat.devices) for one in there for member in one.gang)
+def held_by_queue(pool: Pool) -> Mapping[str, int]:
+    """Devices that each queue's ordinary jobs hold."""
+    held = Counter[str]()
+    for job in pool.jobs.values():
+        if not job.spec.spot:
+            held[job.spec.queue] += sum(len(member.seat.devices) for member in job.gang)
+    return held
+
+
+def is_entitled(job: Job, held: Mapping[str, int], shares: Mapping[str, Share]) -> bool:
+    """With it, its queue still holds no more than it is guaranteed."""
+    queue, weight = job.spec.queue, job.spec.learners_min * max(job.spec.gpus_per_learner, 1)
+    return held.get(queue, 0) + weight <= shares.get(queue, Share()).guaranteed
 
 
 def check_queue(name: str, policy: Policy) -> None:

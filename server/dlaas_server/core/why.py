@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -11,7 +11,7 @@ from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait, is_settled
 from dlaas_server.core.scheduler import Policy, Share
-from dlaas_server.core.settings import held_by, queues_of
+from dlaas_server.core.settings import held_by_queue, is_entitled, queues_of
 from dlaas_server.core.shapes import Layout, relaxed
 from dlaas_server.core.words import count, duration, ordinal, unit_of
 
@@ -68,7 +68,8 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
         text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
-        if policy.preempts and other.priority < job.priority and is_settled(other) and other.checkpoint_step is None:
+        is_unsaved = is_settled(other) and other.checkpoint_step is None
+        if policy.preempts and other.priority < job.priority and is_unsaved and not other.spec.spot:
             text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
         found.append((left_s, other.number, text))
     found.sort()
@@ -126,7 +127,7 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     if (
         policy.order == "fair"
         and not job.spec.spot
-        and not _is_entitled(job, pool, shares)
+        and not is_entitled(job, held_by_queue(pool), shares)
         and owners - {job.spec.queue}
     ):
         out.append(f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}.")
@@ -140,15 +141,9 @@ def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
     return Late.FORGOTTEN * max(policy.age_s, length_counts(made(policy.order)) * max(lengths, default=0.0))
 
 
-def _is_entitled(job: Job, pool: Pool, shares: Mapping[str, Share]) -> bool:
-    """With it, its queue still holds no more than it is guaranteed."""
-    weight = job.spec.learners_min * max(job.spec.gpus_per_learner, 1)
-    return held_by(job.spec.queue, pool) + weight <= shares.get(job.spec.queue, Share()).guaranteed
-
-
 def _share(job: Job, pool: Pool, policy: Policy) -> str:
     name = job.spec.queue
-    held = held_by(name, pool)
+    held = held_by_queue(pool).get(name, 0)
     share = queues_of(policy).get(name, Share())
     if not share.guaranteed:
         return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."

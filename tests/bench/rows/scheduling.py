@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Line]:
     return [
         _fidelity(),
         *lines,
-        *_packfigure(),
+        *_pack_spread(),
         *_tetris(),
         *_fragmentation(),
         *_muri(),
@@ -100,7 +100,7 @@ def _against_tiresias(name: str) -> list[Line]:
     return lines
 
 
-def _packfigure() -> list[Line]:
+def _pack_spread() -> list[Line]:
     trace = read_trace(TRACES / "ffdl_pack_spread_load0.9.csv")
     result = replay(trace, 400, ByCore(pack_spread_nodes(), restart_s=RESTART_S), restart_s=RESTART_S)
     largest = max(done.job.gpus for done in result.done)
