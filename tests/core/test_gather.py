@@ -20,14 +20,14 @@ HOUR = 3600.0
 PATIENT_S = 105.0
 
 
-def ask(number: int, gpus: int, *, length: float = HOUR, priority: int = 0, at: float = 0.0) -> Ask:
+def ask(number: int, gpus: int, *, length: float | None = HOUR, priority: int = 0, at: float = 0.0) -> Ask:
     shape = Shape(gpus, 0.0, 0, None, Layout.PACK)
     return Ask(number, shape, 1, at, length, usual_s=length, priority=priority, restart_s=1.0, id=f"j{number}")
 
 
-def in_pieces(small: Ask) -> Scheduler:
+def in_pieces(small: Ask, policy: Policy | None = None) -> Scheduler:
     """Of two nodes of four devices one has `small`, the other a job of two; a job of four waits since 5 s."""
-    on = Scheduler(free_of([node("n0"), node("n1")], ()), Policy())
+    on = Scheduler(free_of([node("n0"), node("n1")], ()), policy or Policy())
     first = ask(1, 3)
     for one in (first, ask(2, 2, priority=1), small):
         on.enter(one, 0.0)
@@ -35,6 +35,10 @@ def in_pieces(small: Ask) -> Scheduler:
     on.leave(first, 5.0)
     on.enter(ask(9, 4, at=5.0), 5.0)
     return on
+
+
+def numbers(on: Scheduler) -> list[int]:
+    return [one.number for one in on.line()]
 
 
 def test_a_job_that_needs_a_whole_node_gets_one_from_which_a_small_job_moves() -> None:
@@ -66,6 +70,14 @@ def test_a_job_that_has_not_ended_when_it_was_to_end_is_moved_then_though_nothin
 
 def test_a_job_of_a_higher_priority_is_not_moved() -> None:
     assert in_pieces(ask(3, 1, priority=1)).decide(PATIENT_S).stops == []
+
+
+def test_nobody_moves_for_a_job_behind_one_that_is_promised_such_seats() -> None:
+    on = in_pieces(ask(3, 1), Policy(age_s=10.0))
+    on.enter(replace(ask(8, 4, length=None, at=5.0), queue="b"), 5.0)  # nobody moves for it: its length is not known
+
+    assert on.decide(PATIENT_S).stops == []
+    assert numbers(on) == [8, 9]
 
 
 def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:

@@ -27,6 +27,12 @@ def test_a_gang_is_packed_onto_the_tightest_node_that_takes_it() -> None:
     assert placed(job(learners=(2, 2)), nodes) == ["small", "small"]
 
 
+def test_each_learner_of_a_gang_on_one_node_gets_devices_of_its_own() -> None:
+    found = place(free_of([node("a", 4)], ()), shape_of(job(gpus=2)), 2)
+
+    assert found == (Seat("a", ("a/0", "a/1")), Seat("a", ("a/2", "a/3")))
+
+
 def test_a_gang_too_large_for_one_node_takes_the_emptiest_first() -> None:
     assert placed(job(learners=(5, 5)), [node("a", 2), node("b", 4)]) == ["b", "b", "b", "b", "a"]
 

@@ -51,6 +51,14 @@ def test_who_borrows_is_asked_for_the_owner_who_waits() -> None:
     assert asked(replace(borrows, priority=5), owner, policy=FAIR) == {}, "of a lower priority"
 
 
+def test_what_spot_jobs_hold_is_no_use_of_their_queues_share() -> None:
+    lent = training(of("research", job(1, (2, 2))), *seats("n1", 2))
+    lent = replace(lent, spec=replace(lent.spec, spot=True))
+    borrows = training(of("vision", job(2, (2, 2))), *seats("n1", 4)[2:])
+
+    assert asked(lent, borrows, of("research", job(3, (4, 4))), policy=FAIR) == {"job-2": "job-3"}
+
+
 def test_of_several_owners_one_is_named_whose_priority_is_enough() -> None:
     borrows = replace(training(job(1, (4, 4)), *seats("n1", 4)), priority=5)
     low, high = of("research", job(2, (2, 2))), replace(of("media", job(3, (1, 1))), priority=5)

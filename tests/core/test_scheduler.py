@@ -139,6 +139,33 @@ def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
     assert (found.reserved and found.reserved.number, found.reserved_s) == (1, 100.0)
 
 
+def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_withdrawn() -> None:
+    on = scheduler("fifo-skip", 4)
+    on.obey(Policy(order="fifo-skip", age_s=1.0), 0.0)
+    entered(on, 0.0, ask(0, 3, priority=5), ask(1, priority=-1))
+    overdue = ask(2, 4, length=None, at=1.0)
+    entered(on, 1.0, overdue)
+    assert entered(on, 20.0, ask(3, at=20.0)).stops == [], "all that ends is kept for job 2"
+
+    on.leave(overdue, 21.0, has_ended=False)
+
+    assert [(one.victim.number, one.winner.number) for one in on.decide(21.0).stops] == [(1, 3)]
+
+
+def test_nobody_wakes_up_for_a_job_that_has_left_by_then() -> None:
+    on = scheduler("fifo-skip", 4)
+    brief = ask(0, 2, length=100.0)
+    entered(on, 0.0, brief, ask(1, 2, length=500.0))
+    entered(on, 1.0, ask(2, 4, at=1.0))
+    on.leave(brief, 2.0)
+
+    found = entered(on, 2.0, ask(3, 2, length=2000.0, at=2.0))
+
+    assert (found.starts, found.reserved_s) == ([], 500.0)
+    assert found.wake_s is not None
+    assert found.wake_s >= 500.0
+
+
 def test_a_passing_job_may_stay_where_the_first_in_line_does_not_need_it() -> None:
     on = scheduler("fifo-skip", 4, 4)
     entered(on, 0.0, ask(0, 4, length=100.0), ask(1, 2, length=500.0))

@@ -12,6 +12,7 @@ from dlaas_server.sim.trace import (
     NodeSpec,
     Pod,
     Pollux,
+    PolluxPlacement,
     PolluxScaling,
     PolluxValidation,
     Task,
@@ -47,7 +48,7 @@ SAMPLES = {
     "nodes-in-racks": "sn,cpu_milli,memory_mib,gpu,model,area,rack\nn0,64000,262144,2,P100,east,r1\n",
     "gpu-seconds": "gpu_seconds\n124\n121\n",
     "pollux-placements": "placement,local_bsz,step_time,sync_time\n12,32,0.5,0.25\n",
-    "pollux-scalability": "num_nodes,num_replicas,local_bsz,step_time,sync_time\n6,6,32,0.5,0.25\n",
+    "pollux-scalability": "num_nodes,num_replicas,local_bsz,step_time,sync_time\n3,6,32,0.5,0.25\n",
     "pollux-validation": "progress,iteration,metric,grad_sqr,grad_var\n19417.5,4925,0.5,80.25,90.5\n",
 }
 
@@ -106,6 +107,9 @@ def test_a_trace_may_say_who_is_spot(tmp_path: Path) -> None:
 
 
 def test_a_gang_asks_for_its_learners_times_their_gpus(tmp_path: Path) -> None:
+    job = only_job(tmp_path, "gang")
+
+    assert (job.learners, job.gpus_per_learner, job.gpus) == (4, 1, 4)
     assert only_job(tmp_path, "ffdl").gpus == 6
 
 
@@ -163,11 +167,12 @@ def test_nodes_may_stand_in_racks(tmp_path: Path) -> None:
 
 
 def test_measured_times_are_read_by_their_columns(tmp_path: Path) -> None:
-    scaling, validation = (
-        read(write(tmp_path, SAMPLES[f"pollux-{name}"]))[1] for name in ("scalability", "validation")
+    placements, scaling, validation = (
+        read(write(tmp_path, SAMPLES[f"pollux-{name}"]))[1] for name in ("placements", "scalability", "validation")
     )
 
-    assert scaling == [(2, PolluxScaling(nodes=6, replicas=6, local_batch=32, step_time_s=0.5, sync_time_s=0.25))]
+    assert placements == [(2, PolluxPlacement(placement="12", local_batch=32, step_time_s=0.5, sync_time_s=0.25))]
+    assert scaling == [(2, PolluxScaling(nodes=3, replicas=6, local_batch=32, step_time_s=0.5, sync_time_s=0.25))]
     assert validation == [
         (2, PolluxValidation(progress=19417.5, iteration=4925, metric=0.5, grad_sqr=80.25, grad_var=90.5))
     ]

@@ -104,3 +104,4 @@ def test_a_job_that_one_decision_stops_and_starts_goes_on_where_it_was() -> None
 
     assert times(result) == {"a": (0, 110), "b": (30, 40)}  # it is stopped as `b` comes and as it goes
     assert done(result, "a").preemptions == 2
+    assert [waiting for _, _, waiting in result.timeline] == [0, 0, 0, 0]

@@ -17,12 +17,14 @@ from dlaas_server.core.place import Frees, Shape
 from dlaas_server.core.policy import Policy
 from dlaas_server.core.seating import relaxes_s
 
-__all__ = ["FIRST", "LIFT", "RANK", "READY", "VICTIM", "Lines"]
+__all__ = ["FIRST", "LAST", "LIFT", "RANK", "READY", "VICTIM", "Lines"]
 
 FIRST: Final = -3
 """Below all ranks: that of a job that is overdue."""
 ABOVE: Final = -(1 << 60)
 """Before all priorities."""
+LAST: Final[Key] = (-ABOVE, 0, 0, 0.0, 0)
+"""Behind all that wait."""
 LIFT, VICTIM, RANK, READY = range(4)
 
 

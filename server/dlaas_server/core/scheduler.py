@@ -16,7 +16,7 @@ from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.choice import IDLE, Choice, Preemption
 from dlaas_server.core.gather import gathered
 from dlaas_server.core.groups import Group
-from dlaas_server.core.lines import FIRST, LIFT, RANK, READY, VICTIM, Lines
+from dlaas_server.core.lines import FIRST, LAST, LIFT, RANK, READY, VICTIM, Lines
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Learnt, Order, made
 from dlaas_server.core.place import Frees
@@ -71,6 +71,8 @@ class Scheduler(Lines):
         """The last that passed the reservation."""
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
+        self._kept_for: Key | None = None
+        """The key for whose reservation others were told not to make themselves room."""
         self._starts: list[Ask] = []
         """Who starts in this pass."""
 
@@ -309,6 +311,8 @@ class Scheduler(Lines):
         stops: list[Preemption] = []
         reservation: Reservation | None = None
         frees, is_strict, may_preempt = self.frees, self._is_strict, self._may_preempt
+        if not self._promises_first:
+            self._note_promised()
         todo = self._open() if self._is_open else []
         while todo:
             _, _, key, group = heappop(todo)
@@ -321,14 +325,12 @@ class Scheduler(Lines):
                 continue
             if may_preempt or group.devices_min <= frees.devices:
                 holder = self._holder(key)
-                if holder is None:
+                if holder is None or (reservation is not None and reservation.ask is not holder):
                     reservation = None
-                elif (reservation is None or reservation.ask is not holder) and (
-                    self._is_overdue(holder, now_s) or fits(frees, ask)
-                ):
+                if holder and reservation is None and (self._is_overdue(holder, now_s) or fits(frees, ask)):
                     reservation = self._reserve(holder, now_s)
                 before = len(starts), len(stops)
-                chosen = self._chosen(group, ask, reservation, now_s, stops)
+                chosen = self._chosen(group, ask, holder, reservation, now_s, stops)
                 if chosen is not None:
                     is_changed = self._is_fair or before != (len(starts), len(stops))
                     if chosen is not self._admitted:
@@ -345,6 +347,8 @@ class Scheduler(Lines):
                     break
             elif self._promises_first and (self._first is None or key < self._first[0]) and self._could_fit(group):
                 self._first = (key, ask)
+                if self._note_promised():
+                    todo = self._open()
         wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes or self._refused) else None
         if self._refused:
             for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
@@ -379,6 +383,8 @@ class Scheduler(Lines):
                 first, first_key = group, key
         if promises_first:
             self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
+            if self._note_promised():
+                return self._open()
         self._is_open = is_strict
         if len(todo) > 1:
             heapify(todo)
@@ -400,24 +406,36 @@ class Scheduler(Lines):
         return self.policy.shares.get(queue, NO_SHARE)
 
     def _chosen(
-        self, group: Group, ask: Ask, reservation: Reservation | None, now_s: float, stops: list[Preemption]
+        self,
+        group: Group,
+        ask: Ask,
+        holder: Ask | None,
+        reservation: Reservation | None,
+        now_s: float,
+        stops: list[Preemption],
     ) -> Ask | None:
-        """Who of this group starts now; its seats are taken, by preempting others if need be."""
-        if reservation is not None and ask is not reservation.ask and not (self._is_fair and self._is_entitled(ask)):
+        """Who of this group starts now; its seats are taken, by preempting others if need be.
+
+        `reservation`: that of `holder`, who is ahead and is promised a time; None where nothing could be taken from it.
+        """
+        if reservation is not None and not (self._is_fair and self._is_entitled(ask)):
             if fits(self.frees, ask):
                 passing = self._passing(group, reservation, now_s)
                 if passing is not None:
                     return passing
                 self._refused.append(group)
             if reservation.is_strict:
+                self._kept_for = self._promised()
                 return None
             seats = None
         else:
             seats = seated(self.frees, ask, now_s) if group.devices_min <= self.frees.devices else None
         if seats is None and self._may_preempt:
             seats = self._make_room(ask, now_s, stops)
-            if seats is None and (reservation is None or ask is reservation.ask):
+            if seats is None and holder is None:
                 seats = self._gathered(ask, now_s, stops)
+            elif seats is None:
+                self._kept_for = self._promised()
         if seats is None:
             return None
         ask.seats = seats
@@ -451,6 +469,20 @@ class Scheduler(Lines):
             if stamp == ask.stamp:
                 self._without_room.append(entry)
         return None
+
+    def _promised(self) -> Key | None:
+        """The key of who is promised a time."""
+        if self._promises_first:
+            return None if self._first is None else self._first[0]
+        return None if self._holder(LAST) is None else self._lates[0][0]
+
+    def _note_promised(self) -> bool:
+        """Whether nothing is kept any more for whom it was: those that were refused for it are tried again."""
+        if self._kept_for is None or self._kept_for == self._promised():
+            return False
+        self._kept_for = None
+        self.reopen()
+        return True
 
     def could_fit(self, ask: Ask) -> bool:
         """Whether one that waits would have room if nobody ran. Who would not keeps nobody waiting."""
