@@ -16,12 +16,13 @@ from dlaas_server.core.asks import Ask, Key, Late
 from dlaas_server.core.choice import IDLE, Choice, Preemption
 from dlaas_server.core.gather import gathered
 from dlaas_server.core.groups import Group
-from dlaas_server.core.lines import FIRST, LAST, LIFT, RANK, READY, VICTIM, Lines
+from dlaas_server.core.lines import FIRST, LIFT, RANK, READY, VICTIM
 from dlaas_server.core.model import Seat
 from dlaas_server.core.orders import SLACK_S, Learnt, Order, made
 from dlaas_server.core.place import Frees
 from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.reserve import Reservation, borrowers, could_fit, reserve, victims_for
+from dlaas_server.core.promises import Promises
+from dlaas_server.core.reserve import Reservation, borrowers, reserve, victims_for
 from dlaas_server.core.running import Ends, Rank, Victims, oldest
 from dlaas_server.core.seating import fits, most, seated
 
@@ -38,13 +39,11 @@ MOST_VICTIMS: Final = 1024
 """So many are looked at for one newcomer."""
 
 
-class Scheduler(Lines):
+class Scheduler(Promises):
     """The state of a pool: what is free, who runs, who waits. Mutable, but pure: no clock, no chance."""
 
     def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
         super().__init__(frees)
-        self.running: dict[int, Ask] = {}
-        """In the order in which they got their seats."""
         self.charged: Mapping[str, float] = {}
         """Queue -> what it is charged for beside: spot jobs, at their price."""
         self._take_policy(policy, made(policy.order) if order is None else order)
@@ -64,15 +63,11 @@ class Scheduler(Lines):
         self._victims = Victims()
         self._reservation: Reservation | None = None
         """The last one: it holds as long as everything ends when it was expected to."""
-        self._first: tuple[Key, Ask] | None = None
-        """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
-        self._is_strict, self._promises_first = policy.is_strict, policy.order == "fifo-skip"
+        self._is_strict = policy.is_strict
         self._admitted: Ask | None = None
         """The last that passed the reservation."""
         self._refused: list[Group] = []
         """Groups that fit and would have delayed the reservation."""
-        self._kept_for: Key | None = None
-        """The key for whose reservation others were told not to make themselves room."""
         self._starts: list[Ask] = []
         """Who starts in this pass."""
 
@@ -219,12 +214,6 @@ class Scheduler(Lines):
         ask.seats = ()
         if self.waiting:
             self.reopen()
-
-    def reopen(self) -> None:
-        """Something became possible: every head is tried again."""
-        self._is_open = True
-        for group in self._groups.values():
-            group.is_shut = False
 
     def look_again(self) -> None:
         """`frees` is not what it was, though nobody of ours came or went."""
@@ -455,43 +444,6 @@ class Scheduler(Lines):
             self.reopen()  # it borrows: others may want that back
 
     # -- reservations -------------------------------------------------------------------------------------------------
-
-    def _holder(self, key: Key) -> Ask | None:
-        """Who is ahead of this key, waits, and is promised a time: the head of `fifo-skip`; else the first late one."""
-        if self._promises_first:
-            return self._first[1] if self._first is not None and self._first[0] < key else None
-        lates = self._lates
-        while lates and lates[0][0] < key:
-            _, stamp, ask = lates[0]
-            if stamp == ask.stamp and self.could_fit(ask):
-                return ask
-            entry = heappop(lates)
-            if stamp == ask.stamp:
-                self._without_room.append(entry)
-        return None
-
-    def _promised(self) -> Key | None:
-        """The key of who is promised a time."""
-        if self._promises_first:
-            return None if self._first is None else self._first[0]
-        return None if self._holder(LAST) is None else self._lates[0][0]
-
-    def _note_promised(self) -> bool:
-        """Whether nothing is kept any more for whom it was: those that were refused for it are tried again."""
-        if self._kept_for is None or self._kept_for == self._promised():
-            return False
-        self._kept_for = None
-        self.reopen()
-        return True
-
-    def could_fit(self, ask: Ask) -> bool:
-        """Whether one that waits would have room if nobody ran. Who would not keeps nobody waiting."""
-        return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
-
-    def _could_fit(self, group: Group) -> bool:
-        if group.could_fit is None:
-            group.could_fit = could_fit(group.shape, group.learners, self.frees, self.running.values())
-        return group.could_fit
 
     def _reserve(self, ask: Ask, now_s: float) -> Reservation:
         found, is_strict = self._reservation, self._is_overdue(ask, now_s)
