@@ -87,13 +87,23 @@ def _say(error: DlaasError, options: argparse.Namespace) -> int:
 # ----------------------------------------------------------------------------------------------------------- the words
 
 
+class _Verb(argparse.ArgumentParser):
+    """Says itself what it does not know: else the usage of all verbs would be shown, and not its own."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(words.not_known(unknown[0], self._option_string_actions, else_see=f"{self.prog} --help"))
+        return found, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="jupyter dlaas", description="Train scripts as jobs of a pool, and look after them."
     )
     top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
     _common(top, json=False, pool=None)
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
 
     def verb(name: str, run: Callable[[argparse.Namespace], int], says: str, *, of_job: bool = False) -> Any:
         one = verbs.add_parser(name, help=says, description=says)

@@ -7,6 +7,7 @@ an error reads the same everywhere: which option, what was typed, what would be 
 from __future__ import annotations
 
 import ast
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ __all__ = [
     "job_name",
     "memory_bytes",
     "names",
+    "not_known",
     "on_off",
     "priority",
     "schedule",
@@ -239,6 +241,15 @@ def on_off(text: bool | str, *, option: str) -> bool:
     if said in ("off", "false"):
         return False
     raise Invalid(f"{option}: {text!r} must be on or off")
+
+
+def not_known(word: str, options: Iterable[str], *, else_see: str) -> str:
+    """What is said of a word that no option or place takes: the option that was perhaps meant, or where all stand."""
+    close = difflib.get_close_matches(word, [one for one in options if one.startswith("--")], n=1)
+    if word.startswith("-") and close:
+        return f"there is no option {word}. Did you mean {close[0]}?"
+    what = f"no option {word}" if word.startswith("-") else f"one name too many: {word}"
+    return f"there is {what}. All options: {else_see}"
 
 
 def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -191,9 +190,4 @@ def _usage(parser: argparse.ArgumentParser, said: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", said)
     if unknown is None:
         return f"{said}. All options: %%train?"
-    known = [option for option in parser._option_string_actions if option.startswith("--")]
-    close = difflib.get_close_matches(unknown[1], known, n=1)
-    if close:
-        return f"there is no option {unknown[1]}. Did you mean {close[0]}?"
-    what = f"no option {unknown[1]}" if unknown[1].startswith("-") else f"one name too many: {unknown[1]}"
-    return f"there is {what}. All options: %%train?"
+    return words.not_known(unknown[1], parser._option_string_actions, else_see="%%train?")

@@ -74,6 +74,26 @@ def test_each_verb_prints_text_and_json(
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["submit", "train.py", "--gpuss", "1:4"], "submit: error: there is no option --gpuss. Did you mean --gpus?"),
+        (["halt", "fake-1", "now"], "error: there is one name too many: now. All options: jupyter dlaas halt --help"),
+        (["jobs", "--zzz=1"], "error: there is no option --zzz=1. All options: jupyter dlaas jobs --help"),
+    ],
+)
+def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert said.startswith(f"usage: jupyter dlaas {words[0]} ")
+    assert said.endswith(f"{says}\n")
+
+
+@pytest.mark.parametrize(
     ("words", "request_line", "body"),
     [
         (["pool", "--order", "las"], "PATCH /dlaas/pool", {"order": "las"}),
