@@ -37,6 +37,7 @@ class Promises(Lines):
 
     def reopen(self) -> None:
         """Something became possible: every head is tried again."""
+        self._kept_for = None
         self._is_open = True
         for group in self._groups.values():
             group.is_shut = False
@@ -65,7 +66,6 @@ class Promises(Lines):
         """Whether nothing is kept any more for whom it was: those that were refused for it are tried again."""
         if self._kept_for is None or self._kept_for == self._promised():
             return False
-        self._kept_for = None
         self.reopen()
         return True
 
