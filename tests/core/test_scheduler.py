@@ -139,7 +139,10 @@ def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
     assert (found.reserved and found.reserved.number, found.reserved_s) == (1, 100.0)
 
 
-def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_withdrawn() -> None:
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_promised_nothing_more(
+    *, is_withdrawn: bool
+) -> None:
     on = scheduler("fifo-skip", 4)
     on.obey(Policy(order="fifo-skip", age_s=1.0), 0.0)
     entered(on, 0.0, ask(0, 3, priority=5), ask(1, priority=-1))
@@ -147,7 +150,10 @@ def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_withdr
     entered(on, 1.0, overdue)
     assert entered(on, 20.0, ask(3, at=20.0)).stops == [], "all that ends is kept for job 2"
 
-    on.leave(overdue, 21.0, has_ended=False)
+    if is_withdrawn:
+        on.leave(overdue, 21.0, has_ended=False)
+    else:
+        on.enter(ask(4, 2, learners=2, priority=1, at=21.0), 21.0)
 
     assert [(one.victim.number, one.winner.number) for one in on.decide(21.0).stops] == [(1, 3)]
 
