@@ -80,6 +80,19 @@ def test_nobody_moves_for_a_job_behind_one_that_is_promised_such_seats() -> None
     assert numbers(on) == [8, 9]
 
 
+def test_somebody_moves_at_once_for_the_job_behind_it_when_it_is_promised_nothing_any_more() -> None:
+    on = in_pieces(ask(3, 1), Policy(age_s=10.0))
+    first = replace(ask(8, 4, length=None, at=5.0), queue="b")
+    on.enter(first, 5.0)
+    assert on.decide(PATIENT_S).stops == []
+
+    first.estimate_s = first.usual_s = 100 * HOUR  # now it is known to be long: it is late no more, and behind
+    on.reconsider(first, PATIENT_S)
+
+    assert [(one.victim.number, one.winner.number) for one in on.decide(PATIENT_S).stops] == [(3, 9)]
+    assert numbers(on) == [8]
+
+
 def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:
     small = ask(3, 1)
     on = in_pieces(small)
