@@ -80,7 +80,7 @@ def test_nobody_moves_for_a_job_behind_one_that_is_promised_such_seats() -> None
     assert numbers(on) == [8, 9]
 
 
-def test_somebody_moves_at_once_for_the_job_behind_it_when_it_is_promised_nothing_any_more() -> None:
+def test_somebody_moves_at_once_for_a_job_once_the_one_ahead_is_promised_nothing_any_more() -> None:
     on = in_pieces(ask(3, 1), Policy(age_s=10.0))
     first = replace(ask(8, 4, length=None, at=5.0), queue="b")
     on.enter(first, 5.0)
