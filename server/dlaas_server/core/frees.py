@@ -49,8 +49,8 @@ class Free:
     """Device -> its link group, where groups are known."""
     seen: State | None = field(default=None, compare=False)
     """What `state` came to, until something changes."""
-    seats: dict[str, Seat] = field(default_factory=dict, compare=False)
-    """Device -> the seat that is all of it, once it was given: it is given again and again."""
+    singles: dict[str, tuple[Seat, ...]] = field(default_factory=dict, compare=False)
+    """Device -> the seat that is all of it, alone, once it was given: most jobs have one, and get the same again."""
     key: Key = field(default=(0.0, 0, 0), compare=False)
     """Its place among nodes with as many free devices."""
 
@@ -144,19 +144,15 @@ class Free:
         """The seats of learners that need so many devices each, and nothing else."""
         devices = self.devices
         self.learners += learners
-        if gpus == 1:
-            seats = [self._seat_of(device) for _, device in devices[:learners]]
-        else:
-            ids = tuple(map(_ID, devices[: learners * gpus]))
-            seats = [Seat(self.name, ids[i * gpus : (i + 1) * gpus]) for i in range(learners)]
+        if gpus == learners == 1:
+            device = devices.pop(0)[1]
+            single = self.singles.get(device)
+            if single is None:
+                single = self.singles[device] = (Seat(self.name, (device,)),)
+            return single
+        ids = tuple(map(_ID, devices[: learners * gpus]))
         del devices[: learners * gpus]
-        return tuple(seats)
-
-    def _seat_of(self, device: str) -> Seat:
-        seat = self.seats.get(device)
-        if seat is None:
-            seat = self.seats[device] = Seat(self.name, (device,))
-        return seat
+        return tuple([Seat(self.name, ids[i * gpus : (i + 1) * gpus]) for i in range(learners)])
 
     def _give(self, shape: Shape, seat: Seat) -> None:
         order = self.order
@@ -174,9 +170,10 @@ class Free:
         """Nobody has these devices of this node any more: they lie in its order again."""
         order, devices = self.order, self.devices
         for device in back:
-            if device in order:
-                devices.append((order[device][1], device))
-        if back and len(devices) > 1:
+            known = order.get(device)
+            if known is not None:
+                devices.append((known[1], device))
+        if len(devices) > 1 and back:
             devices.sort(key=lambda one: order[one[1]][0])
 
     def _use(self, shape: Shape, learners: int) -> None:

@@ -295,14 +295,17 @@ class Scheduler(Promises):
         if self._forgotten.waiting:
             for one in self._forgotten.changed(self.could_fit):
                 self._move(one, now_s)
+        if not self._promises_first:
+            self._note_promised()
+        if not self._is_open:
+            wake_s = self._wake_s() if self._may_preempt or self._relaxes else None
+            return IDLE if wake_s is None else Choice(wake_s=wake_s)
         starts: list[Ask] = []
         self._starts = starts
         stops: list[Preemption] = []
         reservation: Reservation | None = None
         frees, is_strict, may_preempt = self.frees, self._is_strict, self._may_preempt
-        if not self._promises_first:
-            self._note_promised()
-        todo = self._open() if self._is_open else []
+        todo = self._open()
         while todo:
             _, _, key, group = heappop(todo)
             ask = group.head
@@ -321,7 +324,7 @@ class Scheduler(Promises):
                 before = len(starts), len(stops)
                 chosen = self._chosen(group, ask, holder, reservation, now_s, stops)
                 if chosen is not None:
-                    is_changed = self._is_fair or before != (len(starts), len(stops))
+                    is_changed = self._is_fair or (may_preempt and before != (len(starts), len(stops)))
                     if chosen is not self._admitted:
                         self._reservation = reservation = None  # it was not asked about this one
                     self._start(chosen, group, now_s, starts)
@@ -372,7 +375,7 @@ class Scheduler(Promises):
                 first, first_key = group, key
         if promises_first:
             self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
-            if self._note_promised():
+            if self._kept_for is not None and self._note_promised():
                 return self._open()
         self._is_open = is_strict
         if len(todo) > 1:

@@ -121,7 +121,8 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
     """
     jobs = trace.jobs
     works_s = [_work_s(job) for job in jobs]
-    submits_s = [*(job.submit_s for job in jobs), inf]
+    submits_s: list[float] = [job.submit_s for job in jobs]
+    submits_s.append(inf)
     done: list[Done | None] = [None] * len(jobs)
     ends: list[_End] = []
     timeline: list[tuple[float, int, int]] = []
@@ -187,13 +188,14 @@ def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Repl
             queued_max = queued
         wake_s, is_blocked = decision.wake_s, decision.is_blocked
         timeline.append((now_s, round(busy), queued))
+    all_done = _all(trace, gpus, done)
     return Replay(
         trace=trace,
         gpus=gpus,
-        done=_all(trace, gpus, done),
+        done=all_done,
         events=len(timeline),
         begin_s=jobs[0].submit_s,
-        end_s=max(one.end_s for one in done if one is not None),
+        end_s=max([one.end_s for one in all_done]),
         busy_gpu_s=busy_gpu_s,
         queued_s=queued_s,
         queued_max=queued_max,

@@ -18,7 +18,7 @@ from dlaas_server.core.scheduler import Policy, Scheduler
 from dlaas_server.core.shapes import WHOLE
 from dlaas_server.core.words import count
 from dlaas_server.sim.loop import Decision, Run, Unrunnable
-from dlaas_server.sim.trace import NodeSpec, Pod, Task, TraceJob
+from dlaas_server.sim.trace import NodeSpec, Pod, Task, TraceJob, Work
 from jupyter_dlaas.protocol import Placement
 
 __all__ = ["ByCore", "nodes_of", "shape_in"]
@@ -58,6 +58,13 @@ def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Place
         net_mbps=task.net_mbps if task and any(spec.net_mbps for spec in specs) else 0.0,
         milli=pod.gpu_milli if pod else WHOLE,
     )
+
+
+def _beside(work: Work) -> tuple[object, ...] | None:
+    """What is asked for beside what every trace says."""
+    if isinstance(work, Task):
+        return work.disk_mbps, work.net_mbps
+    return (work.gpu_milli, work.gpu_spec) if isinstance(work, Pod) else None
 
 
 @dataclass(slots=True)
@@ -188,12 +195,8 @@ class ByCore:
                 self.scheduler.reconsider(ask, now_s)
 
     def _shape(self, job: TraceJob) -> tuple[Shape, int]:
-        work: tuple[object, ...] | None = None
-        if isinstance(job.work, Task):
-            work = (job.work.disk_mbps, job.work.net_mbps)
-        elif isinstance(job.work, Pod):
-            work = (job.work.gpu_milli, job.work.gpu_spec)
-        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, work)
+        beside = None if job.work is None else _beside(job.work)
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, beside)
         found = self._shapes.get(asked)
         if found is None:
             shape = shape_in(job, self.specs, self.placement)

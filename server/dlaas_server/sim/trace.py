@@ -21,6 +21,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceJob",
+    "Work",
 ]
 
 
