@@ -38,6 +38,23 @@ def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None
     assert {seat.node for seat in gang.seats} == {"a", "b"}
 
 
+@pytest.mark.parametrize("order", ["fifo-skip", "shortest"])
+def test_who_comes_behind_a_gang_does_not_make_it_forgotten(order: str) -> None:
+    scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order, preempts=False))
+    for number in (1, 2):
+        scheduler.enter(ask(number, 2 + number % 2), 0.0)
+    scheduler.decide(0.0)
+    scheduler.enter(ask(3, 3), 10.0)
+    relaxes_s = scheduler.decide(10.0).wake_s
+    assert relaxes_s is not None
+    scheduler.enter(ask(4, 3), 11.0)
+
+    choice = scheduler.decide(11.0)
+
+    assert not choice.starts
+    assert choice.wake_s == relaxes_s
+
+
 def test_shares_start_though_no_device_is_whole() -> None:
     scheduler = Scheduler(free_of([node("a", 1)], ()), Policy(order="fifo"))
     halves = [ask(number, 1, Layout.FGD, 500) for number in range(3)]

@@ -173,7 +173,7 @@ class Free:
             known = order.get(device)
             if known is not None:
                 devices.append((known[1], device))
-        if len(devices) > 1 and back:
+        if back and len(devices) > 1:
             devices.sort(key=lambda one: order[one[1]][0])
 
     def _use(self, shape: Shape, learners: int) -> None:

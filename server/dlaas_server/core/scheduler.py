@@ -324,7 +324,7 @@ class Scheduler(Promises):
                 before = len(starts), len(stops)
                 chosen = self._chosen(group, ask, holder, reservation, now_s, stops)
                 if chosen is not None:
-                    is_changed = self._is_fair or (may_preempt and before != (len(starts), len(stops)))
+                    is_changed = self._is_fair or before != (len(starts), len(stops))
                     if chosen is not self._admitted:
                         self._reservation = reservation = None  # it was not asked about this one
                     self._start(chosen, group, now_s, starts)
@@ -375,7 +375,7 @@ class Scheduler(Promises):
                 first, first_key = group, key
         if promises_first:
             self._first = None if first is None or first_key is None or first.head is None else (first_key, first.head)
-            if self._kept_for is not None and self._note_promised():
+            if self._note_promised():
                 return self._open()
         self._is_open = is_strict
         if len(todo) > 1:

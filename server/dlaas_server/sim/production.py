@@ -60,7 +60,7 @@ def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Place
     )
 
 
-def _beside(work: Work) -> tuple[object, ...] | None:
+def _rest(work: Work) -> tuple[object, ...] | None:
     """What is asked for beside what every trace says."""
     if isinstance(work, Task):
         return work.disk_mbps, work.net_mbps
@@ -195,8 +195,8 @@ class ByCore:
                 self.scheduler.reconsider(ask, now_s)
 
     def _shape(self, job: TraceJob) -> tuple[Shape, int]:
-        beside = None if job.work is None else _beside(job.work)
-        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, beside)
+        rest = None if job.work is None else _rest(job.work)
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, rest)
         found = self._shapes.get(asked)
         if found is None:
             shape = shape_in(job, self.specs, self.placement)
