@@ -67,9 +67,16 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below one, the last first; without load, store and operators, which have nothing in them."""
+    """The nodes right below one, the last first; without load, store and operators, which have nothing in them.
+
+    Reads the node's fields only. Other tools leave attributes of their own on nodes, and the parser shares one object
+    per operator among all trees: `executing`, which formats IPython's tracebacks, sets `parent` on them, and following
+    that leads round in circles.
+    """
     found: list[ast.AST] = []
-    for value in node.__dict__.values():
+    values = node.__dict__
+    for name in node._fields:
+        value = values.get(name)
         if type(value) is list:
             found += [part for part in value if isinstance(part, ast.AST)]
         elif isinstance(value, ast.AST) and value._fields:
