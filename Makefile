@@ -20,12 +20,13 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-c
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab test test-python check format bench lock clean
+.PHONY: help demo lab test test-all test-python check format bench lock clean
 
 help:
 	@echo "make demo    train examples/quickstart.ipynb on this machine's devices, from start to end"
 	@echo "make lab     open it in JupyterLab"
-	@echo "make test    all tests: Python, browser, TypeScript"
+	@echo "make test    the quick tests: Python, browser, TypeScript; a quarter of an hour"
+	@echo "make test-all  every test, with more seeds; an hour"
 	@echo "make check   format, lint, house rules, import arrows, types"
 	@echo "make bench   the numbers, with their peers in the same run"
 	@echo "make format  put Python and TypeScript into shape"
@@ -58,8 +59,12 @@ format: .make/python .make/node
 	ruff check --fix .
 	$(JLPM) lint
 
+# TypeScript first: what pytest prints last, the slowest tests and what was not run, then ends the whole output.
 test: .make/python .make/front-end
-	@failed=0; $(PYTEST) $(PYTEST_OPTIONS) || failed=1; ($(JLPM) test) || failed=1; exit $$failed
+	@failed=0; ($(JLPM) test) || failed=1; $(PYTEST) $(PYTEST_OPTIONS) || failed=1; exit $$failed
+
+test-all: .make/python .make/front-end
+	@failed=0; ($(JLPM) test) || failed=1; $(PYTEST) --exhaustive $(PYTEST_OPTIONS) || failed=1; exit $$failed
 
 test-python: .make/python
 	@$(PYTEST) -m "not page" $(PYTEST_OPTIONS)

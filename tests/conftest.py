@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis that prints how to replay a failure, and a list of what was skipped and why."""
+"""What every test gets: Hypothesis that prints how to replay a failure, and a list of what was not run and why."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 HERE = Path(__file__).parent
 SLOW = ("corpus", "learner", "whole", "page", "autolog", "notebook_e2e", "examples", "runtime", "notebook")
 
+EXHAUSTIVE = {"HYPOTHESIS_PROFILE": "deep", "STREAM_SEEDS": "25", "FUZZ_EXAMPLES": "200", "DLAAS_EXACT_SEEDS": "1 2 3"}
+"""What an exhaustive run tries more of, where the environment says nothing else."""
+LEFT_OUT = pytest.StashKey[int]()
+
 # What no installation brings. Everything else that a test needs, CI installs: there a skip is a failure.
 HARDWARE = ("needs a GPU",)
 
@@ -37,7 +41,30 @@ def is_missing(reason: str) -> bool:
     return not reason.startswith(HARDWARE)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try more seeds and examples in an exhaustive run; test modules read how many when they are imported."""
+    config.stash[LEFT_OUT] = 0
+    if config.getoption("exhaustive"):
+        for name, value in EXHAUSTIVE.items():
+            os.environ.setdefault(name, value)
+        hypothesis.settings.load_profile(os.environ["HYPOTHESIS_PROFILE"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out exhaustive tests, unless all are asked for, or one test by its name."""
+    if not config.getoption("exhaustive") and not any("::" in argument for argument in config.args):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+        config.stash[LEFT_OUT] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+    order_by_cost(items)
+
+
+def order_by_cost(items: list[pytest.Item]) -> None:
     """Slow parts first: else one worker is still at a long file when the others have nothing left to do."""
     parts = [item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else "" for item in items]
     ranks = {id(item): SLOW.index(part) if part in SLOW else len(SLOW) for item, part in zip(items, parts, strict=True)}
@@ -51,9 +78,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.section("told")
                 terminalreporter.line(str(value))
     reasons = skipped(terminalreporter)
-    if not reasons:
+    left_out = terminalreporter.config.stash[LEFT_OUT]
+    if not reasons and not left_out:
         return
     terminalreporter.section("not run")
+    if left_out:
+        terminalreporter.line(f"{left_out} left out: exhaustive, run by `make test-all`")
     for reason, count in sorted(reasons.items()):
         terminalreporter.line(f"{count} skipped: {reason}")
     if os.environ.get("CI") and any(map(is_missing, reasons)):
@@ -62,13 +92,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A test process that died says of what: a negative number is a signal's."""
+    """Take over what a test process left out; one that died says of what: a negative number is a signal's."""
+    node.config.stash[LEFT_OUT] = max(node.config.stash[LEFT_OUT], getattr(node, "workeroutput", {}).get("left_out", 0))
     if error:
         print(f"{node.gateway.id} ended with {node.gateway._io.popen.wait(10)}", flush=True)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workeroutput"):  # each worker of xdist collects all tests
+        session.config.workeroutput["left_out"] = session.config.stash[LEFT_OUT]
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if (
         os.environ.get("CI")

@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_dlaas.facts import Fact, FactKind
 from tests.runtime.jobs import Job, until
+from tests.selection import covering
 
 Build = Callable[..., Job]
 DEADLINE_S = 120.0
@@ -138,18 +139,20 @@ def told(job: Job) -> list[Fact]:
 
 @pytest.mark.parametrize(
     ("source", "says", "learners"),
-    [
-        (PLAIN, "run.batches gives each a part of the data", 2),
-        (PLAIN, "run.batches gives each a part of the data", 1),
-        (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 2),
-        (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 1),
-        (own_steps(), "Let run.prepare and run.batches share it", 2),
-        (own_steps(), "Let run.prepare and run.batches share it", 1),
-        (OWN_LOOP, "each trains on all of the data", 2),
-        (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 2),
-        (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 1),
-        (BOOSTED, "XGBoost trains alone", 1),
-    ],
+    covering(
+        [
+            (PLAIN, "run.batches gives each a part of the data", 2),
+            (PLAIN, "run.batches gives each a part of the data", 1),
+            (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 2),
+            (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 1),
+            (own_steps(), "Let run.prepare and run.batches share it", 2),
+            (own_steps(), "Let run.prepare and run.batches share it", 1),
+            (OWN_LOOP, "each trains on all of the data", 2),
+            (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 2),
+            (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 1),
+            (BOOSTED, "XGBoost trains alone", 1),
+        ]
+    ),
     ids=[
         "plain-2",
         "plain-1",
@@ -185,10 +188,9 @@ SHARING = {
 }
 
 
-@pytest.mark.parametrize("learners", [2, 1])
-@pytest.mark.parametrize("source", SHARING.values(), ids=SHARING)
-def test_nothing_is_told_where_what_is_learned_is_shared(job: Build, source: str, learners: int) -> None:
-    one = job(source, learners_max=2, files={"together.py": TOGETHER}, framework="torch")
+@pytest.mark.parametrize(("name", "learners"), covering((name, learners) for learners in (2, 1) for name in SHARING))
+def test_nothing_is_told_where_what_is_learned_is_shared(job: Build, name: str, learners: int) -> None:
+    one = job(SHARING[name], learners_max=2, files={"together.py": TOGETHER}, framework="torch")
     one.run(learners)
 
     assert told(one) == []

@@ -6,6 +6,7 @@ them in turn; what is special about one is said at the top of its file (see `rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -16,10 +17,23 @@ import pytest
 from tests.corpus.__main__ import text_of
 from tests.corpus.reading import Notebook, read
 from tests.corpus.running import Result, Runner
+from tests.selection import exhaustive
 
 NOTEBOOKS = sorted(Path(__file__).with_name("notebooks").glob("*.cells"))
 NAMES = [path.stem for path in NOTEBOOKS]
+QUICK = frozenset(
+    re.findall(
+        r"\w+",
+        """cells_run_twice change_of_directory earlier_training jax_optax keras_fit_tensorflow lightning_module
+        mix_untidy no_seed own_generators own_module pushed_model run_a_script seed_then_shown sklearn_fit torch_ema
+        torch_workers tqdm_bar transformers_trainer""",
+    )
+)
+"""What `make test` trains: each way to run cells, each source of chance, each kind of framework once."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+each_training = pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else exhaustive) for path in NOTEBOOKS]
+)
 Ask = Callable[[Path], Result]
 
 
@@ -62,7 +76,7 @@ def test_check_binds_every_name_and_warns_of_nothing_that_is_not_so(path: Path) 
 
 
 @pytest.mark.timeout(400)
-@each_notebook
+@each_training
 def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(path: Path, result_of: Ask) -> None:
     notebook, result = read(path), result_of(path)
     told = text_of(result)
@@ -80,9 +94,10 @@ def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(pat
 
 @pytest.mark.timeout(900)
 def test_nearly_all_show_a_curve_or_progress_without_a_changed_line(
-    result_of: Ask, record_property: Callable[[str, object], None]
+    result_of: Ask, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
-    results = [result_of(path) for path in NOTEBOOKS]
+    trained = NOTEBOOKS if request.config.getoption("exhaustive") else [p for p in NOTEBOOKS if p.stem in QUICK]
+    results = [result_of(path) for path in trained]
     silent = [Path(one.path).stem for one in results if not one.shows]
     share = 1 - len(silent) / len(results)
     record_property("told", f"{share:.0%} of {len(results)} notebooks show a curve or progress; not: {silent or '-'}")

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,27 +15,58 @@ from jupyter_dlaas.runtime.start import stop_zygotes
 from tests.learner.fault_matrix import STOPS, TRIALS, warmed
 from tests.runtime.conftest import job as plain_job
 from tests.runtime.jobs import Job, until
-from tests.runtime.test_zygote import is_running
+from tests.runtime.test_zygote import is_running, warm_up
 
 __all__ = ["job", "plain_job", "zygotes"]
 
 Build = Callable[..., Job]
 _NEEDS_TORCH = re.compile(r"^\s*(import|from) (torch|lightning|pytorch_lightning|transformers)\b", re.M)
+_PRELOADS = {
+    "transformers": "from transformers import BertForSequenceClassification, Trainer, TrainerCallback",
+    "lightning": "import lightning.pytorch, torchmetrics.classification",
+    "keras": "import keras",
+    "jax": "import jax, optax, sklearn.datasets",
+    "sklearn": "import sklearn.datasets, sklearn.linear_model, sklearn.neural_network, sklearn.ensemble",
+}
+"""What is imported for the jobs of a framework: once in a zygote, instead of once in each learner. The first counts."""
+_PRELOADING = """
+import sys
+if "jupyter_dlaas.runtime.zygote" in sys.orig_argv:
+    {imports}
+"""
 
 
 @pytest.fixture
 def job(plain_job: Build, zygotes: Path) -> Build:
-    """Builds jobs. Those that import torch are forks of one process that did, as in the product."""
+    """Builds jobs. Those that import torch or a large framework are forks of one process that did."""
 
-    def build(source: str, **options: object) -> Job:
+    def build(source: str, **options: Any) -> Job:
+        if options.get("interpreter", sys.executable) != sys.executable:
+            return plain_job(source, **options)
+        environment = options.get("environment") or {}
+        backend = environment.get("KERAS_BACKEND", "")
+        found = next((name for name in _PRELOADS if re.search(rf"^\s*(import|from)\b.*\b{name}\b", source, re.M)), None)
+        if found is not None:
+            folder = preloading(zygotes, found, backend)
+            options["environment"] = {**environment, "PYTHONPATH": str(folder)}
         one = plain_job(source, **options)
-        needs_torch = _NEEDS_TORCH.search(source) or one.environment.get("KERAS_BACKEND") == "torch"
-        if one.interpreter == sys.executable and needs_torch:
+        if _NEEDS_TORCH.search(source) or backend == "torch":
             one.framework = "torch"
             warmed(one, zygotes)
+        elif found is not None:
+            one.zygote_dir = zygotes
+            warm_up(one, zygotes)
         return one
 
     return build
+
+
+def preloading(zygotes: Path, framework: str, backend: str) -> Path:
+    """A folder for PYTHONPATH, by which zygotes import a framework when they start, and other processes do not."""
+    folder = zygotes / f"{framework}-{backend}"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(_PRELOADING.format(imports=_PRELOADS[framework]))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ EXACT = dedent(
     out = pathlib.Path(os.environ["DLAAS_JOB_DIR"]) / "output"
     me = os.environ["DLAAS_MEMBER"]
     torch.manual_seed(0)
-    SAMPLES, BATCH, EPOCHS, SHARDS = 150, 16, 24, 8
+    SAMPLES, BATCH, EPOCHS, SHARDS = 150, 16, 12, 8
     labels = torch.arange(SAMPLES) % 2
     images = torch.randn(SAMPLES, 1, 8, 8, generator=torch.Generator().manual_seed(1)) + labels[:, None, None, None]
     class Pictures(torch.utils.data.Dataset):

@@ -1,7 +1,7 @@
 """What the fault tests share: how often, who dies when, and how a job must end.
 
-`DLAAS_FAULT_TRIALS=5 python -m pytest tests/learner tests/whole -k "fault or phase"` does each case five times, those
-too that are left out otherwise, and prints the longest time without a step, by the journals' own stamps.
+`DLAAS_FAULT_TRIALS=5 python -m pytest --exhaustive tests/learner tests/whole -k "fault or phase"` does each case five
+times and prints the longest time without a step, by the journals' own stamps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ TRIALS: Final = int(os.environ.get("DLAAS_FAULT_TRIALS", "1"))
 trials = pytest.mark.parametrize("trial", range(TRIALS))
 STOPS: Final[list[float]] = []
 """Per job of the test that ended: seconds without a step at most."""
-
-
-def some(cases: Sequence[Any], every: int) -> Sequence[Any]:
-    """Of cases that hardly differ each n-th, where each is done only once."""
-    return cases if TRIALS > 1 else cases[::every]
 
 
 def warmed(job: Job, zygotes: Path) -> Job:

@@ -12,10 +12,11 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.manifests import STATE, manifests
-from tests.learner.fault_matrix import ends_whole, lost, some, trials, warmed
+from tests.learner.fault_matrix import ends_whole, lost, trials, warmed
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, make_job, until
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 
@@ -61,7 +62,7 @@ def fill(folder: Path) -> Path:
 
 
 @trials
-@pytest.mark.parametrize("victim", some([0, 1], 2))
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_a_gang_on_a_full_disk_trains_on_and_survives_a_death(on_a_small_disk: Job, victim: int, trial: int) -> None:
     one = on_a_small_disk
     one.run(3)
@@ -96,7 +97,7 @@ def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: 
 
 
 @trials
-@pytest.mark.parametrize("how", some(["changed", "short", "gone"], 3))
+@pytest.mark.parametrize("how", each_nth(["changed", "short", "gone"], 3))
 def test_a_gang_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(
     saving: Build, how: str, trial: int
 ) -> None:

@@ -15,6 +15,7 @@ from tests.learner.exact_programs import EXACT, disturb
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 OPTIONS: dict[str, Any] = {
@@ -24,30 +25,44 @@ OPTIONS: dict[str, Any] = {
     "outputs": ("losses", "steps", "weights"),
     "checkpoint_every_s": 0.0,
 }
+
+
+@pytest.fixture(scope="module")
+def epochs(request: pytest.FixtureRequest) -> int:
+    """How long each job trains. A life with twice as many events takes twice as long."""
+    return 24 if request.config.getoption("exhaustive") else 12
+
+
+@pytest.fixture(scope="module")
+def source(epochs: int) -> str:
+    assert "16, 12, 8" in EXACT
+    return EXACT.replace("16, 12, 8", f"16, {epochs}, 8")
+
+
 SEEDS: list[int | None] = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS", "").split()] or [None]
 """Of random lives. None: another one at each run, which prints it; DLAAS_EXACT_SEEDS="1 2 3" says which."""
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, zygotes: Path) -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory, zygotes: Path, source: str, epochs: int) -> dict[str, Any]:
     """What one learner trains to which nothing happens."""
-    one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", EXACT, **OPTIONS), zygotes)
+    one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", source, **OPTIONS), zygotes)
     one.output("hurry").touch()
     one.run(1)
     assert one.closed(deadline_s=120.0) == "completed", one.report()
     found = {name: result(one, name) for name in ("losses", "steps", "weights")}
-    assert found["steps"] == 10 * 24
+    assert found["steps"] == 10 * epochs
     assert found["losses"][-1][1] < found["losses"][0][1]
     return found
 
 
 @pytest.fixture
-def live(job: Build) -> Job:
-    return job(EXACT, **OPTIONS)
+def live(job: Build, source: str) -> Job:
+    return job(source, **OPTIONS)
 
 
 def assert_same(job: Job, alone: dict[str, Any]) -> None:
-    assert_each_sample_once(job, samples=150, epochs=24)
+    assert_each_sample_once(job, samples=150, epochs=alone["steps"] // 10)
     assert {name: result(job, name) for name in alone} == alone
 
 
@@ -61,7 +76,7 @@ def assert_lived(job: Job, kills: int) -> None:
     assert not job.facts(FactKind.LOST), job.report()
 
 
-@pytest.mark.parametrize("learners", [2, 3, 4])
+@pytest.mark.parametrize("learners", each_nth([3, 2, 4], 3))
 def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str, Any], learners: int) -> None:
     live.output("hurry").touch()
     live.run(learners)
@@ -71,10 +86,10 @@ def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str,
 
 
 @pytest.mark.parametrize("given", SEEDS)
-def test_a_random_life_trains_the_same_bits(live: Job, alone: dict[str, Any], given: int | None) -> None:
+def test_a_random_life_trains_the_same_bits(live: Job, alone: dict[str, Any], given: int | None, epochs: int) -> None:
     seed = random.randrange(10**6) if given is None else given
     print(f"DLAAS_EXACT_SEEDS={seed} is this life again")
-    told = disturb(live, seed, changes=8, kills=4)
+    told = disturb(live, seed, changes=epochs // 3, kills=epochs // 6)
     live.output("hurry").touch()
 
     assert live.closed(deadline_s=120.0) == "completed", f"seed {seed}: {told}\n{live.report()}"

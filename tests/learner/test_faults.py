@@ -12,11 +12,12 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.protocol import Cause
 from jupyter_dlaas.runtime.process import is_alive, send
-from tests.learner.fault_matrix import do, leaves_nothing, lost, some, trials
+from tests.learner.fault_matrix import do, leaves_nothing, lost, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, until
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 HANG_S = 2.0
@@ -44,7 +45,7 @@ def ends_whole(job: Job, *, survivor: int | None = None) -> None:
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
@@ -71,7 +72,7 @@ def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Buil
 
 
 @trials
-@pytest.mark.parametrize("victim", some([0, 1], 2))
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(2)
@@ -85,7 +86,7 @@ def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: 
 
 
 @trials
-@pytest.mark.parametrize("how", ["compute", "sleep", "call"])
+@pytest.mark.parametrize("how", each_nth(["call", "compute", "sleep"], 3))
 def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, how: str, trial: int) -> None:
     one = faulty()
     one.run(2)
@@ -103,7 +104,7 @@ def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, h
 
 
 @trials
-@pytest.mark.parametrize("late_s", [0.0, 2.5])
+@pytest.mark.parametrize("late_s", each_nth([2.5, 0.0], 2))
 def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build, late_s: float, trial: int) -> None:
     wait = f"run.step == 30 and (time.sleep(run.rank * {late_s}), __import__('threading').Event().wait());"
     # Who moves is heard of up to a second later, on a busy machine later still.
@@ -179,7 +180,7 @@ def test_a_gang_that_somebody_stopped_as_a_whole_goes_on_when_it_may(faulty: Bui
 
 
 @trials
-@pytest.mark.parametrize("victim", some([0, 1], 2))
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
@@ -196,7 +197,7 @@ def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Bu
 
 
 @trials
-@pytest.mark.parametrize("victim", [0, 1], ids=["first", "other"])
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_the_others_train_what_one_leaves_that_ends_early(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
@@ -208,7 +209,7 @@ def test_the_others_train_what_one_leaves_that_ends_early(faulty: Build, victim:
 
 
 @trials
-@pytest.mark.parametrize(("size", "how"), [(1, "hold"), *some([(3, "hold"), (3, "block")], 2)])
+@pytest.mark.parametrize(("size", "how"), each_nth([(3, "hold"), (1, "hold"), (3, "block")], 3))
 def test_a_learner_that_cannot_leave_does_not_outlive_its_guardian_by_long(
     faulty: Build, size: int, how: str, trial: int
 ) -> None:

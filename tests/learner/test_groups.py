@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+
+from tests.preloaded import run_script
+from tests.selection import covering, each_nth
 
 _HEAD = """
 import hashlib, json, multiprocessing, os, sys, threading, time
@@ -127,26 +129,19 @@ def learner(rank, group):
 """
 
 
-WAYS = pytest.mark.parametrize("way", ["network", "memory", "device"])
+WAYS = ("network", "memory", "device")
 
 
 def _play(folder: Path, learner: str, size: int, *more: object, ends: int = 0) -> dict[str, Any]:
     """What each of the learners told."""
     script = folder / "learners.py"
     script.write_text(textwrap.dedent(_HEAD + learner + _TAIL))
-    ended = subprocess.run(
-        [sys.executable, str(script), str(size), str(folder), *map(str, more)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == ends, ended.stderr[-3000:]
+    code, errors = run_script(script, [size, folder, *more])
+    assert code == ends, errors[-3000:]
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
-@WAYS
+@pytest.mark.parametrize("way", WAYS)
 def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path, way: str) -> None:
     told = _play(tmp_path, _SUMS, 4, way)
     for size in range(2, 5):
@@ -155,8 +150,7 @@ def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path, way
         assert all(error <= size for one in found for _, error in one)
 
 
-@WAYS
-@pytest.mark.parametrize("numbers", [10, 1_000_000])
+@pytest.mark.parametrize(("numbers", "way"), covering((n, way) for n in (10, 1_000_000) for way in WAYS))
 def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int, way: str) -> None:
     told = _play(tmp_path, _CUT, 2, numbers, way)
     assert told["1"]["freed"]
@@ -193,7 +187,7 @@ def learner(rank, group):
 """
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", each_nth([3, 2], 2))
 def test_passes_through_shared_memory_do_not_write_over_each_other(tmp_path: Path, size: int) -> None:
     """Learners come at any time; passes have any number of sums, and some are broken off."""
     told = _play(tmp_path, _PASSES, size)

@@ -18,6 +18,7 @@ from tests.learner.fake_nccl import INSTALL
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job, until
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 EPOCHS = 60
@@ -34,20 +35,19 @@ ON_CPU = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
 ON_ONE_EACH = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = os.environ['DLAAS_MEMBER']\n"
 
 
-def where(what: str, begins: str, gpus: int = 0) -> Any:
+def where(what: str, begins: str, gpus: int = 0, *marks: pytest.MarkDecorator) -> Any:
     few = pytest.mark.skipif(f"__import__('torch').cuda.device_count() < {gpus}", reason="needs a GPU per learner")
     none = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs a GPU")
-    return pytest.param(begins, id=what, marks=[few] if gpus > 1 else [none] if gpus else [])
+    return pytest.param(begins, id=what, marks=[*marks, *([few] if gpus > 1 else [none] if gpus else [])])
 
 
-@pytest.fixture(
-    params=[
-        where("CPU", ON_CPU),
-        where("like GPUs", ON_CPU + INSTALL),
-        where("one GPU for all", "", gpus=1),
-        where("a GPU each", ON_ONE_EACH, gpus=4),
-    ]
+GPUS = (where("one GPU for all", "", 1), where("a GPU each", ON_ONE_EACH, 4))
+also_like_gpus = pytest.mark.parametrize(
+    "live", [where("CPU", ON_CPU), where("like GPUs", ON_CPU + INSTALL), *GPUS], indirect=True
 )
+
+
+@pytest.fixture(params=[where("CPU", ON_CPU), where("like GPUs", ON_CPU + INSTALL, 0, exhaustive), *GPUS])
 def live(job: Build, request: pytest.FixtureRequest) -> Job:
     """A job of this program, its first learners not started yet."""
     return job(request.param + LIVE, **OPTIONS)
@@ -131,6 +131,7 @@ def test_what_a_rehearsal_appended_to_a_list_that_is_still_empty_with_the_others
     assert_whole(one, weights)
 
 
+@also_like_gpus
 def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, Any]) -> None:
     one = live
     one.run(1)
@@ -152,7 +153,8 @@ def test_a_gang_grows_and_shrinks_while_it_trains(live: Job, weights: dict[str, 
     assert all(fact.idle_s is not None for fact in facts[1:])
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@also_like_gpus
+@pytest.mark.parametrize("victim", each_nth([0, 1, 2], 3))
 def test_a_killed_learner_costs_the_others_one_step(live: Job, weights: dict[str, Any], victim: int) -> None:
     one = live
     one.run(3)
@@ -179,7 +181,7 @@ def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, wei
     assert_whole(live, weights)
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", each_nth([2, 0], 2))
 def test_a_learner_killed_in_a_change_costs_neither_the_job_nor_a_sample(
     live: Job, weights: dict[str, Any], victim: int
 ) -> None:

@@ -17,13 +17,13 @@ from tests.learner.fault_matrix import (
     faulty_loop,
     leaves_nothing,
     lost,
-    some,
     trials,
 )
 from tests.learner.live_programs import result, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.learner.test_loops import OPTIONS
 from tests.runtime.jobs import Job
+from tests.selection import covering, each_nth
 
 Build = Callable[..., Job]
 NAMES = (
@@ -44,7 +44,7 @@ def looping(job: Build) -> Callable[..., Job]:
 
 
 @trials
-@pytest.mark.parametrize(("name", "victim"), some([(name, victim) for name in NAMES for victim in (0, 1, 3)], 4))
+@pytest.mark.parametrize(("name", "victim"), covering((name, victim) for name in NAMES for victim in (0, 1, 3)))
 def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, victim: int, trial: int) -> None:
     one = looping(name)
     one.run(3)
@@ -57,7 +57,7 @@ def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, v
 
 
 @trials
-@pytest.mark.parametrize("victim", some([0, 1], 2))
+@pytest.mark.parametrize("victim", each_nth([0, 1], 2))
 def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, victim: int, trial: int) -> None:
     one = looping("workers")
     one.run(3)

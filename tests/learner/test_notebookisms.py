@@ -13,6 +13,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from tests.runtime.jobs import Job
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -159,7 +160,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", *each_nth(["spawn", "forkserver"], 2)])
 def test_dataloader_workers_use_a_dataset_of_a_cell(job: Build, method: str) -> None:
     one = ran(job, WORKERS.replace("{method}", method), outputs=("sums",), deadline_s=120.0)
 
@@ -169,7 +170,7 @@ def test_dataloader_workers_use_a_dataset_of_a_cell(job: Build, method: str) -> 
     assert [one["values"]["loss"] for one in records] == sums
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", *each_nth(["spawn", "forkserver"], 2)])
 def test_pools_and_processes_use_functions_of_a_cell(job: Build, method: str) -> None:
     one = ran(
         job,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 
@@ -596,18 +595,3 @@ def test_only_what_a_training_changes_is_named_not_the_data_that_it_reads() -> N
     )
 
     assert [w.names for w in made.warnings if w.code == "earlier_training"] == [("model", "opt")]
-
-
-def test_attributes_that_other_tools_set_on_shared_nodes_are_not_followed() -> None:
-    """`executing`, which formats IPython's tracebacks, sets `parent` on operators, which all trees share."""
-    comparison = ast.parse("a == b", mode="eval").body
-    assert isinstance(comparison, ast.Compare)
-    operator = comparison.ops[0]
-    operator.parent = comparison  # type: ignore[attr-defined]  # as `executing` does
-    try:
-        assert ast.parse("c == d", mode="eval").body.ops[0] is operator  # type: ignore[attr-defined]  # a comparison
-        made = job("x = 1", train="for epoch in range(3):\n    if epoch == x: print('loss', epoch)")
-    finally:
-        del operator.parent  # type: ignore[attr-defined]  # set above
-
-    assert prelude(made) == ["x = 1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from jupyter_dlaas.notebook.records import NameFact
 from tests.notebook.cases import codes, facts, job, prelude
 
@@ -37,3 +39,18 @@ def test_a_question_in_a_module_that_was_imported_below_try_cannot_be_asked_agai
     made = job("try:\n    import getpass\nexcept ImportError:\n    pass", "key = getpass.getpass()", train="print(key)")
 
     assert codes(made) == ["not_reproducible"]
+
+
+def test_attributes_that_other_tools_set_on_shared_nodes_are_not_followed() -> None:
+    """`executing`, which formats IPython's tracebacks, sets `parent` on operators, which all trees share."""
+    comparison = ast.parse("a == b", mode="eval").body
+    assert isinstance(comparison, ast.Compare)
+    operator = comparison.ops[0]
+    operator.parent = comparison  # type: ignore[attr-defined]  # as `executing` does
+    try:
+        assert ast.parse("c == d", mode="eval").body.ops[0] is operator  # type: ignore[attr-defined]  # a comparison
+        made = job("x = 1", train="for epoch in range(3):\n    if epoch == x: print('loss', epoch)")
+    finally:
+        del operator.parent  # type: ignore[attr-defined]  # set above
+
+    assert prelude(made) == ["x = 1"]

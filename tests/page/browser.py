@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.whole.site import Server, Site
@@ -80,8 +80,10 @@ class Lab:
     errors: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, browser: Browser, server: Server, *, width: int = 1400, height: int = 1000) -> Lab:
-        page = browser.new_page(viewport={"width": width, "height": height})
+    def open(cls, opener: Browser | BrowserContext, server: Server, *, width: int = 1400, height: int = 1000) -> Lab:
+        """Pages of one context share a cache: a browser without it loads and compiles all of JupyterLab each time."""
+        page = opener.new_page()
+        page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(PATIENCE_MS)
         lab = cls(server.site, server, page)
         page.on("pageerror", lambda error: lab.errors.append(str(error)))

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, BrowserContext
 
 from tests.page.browser import Lab, a_browser
-from tests.whole.site import Server, Site, until
+from tests.whole.conftest import ground
+from tests.whole.site import Server, Site, standing, until
+
+__all__ = ["ground"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,10 +28,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("page") / "site", slots=2)
-    yield made
-    made.close()
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with standing(ground, "site", tmp_path_factory.mktemp("page"), slots=2) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +55,12 @@ def quiet_site(site: Site) -> Iterator[None]:
 
 
 @pytest.fixture
-def lab(browser: Browser, server: Server) -> Iterator[Callable[..., Lab]]:
+def lab(context: BrowserContext, server: Server) -> Iterator[Callable[..., Lab]]:
     """Opens pages; at the end none of them may have thrown."""
     opened: list[Lab] = []
 
     def build(**options: int) -> Lab:
-        opened.append(Lab.open(browser, server, **options))
+        opened.append(Lab.open(context, server, **options))
         return opened[-1]
 
     yield build

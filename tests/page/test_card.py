@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.page.browser import Lab
+from tests.selection import each_nth
 from tests.whole.site import Server, Site, kill, until
 
 Open = Callable[..., Lab]
@@ -151,7 +152,7 @@ def test_the_card_goes_on_when_both_servers_were_killed(lab: Open, site: Site, s
     server.process = again.process
 
 
-@pytest.mark.parametrize("record", ["with a token", "without a token"])
+@pytest.mark.parametrize("record", each_nth(["without a token", "with a token"], 2))
 def test_one_job_through_magic_browser_command_line_and_plain_python(
     lab: Open, site: Site, server: Server, record: str
 ) -> None:

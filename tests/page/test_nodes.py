@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.page.browser import Lab
-from tests.whole.site import Site, until
+from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
 LIVE = """
@@ -34,10 +34,9 @@ for epoch in run.epochs(100_000):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("page") / "site", slots=2, nodes=2)
-    yield made
-    made.close()
+def site(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with standing(ground, "site", tmp_path_factory.mktemp("page"), slots=2, nodes=2) as made:
+        yield made
 
 
 def trains_on(site: Site, job: str, *nodes: str) -> bool:

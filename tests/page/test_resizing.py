@@ -15,10 +15,9 @@ from playwright.sync_api import expect
 
 from jupyter_dlaas.protocol import Elastic, JobView, Resize
 from tests.page.browser import Lab
-from tests.whole.site import Site, until
+from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
-PRESSES = 20
 MOST = 4
 LOAD = "%load_ext jupyter_dlaas"
 SETUP = """\
@@ -118,10 +117,9 @@ job => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(tmp_path_factory.mktemp("page") / "site", slots=MOST)
-    yield made
-    made.close()
+def site(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with standing(ground, "site", tmp_path_factory.mktemp("page"), slots=MOST) as made:
+        yield made
 
 
 def started(lab: Lab, name: str) -> str:
@@ -196,9 +194,10 @@ def says(text: str, resize: Resize) -> bool:
     return same and pause_s == pytest.approx(resize.idle_s, abs=0.0006 if unit == "ms" else 0.06)
 
 
-def test_of_twenty_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
-    lab: Open, site: Site, tmp_path: Path
+def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
+    lab: Open, site: Site, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    presses = 20 if request.config.getoption("exhaustive") else 10
     seed = int(os.environ.get("DLAAS_PRESSES_SEED") or random.randrange(2**32))
     print(f"DLAAS_PRESSES_SEED={seed} presses in this order again")
     rng = random.Random(seed)
@@ -207,7 +206,7 @@ def test_of_twenty_presses_in_any_order_the_last_intent_wins_and_the_curve_has_n
     stepper, intent = Stepper(page, job), site.job(job).view.size.wish
     first = intent
 
-    for _ in range(PRESSES):
+    for _ in range(presses):
         page.page.wait_for_timeout(rng.choice((rng.uniform(0, 250), rng.uniform(250, 1500))))
         change = 1 if intent == 1 else -1 if intent == MOST else rng.choice((-1, 1))
         intent += change

@@ -19,6 +19,7 @@ from tests.learner.live_programs import FAULTY, LIVE, assert_each_sample_once, t
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, make_package_dir, process_of, until
 from tests.runtime.test_zygote import torch_zygote, warm_up, zygotes
+from tests.selection import each_nth
 
 __all__ = ["torch_zygote", "zygotes"]
 Build = Callable[..., Job]
@@ -124,7 +125,7 @@ def test_what_user_code_sees_is_the_same_whoever_started_its_learner(job: Build,
     assert plain["random"]
 
 
-@pytest.mark.parametrize("end", ["kill", "exit"])
+@pytest.mark.parametrize("end", each_nth(["kill", "exit"], 2))
 def test_how_a_forked_learner_ends_is_known_to_the_guardian(job: Build, end: str) -> None:
     source = FAULTY.replace(
         'elif what == "sleep"', 'elif what == "code":\n        os._exit(7)\n    elif what == "sleep"'
@@ -184,7 +185,7 @@ def test_a_nursery_that_does_not_answer_is_given_up_and_starts_nobody_later(job:
     ended(one)
 
 
-@pytest.mark.parametrize("when", ["calm", "growing"])
+@pytest.mark.parametrize("when", each_nth(["calm", "growing"], 2))
 def test_a_nursery_ends_with_its_guardian_and_the_next_one_still_lets_the_job_grow(job: Build, when: str) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,12 @@ class Site:
     slots: int = 2
     nodes: int = 1
     """With more than one, each has so many slots, and the pool says that they are nodes n1, n2 …"""
+    zygotes_stay: bool = False
+    """For the next site in this folder, which finds them by its path; whoever made the folder ends them."""
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pool.mkdir(parents=True)
+        self.pool.mkdir(parents=True, exist_ok=True)
         self.work.mkdir()
         config = f'[pool]\ndevices = "cpus"\ncpu_slots = {self.slots}\n'
         for number in range(1, self.nodes + 1) if self.nodes > 1 else ():
@@ -197,12 +200,32 @@ class Site:
         record = doors.engine_record(self.pool)
         if record and not is_gone(int(record["pid"])):
             kill(int(record["pid"]))
-        stop_zygotes(self.pool / "zygotes")
+        if not self.zygotes_stay:
+            stop_zygotes(self.pool / "zygotes")
         for line in self.orphans():
             who = identity(int(line.split(":")[0]))
             if who is not None:
                 os.kill(who.pid, signal.SIGKILL)
         until(lambda: not self.orphans(), "nothing of the pool lives")
+
+    def move_to(self, folder: Path) -> None:
+        """Make room for the next site: all but the zygotes, and the package that they have loaded, goes elsewhere."""
+        aside = folder / "data" / "dlaas" / "local"
+        aside.mkdir(parents=True)
+        for path in [*self.folder.iterdir(), *(self.folder / "data").iterdir(), *self.pool.iterdir()]:
+            if path not in (self.folder / "data", self.pool.parent, self.pool / "zygotes", self.pool / "runtime"):
+                path.rename(folder / path.relative_to(self.folder))
+
+
+@contextmanager
+def standing(ground: Path, name: str, aside: Path, slots: int = 2, nodes: int = 1) -> Iterator[Site]:
+    """A site that finds the zygotes of the one of its name that stood here before. What it leaves goes `aside`."""
+    made = Site(ground / name, slots, nodes, zygotes_stay=True)
+    try:
+        yield made
+    finally:
+        made.close()
+        made.move_to(aside / name)
 
 
 @dataclass

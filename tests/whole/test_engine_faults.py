@@ -8,7 +8,8 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.journal import read_facts
-from tests.learner.fault_matrix import some, trials
+from tests.learner.fault_matrix import trials
+from tests.selection import each_nth
 from tests.whole.programs import training
 from tests.whole.site import Site, kill, until
 
@@ -16,7 +17,7 @@ Build = Callable[..., Site]
 
 
 @trials
-@pytest.mark.parametrize(("before", "after"), some([(1, 3), (3, 2)], 2))
+@pytest.mark.parametrize(("before", "after"), each_nth([(1, 3), (3, 2)], 2))
 def test_an_engine_killed_while_a_job_changes_is_no_event_for_the_gang(
     site: Build, before: int, after: int, trial: int
 ) -> None:

@@ -18,6 +18,7 @@ from jupyter_dlaas.runtime.journal import read_facts
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.runtime.jobs import make_job
+from tests.selection import each_nth
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
@@ -150,7 +151,7 @@ def test_a_gang_makes_room_for_one_that_waits_for_a_whole_node(site: Build, weig
     assert_whole(here, gang, weights)
 
 
-@pytest.mark.parametrize("how", ["killed", "its own error"])
+@pytest.mark.parametrize("how", each_nth(["killed", "its own error"], 2))
 def test_a_move_to_which_nobody_comes_is_given_up_and_costs_nothing(
     site: Build, weights: dict[str, Any], how: str
 ) -> None:
