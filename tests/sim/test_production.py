@@ -19,6 +19,7 @@ from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
 from dlaas_server.sim.production import ByCore, nodes_of
 from dlaas_server.sim.trace import NodeSpec, Trace, TraceJob
 from jupyter_dlaas.protocol import Elastic, JobSpec, Placement, State
+from tests.selection import covering
 from tests.sim.builders import times, tjob, trace
 
 NODES = (NodeSpec(name="n0", gpus=4, cpus=8), NodeSpec(name="n1", gpus=3, cpus=8), NodeSpec(name="n2", gpus=2, cpus=4))
@@ -112,8 +113,9 @@ class Noted:
         return decision
 
 
-@pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest"])
-@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize(
+    ("order", "placement"), covering((o, p) for o in ("fifo", "fifo-skip", "shortest") for p in Placement)
+)
 @given(small=traces)
 @settings(max_examples=60)
 def test_every_gang_gets_the_time_and_the_seats_that_a_plan_of_the_whole_pool_gives(
