@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jupyter_dlaas import doors
 from jupyter_dlaas.api import Job, submit
 from jupyter_dlaas.client import Client
@@ -222,7 +224,9 @@ def standing(ground: Path, name: str, aside: Path, slots: int = 2, nodes: int = 
     """A site that finds the zygotes of the one of its name that stood here before. What it leaves goes `aside`."""
     made = Site(ground / name, slots, nodes, zygotes_stay=True)
     try:
-        yield made
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("JUPYTER_DLAAS_WARM", "1")  # for an engine that the test process starts
+            yield made
     finally:
         made.close()
         made.move_to(aside / name)
