@@ -13,16 +13,19 @@ from jupyter_dlaas.notebook.cells import files_run, files_written, labels, state
 from jupyter_dlaas.notebook.chance import restores
 from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
     check_modules,
     check_pushes,
     check_raised,
     check_request,
+    check_size,
     check_slow,
     check_source,
     check_trainings,
     check_writes,
+    too_deep,
 )
 from jupyter_dlaas.notebook.records import (
     Capture,
@@ -43,6 +46,7 @@ from jupyter_dlaas.notebook.tracing import Step, Trace, trace
 __all__ = ["capture", "files_run"]
 
 
+@deep_trees()
 def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None = None) -> Capture:
     """Make the training cell a program.
 
@@ -50,6 +54,15 @@ def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kernel
     kernel knows; None where there is no kernel (`jupyter dlaas check`), then values are not judged. Never raises for
     anything that a user may have typed: what is wrong is in `errors`.
     """
+    if too_long := check_size(cells, training):
+        return _refused(too_long)
+    try:
+        return _capture(cells, training, facts)
+    except RecursionError:
+        return _refused((too_deep(training),))
+
+
+def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None) -> Capture:
     names = labels(cells)
     files = facts.files if facts is not None else {}
     label = f"cell [{training.count}]"

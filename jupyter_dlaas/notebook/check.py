@@ -23,6 +23,7 @@ from jupyter_dlaas.notebook.cells import (
     statements_of,
     training_statements,
 )
+from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.preflight import check_asking, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
@@ -131,7 +132,8 @@ def check(
     if cell is not None and not 1 <= cell <= len(sources):
         return Report(path=path, error=f"there is no code cell {cell}: it has {len(sources)}, counted from 1")
     try:
-        found = _Checker(sources, path, cell, notes, files).report()
+        with deep_trees():
+            found = _Checker(sources, path, cell, notes, files).report()
     except RecursionError:
         return Report(path=path, error="a cell is nested too deeply to be read; write the expression in several lines")
     if not suggests:

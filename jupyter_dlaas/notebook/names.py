@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from jupyter_dlaas.notebook.lookups import looked_up, looked_up_in
 
+RECURSION_LIMIT: Final = 50_000
+"""Frames of Python. Its compiler accepts trees about 3,000 levels deep; one level takes up to five frames here."""
 TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12; absent from the nodes before
 
 LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal})
@@ -35,6 +40,17 @@ class Free:
     reads: frozenset[str]  # an enclosing function may bind them
     globals_read: frozenset[str]  # declared `global`: enclosing functions do not matter
     globals_bound: frozenset[str]
+
+
+@contextmanager
+def deep_trees() -> Iterator[None]:
+    """Allow recursion through every syntax tree that Python can run: a chain of 400 `elif` is 400 levels deep."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def flow_of(node: ast.stmt, *, lazy_annotations: bool = False) -> Flow:

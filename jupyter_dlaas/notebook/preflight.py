@@ -19,11 +19,34 @@ from jupyter_dlaas.notebook.slicing import Given, Slice
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
 PUSH_BYTES_MAX = 2**30
+SOURCE_CHARS_MAX = 5_000_000  # read in some ten seconds, in which the kernel can do nothing else
 SLOW_S = 30.0
 WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
 EVENT_WRITERS = frozenset({"SummaryWriter"})
 RANKS = frozenset({"rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK"})
+
+
+def check_size(cells: Sequence[ExecutedCell], training: TrainingCell) -> tuple[Problem, ...]:
+    """Refuse more source than can be read in a reasonable time."""
+    sizes = [*((len(cell.source), cell.count) for cell in cells), (len(training.source), training.count)]
+    total = sum(size for size, _ in sizes)
+    if total <= SOURCE_CHARS_MAX:
+        return ()
+    longest, count = max(sizes)
+    label = f"cell [{count}]"
+    text = (
+        f"the cells that ran have {total:,} characters; %%train reads at most {SOURCE_CHARS_MAX:,}. "
+        f"The longest is {label} ({longest:,}): put its data into a file, restart the kernel, "
+        "and read the file instead."
+    )
+    return (Problem("too_long", text, label, 1),)
+
+
+def too_deep(training: TrainingCell) -> Problem:
+    """Say that some cell cannot be analysed. Python runs no program that is nested as deeply as this."""
+    text = "a cell is nested too deeply to be read; write its expression in several lines."
+    return Problem("too_deep", text, f"cell [{training.count}]", training.first_line)
 
 
 def check_request(

@@ -94,6 +94,8 @@ def render(
 def indented(text: str, prefix: str = INDENT) -> list[str]:
     """The lines of a program one level deeper; lines inside strings stay as they are, so that their text does."""
     lines = lines_of(text)
+    if "\\\n" not in text and '"""' not in text and "'''" not in text:  # no string goes over several lines
+        return [prefix + line if line.strip() else line for line in lines]
     inside: set[int] = set()
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):

@@ -14,7 +14,9 @@ from typing import Final
 from jupyter_dlaas.notebook.cells import UNREADABLE, clean_cell, lines_of
 from jupyter_dlaas.notebook.edits import Edits, Rewritten, end_of, start_of
 from jupyter_dlaas.notebook.loops import Batches, NoLoop, Training, find, place
+from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.patterns import range_in
+from jupyter_dlaas.notebook.preflight import check_size
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 from jupyter_dlaas.notebook.scopes import Notebook, Scope, Sheet, last_name, names_used
 
@@ -46,8 +48,11 @@ class Suggestion:
         return "\n".join(cell.diff(context) for cell in self.cells)
 
 
+@deep_trees()
 def suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion:
     """What would make the training cell elastic. `cells`: those that ran, in order. Never raises for what was typed."""
+    if too_long := check_size(cells, training):
+        return Suggestion(why=too_long[0].message)
     try:
         return _suggest(cells, training)
     except NoLoop as no:

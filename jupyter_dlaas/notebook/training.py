@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, statements_of
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
-from jupyter_dlaas.notebook.names import root_name, walk
+from jupyter_dlaas.notebook.names import deep_trees, root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
 
@@ -43,6 +43,7 @@ def looks_like_training(text: str) -> bool:
     return _TEXT.search(text) is not None
 
 
+@deep_trees()
 def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
     """For each cell, in the order of execution, what makes it a training; "" for one that trains nothing."""
     tracer = Tracer()

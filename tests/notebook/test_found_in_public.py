@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import ast
+import sys
 
-from jupyter_dlaas.notebook.records import NameFact
+import pytest
+
+from jupyter_dlaas.notebook.preflight import SOURCE_CHARS_MAX
+from jupyter_dlaas.notebook.records import ExecutedCell, NameFact, TrainingCell
+from jupyter_dlaas.notebook.suggest import suggest
 from tests.notebook.cases import codes, facts, job, prelude
+
+DEEP = {
+    "elif": "\n".join(("elif" if n else "if") + f" z == {n}:\n    print('loss', {n})" for n in range(400)),
+    "sum": "x = " + " + ".join(["z"] * 1500),
+    "chain": "x = str(z)" + ".strip()" * 700,
+}
 
 
 def test_a_name_bound_anew_by_the_function_that_had_it_is_no_trouble() -> None:
@@ -54,3 +65,28 @@ def test_attributes_that_other_tools_set_on_shared_nodes_are_not_followed() -> N
         del operator.parent  # type: ignore[attr-defined]  # set above
 
     assert prelude(made) == ["x = 1"]
+
+
+@pytest.mark.parametrize("source", DEEP.values(), ids=DEEP)
+def test_whatever_python_can_run_can_be_read_however_deep(source: str) -> None:
+    limit = sys.getrecursionlimit()
+    exec(compile(f"z = 5\n{source}", "cell", "exec"), {"print": lambda *_: None})
+
+    made = job("z = 5", train=source)
+    assert prelude(made) == ["z = 5"]
+    assert codes(made) == []
+    assert codes(job("z = 5", source, train="print(z)")) == []
+    assert suggest([ExecutedCell(count=1, source="z = 5")], TrainingCell(count=2, source=source)).why
+    assert sys.getrecursionlimit() == limit
+
+
+def test_more_source_than_can_be_read_in_time_is_refused_with_the_cell_to_blame() -> None:
+    huge = "x = [" + "1, " * (SOURCE_CHARS_MAX // 3) + "]"
+    made = job("y = 1", huge, train="print(y)")
+
+    assert codes(made) == ["too_long"]
+    assert "The longest is cell [2]" in made.errors[0].message
+    assert (
+        "put its data into a file"
+        in suggest([ExecutedCell(count=1, source=huge)], TrainingCell(count=2, source="y")).why
+    )
