@@ -23,9 +23,10 @@ class Door implements IJobDoor {
   async change_size(_id: string, change: IChange): Promise<IJobView> {
     this.asked.push(change);
     const row = 100 + this.asked.length;
+    const refusal = this.refusal; // decided when it is asked, told when the answer comes
     await new Promise(done => setTimeout(done, 1000 * this.answer_s));
-    if (this.refusal) {
-      throw this.refusal;
+    if (refusal) {
+      throw refusal;
     }
     const view = golden.job('processing');
     return 'learners' in change

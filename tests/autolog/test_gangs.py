@@ -54,7 +54,7 @@ def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_doe
     assert [fact.idle_s is not None and fact.idle_s > 0 for fact in changes] == [True, True, True], one.report()
 
 
-@pytest.mark.parametrize("backend", each_nth(["torch", "tensorflow", "jax"], 3))
+@pytest.mark.parametrize("backend", each_nth(["tensorflow", "torch", "jax"], 3))
 def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains_nothing(
     job: Build, backend: str
 ) -> None:

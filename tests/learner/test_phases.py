@@ -82,7 +82,7 @@ def test_a_death_while_one_is_replaced(live: Job, victim: int, phase: str, trial
 
 
 @trials
-@pytest.mark.parametrize("phase", each_nth(ALL, 2))
+@pytest.mark.parametrize("phase", each_nth(ALL, 3))
 def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change(
     live: Job, phase: str, trial: int
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.stream import Follower
+from tests.selection import exhaustive
 from tests.whole.programs import leaves
 from tests.whole.site import Server, Site, kill, until
 
@@ -74,6 +75,7 @@ def ends_well(site: Site, job: str, watching: Watching) -> None:
     until(lambda: not site.orphans(), "no process of the job is left", 10)
 
 
+@exhaustive  # the one below kills it, too
 def test_a_killed_jupyter_server_is_no_event_for_the_job(site: Build) -> None:
     here = site()
     server = here.serve(program="jupyter_server")

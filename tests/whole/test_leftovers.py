@@ -45,13 +45,13 @@ def run_jobs(here: Site, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "warm"), each_nth([(200, "1"), (30, "0")], 2), ids=["from a zygote", "started plainly"]
+    ("count", "warm"), each_nth([(60, "1"), (200, "1"), (30, "0")], 3), ids=["from a zygote", "many", "started plainly"]
 )
 def test_after_many_jobs_the_engine_holds_no_more_than_before(
     site: Build, monkeypatch: pytest.MonkeyPatch, count: int, warm: str
 ) -> None:
-    monkeypatch.setenv("JUPYTER_DLAAS_WARM", warm)
     here = site(slots=4)
+    monkeypatch.setenv("JUPYTER_DLAAS_WARM", warm)
     run_jobs(here, 20)  # pools of threads, caches and the zygote are there from now on
     engine = here.engine_pid()
     until(lambda: not here.orphans(), "no process of a job is left", 20)
