@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.selection import each_nth
 from tests.learner.coverage import rows_of
 from tests.learner.live_programs import assert_each_sample_once, result, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.runtime.jobs import Job
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 OPTIONS: dict[str, Any] = {

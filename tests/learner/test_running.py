@@ -12,9 +12,9 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from jupyter_dlaas.runtime.process import is_alive
-from tests.selection import each_nth
 from tests.learner.programs import PLAIN, TORCH, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, until
+from tests.selection import each_nth
 
 Build = Callable[..., Job]
 SAVING = PLAIN.replace("total += sum(batch)", "run.checkpoint(); total += sum(batch)")
