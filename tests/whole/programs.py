@@ -67,13 +67,14 @@ def leaves(here: Site, job: Job) -> None:
     job.wait(60)
 
 
-def waits_at(view: JobView) -> int:
-    """The job is back in the queue with a checkpoint of this step."""
+def waiting_at(job: Job) -> tuple[JobView, int]:
+    """Wait until the job is back in the queue; its view, and the step of the checkpoint from which it goes on."""
+    until(lambda: job.status == "QUEUED", f"{job.id} is back in the queue", 20)
+    view = job.last_view
     found = re.search(r"Nothing was lost: it goes on from step (\d+)", view.reason)
-    assert view.state == "QUEUED"
     assert found is not None, view.reason
     assert int(found[1]) > 0
-    return int(found[1])
+    return view, int(found[1])
 
 
 def assert_told(story: str, *said: str) -> None:

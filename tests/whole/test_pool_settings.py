@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from tests.whole.programs import comes, leaves, training, trains, waits_at
+from tests.whole.programs import comes, leaves, training, trains, waiting_at
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
@@ -128,8 +128,7 @@ def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Buil
     trains(borrower)
 
     owner = comes(here, "owner", "2", queue="research")
-    waiting = borrower.view
-    waits_at(waiting)
+    waiting, _ = waiting_at(borrower)
     assert "It made room: owner-2" in waiting.reason
     assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in waiting.reason
     leaves(here, owner)

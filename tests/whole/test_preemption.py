@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.whole.programs import assert_told, comes, hurry, leaves, training, trains, waits_at
+from tests.whole.programs import assert_told, comes, hurry, leaves, training, trains, waiting_at
 from tests.whole.site import Site
 
 Build = Callable[..., Site]
@@ -16,8 +16,7 @@ def test_who_is_preempted_waits_with_a_sentence_and_goes_on_at_its_step(site: Bu
     trains(low)
 
     urgent = comes(here, "urgent", "2", priority="high")
-    waiting = low.view
-    at = waits_at(waiting)
+    waiting, at = waiting_at(low)
     assert "It made room: urgent-2" in waiting.reason
     assert "has priority 100. Nothing was lost: it goes on from step" in waiting.reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.whole.programs import assert_told, comes, hurry, leaves, training, trains, waits_at
+from tests.whole.programs import assert_told, comes, hurry, leaves, training, trains, waiting_at
 from tests.whole.site import Site, until
 
 Build = Callable[..., Site]
@@ -22,8 +22,7 @@ def test_who_is_spot_is_checkpointed_for_an_ordinary_job_and_goes_on_at_its_step
     assert here.client.pool().gist == "2 of 2 CPU slots in use · 2 by spot jobs"
 
     ours = comes(here, "ours", "2")
-    waiting = lent.view
-    at = waits_at(waiting)
+    waiting, at = waiting_at(lent)
     assert "As a spot job it takes only what ordinary jobs leave idle." in waiting.reason
     assert "It made room: 2 CPU slots go back to" in waiting.reason
     assert "It is a spot job: it goes behind all others" in lent.why()

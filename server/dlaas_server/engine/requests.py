@@ -164,8 +164,7 @@ class Requests:
                 raise Invalid(f"files[{i}]: give text or sha256, one of them")
             if file.sha256 is not None and not (self.blobs / file.sha256).is_file():
                 raise Invalid(f"files[{i}].sha256: no such bytes were uploaded; PUT dlaas/blobs/{file.sha256} first")
-        if any("=" in name or "\0" in name or not name for name in submit.environment):
-            raise Invalid("environment: a name holds '=' or is empty")
+        _check_environment(submit.environment)
         for name in spec.outputs:
             if not name.isidentifier():
                 raise Invalid(f"spec.outputs: '{name[:60]}' is no variable name")
@@ -189,7 +188,8 @@ class Requests:
         return {"problems": [], "estimate": estimate}
 
     async def warm(self, asked: Warm) -> bool:
-        """Make ready for jobs of this Python. Raises Refused."""
+        """Make ready for jobs of this Python. Raises Refused or Invalid."""
+        _check_environment(asked.environment)
         if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
             raise Refused(f"interpreter: {asked.interpreter[:200]} is no program on this machine")
         try:
@@ -532,6 +532,17 @@ def _check_apart(paths: Sequence[str]) -> None:
         for k in range(1, len(parts)):
             if "/".join(parts[:k]) in known:
                 raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another one is a file")
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Refuse what no process can be started with. Raises Invalid."""
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name:
+            raise Invalid(
+                f"environment: {name[:60]!r} is not a variable name: it is empty, or holds '=' or a zero byte"
+            )
+        if "\0" in value:
+            raise Invalid(f"environment: the value of {name[:60]} holds a zero byte")
 
 
 def _secrets(environment: Mapping[str, Json]) -> list[str]:
