@@ -50,6 +50,7 @@ def test_who_is_through_is_complete_even_when_a_halt_comes_in_the_last_moment() 
 
 def test_a_halt_that_is_taken_back_while_learners_leave_still_ends_in_a_halt() -> None:
     assert decide(wanted(Goal.RUN), Seen(generation=1, alive=1, is_leaving=True)) is Act.LEAVE
+    assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=1, is_changing=True, is_leaving=True)) is Act.LEAVE
     assert decide(wanted(Goal.RUN), Seen(generation=1, alive=0, is_leaving=True)) is Act.HALTED
 
 
