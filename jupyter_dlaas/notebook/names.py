@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from jupyter_dlaas.notebook.constants import is_always_true, is_never_empty, names_in_text
 from jupyter_dlaas.notebook.lookups import looked_up, looked_up_in
 
 RECURSION_LIMIT: Final = 50_000
@@ -234,7 +235,7 @@ class _Walk:
                 | ast.AsyncFor(target=target, iter=source, body=body, orelse=orelse)
             ):
                 self.expression(source)
-                self._loop(node, target, body, runs=_is_never_empty(source))
+                self._loop(node, target, body, runs=is_never_empty(source))
                 self.block(orelse)
             case ast.While(test=test, body=body, orelse=orelse):
                 self.expression(test)
@@ -308,7 +309,7 @@ class _Walk:
 
     def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> None:
         self.expression(test)
-        if _is_always_true(test):
+        if is_always_true(test):
             self.block(body)
             return
         before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
@@ -400,7 +401,7 @@ class _Walk:
         """Annotations are evaluated where they stand, unless the future import makes them lazy; strings always are."""
         for part in walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                self.soft |= _names_in_text(part.value) - set(own)
+                self.soft |= names_in_text(part.value) - set(own)
         if self.lazy_annotations:
             self.soft |= {n.id for n in walk(node) if isinstance(n, ast.Name)} - set(own)
         else:
@@ -584,33 +585,3 @@ class _Scope(ast.NodeVisitor):
         self.late |= free.reads
         self.globals_read |= free.globals_read
         self.globals_bound |= free.globals_bound
-
-
-def _is_always_true(test: ast.expr) -> bool:
-    """`if True:` and `if __name__ == "__main__":`, which holds in a notebook and in train.py."""
-    match test:
-        case ast.Constant(value=value):
-            return bool(value)
-        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
-            return True
-        case _:
-            return False
-
-
-def _is_never_empty(source: ast.expr) -> bool:
-    """A loop over `range(3)` or `[1, 2]` surely runs; over anything else perhaps not."""
-    match source:
-        case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(count))]):
-            return count > 0
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return any(not isinstance(part, ast.Starred) for part in parts)
-        case _:
-            return False
-
-
-def _names_in_text(text: str) -> set[str]:
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
-        return set()  # `Literal["two words"]` is no name
-    return {n.id for n in walk(tree) if isinstance(n, ast.Name)}
