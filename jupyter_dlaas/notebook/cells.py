@@ -44,7 +44,10 @@ from numpy import *
 """  # as IPython runs it
 RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
 WRITTEN = re.compile(r"^\s*%%(?:writefile|file)[ \t]+(?P<args>\S.*)$")
-ARGUMENTS = re.compile(r"argv|argparse|parse_args|absl|click|fire|optparse|typer")
+ARGUMENTS = words(
+    """argv argparse parse_args ArgumentParser HfArgumentParser parse_args_into_dataclasses absl click docopt fire hydra
+    optparse simple_parsing typer tyro"""
+)  # names in scripts that read their arguments
 NESTED_RUNS_MAX = 5
 
 
@@ -401,12 +404,29 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
         return [statement]
     clean = Cleaned(text, tuple(range(1, len(lines_of(text)) + 1)))
     given = []
-    if ARGUMENTS.search(text):
+    names = _identifiers(parse(text))
+    if names & ARGUMENTS:
         given += ["import sys", f"sys.argv = {[name, *_run_words(found['args'])[1:]]!r}"]
-    if "__file__" in text:
+    if "__file__" in names:
         given.append(f"__file__ = {name!r}")
     head = [replace(statement, lines=(Line(t, statement.line),), node=parse(t).body[0], kind="python") for t in given]
     return head + _split(clean, statement.cell, f"{name}, run by {statement.label}")
+
+
+def _identifiers(tree: ast.AST) -> frozenset[str]:
+    """Variables, attributes and the modules that are imported."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                source = node.module if isinstance(node, ast.ImportFrom) else None
+                found.update((source or "").split("."))
+                found.update(part for alias in aliases for part in alias.name.split("."))
+            case _:
+                continue
+    return frozenset(found)
 
 
 def _run_notebook(statement: Statement, name: str, files: Mapping[str, str]) -> list[Statement]:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jupyter_dlaas.notebook.cells import Line, Statement, parse
+from jupyter_dlaas.notebook.effects import changes_directory
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts
 
 __all__ = ["with_directories"]
 
 MAGIC = re.compile(r"^\s*%(?P<verb>cd|pushd|popd)\b(?P<args>.*)$")
-CALL = re.compile(r"\bchdir\(|^\s*%(cd|pushd|popd)\b", re.MULTILINE)
 
 
 def with_directories(
@@ -27,7 +27,7 @@ def with_directories(
 
     `label`: the training cell's.
     """
-    starts = _starts(cells, facts)
+    starts = _starts(cells, statements, facts)
     now = facts.directory if facts is not None else None  # where the job begins
     found: list[Statement] = []
     for position, (cell, own) in enumerate(zip(cells, statements, strict=True)):
@@ -49,7 +49,9 @@ def with_directories(
     return found
 
 
-def _starts(cells: Sequence[ExecutedCell], facts: KernelFacts | None) -> list[str | None]:
+def _starts(
+    cells: Sequence[ExecutedCell], statements: Sequence[list[Statement]], facts: KernelFacts | None
+) -> list[str | None]:
     """The directory in which each cell began, and the last one ended; None: not known, and to be found by running."""
     if facts is None or facts.directory is None:
         return [None] * (len(cells) + 1)
@@ -57,11 +59,18 @@ def _starts(cells: Sequence[ExecutedCell], facts: KernelFacts | None) -> list[st
     found.append(facts.directory)
     known = next(directory for directory in found if directory is not None)
     early = found.index(known)
-    if early and any(CALL.search(cell.source) for cell in cells[:early]):
+    if early and any(_goes(one) for own in statements[:early] for one in own):
         found[0] = facts.started_in
     else:
         found[:early] = [known] * early
     return found
+
+
+def _goes(statement: Statement) -> bool:
+    """It may leave the directory."""
+    if statement.node is None:
+        return MAGIC.match(statement.source) is not None
+    return "chdir" in statement.source and changes_directory(statement.node)
 
 
 def _argument(text: str) -> str | None:

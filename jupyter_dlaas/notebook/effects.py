@@ -339,7 +339,7 @@ def is_setup(node: ast.stmt) -> bool:
         return False
     value = node.value
     if isinstance(value, ast.Call) and (
-        _verb(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(_verb(value.func)))
+        verb_of(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(verb_of(value.func)))
     ):
         return True
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
@@ -365,6 +365,11 @@ def _sets_up_only(block: ast.stmt) -> bool:
     return found
 
 
+def changes_directory(node: ast.AST) -> bool:
+    """A call in it goes to another directory: `os.chdir(path)`."""
+    return any(isinstance(part, ast.Call) and verb_of(part.func) == "chdir" for part in walk(node))
+
+
 def module_attribute(node: ast.stmt) -> str | None:
     """The root of `ssl._create_default_https_context = f`: set-up for all, if the root is a module."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
@@ -388,7 +393,8 @@ def dotted_names(node: ast.AST) -> frozenset[str]:
     return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
 
 
-def _verb(function: ast.expr) -> str:
+def verb_of(function: ast.expr) -> str:
+    """The last name of what is called: `f` of `f(x)`, `c` of `a.b.c(x)`; "" where there is none."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
@@ -406,7 +412,7 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
     return Call(
         function=function,
         receiver=None if function else root_name(decorator),
-        verb=_verb(decorator),
+        verb=verb_of(decorator),
         handed=((0, frozenset({name})),) if function else (),
         is_dropped=function is None,
         is_called=False,
@@ -424,7 +430,7 @@ def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
-        verb=_verb(node.func),
+        verb=verb_of(node.func),
         handed=tuple(handed),
         is_dropped=is_dropped,
         is_called=is_called,
@@ -471,7 +477,7 @@ def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
             continue
         if isinstance(node.func, ast.Name):
             makers.add(node.func.id)
-        verb = _verb(node.func)
+        verb = verb_of(node.func)
         if verb[:1].isupper() or isinstance(node.func, ast.Name):
             for arg in [*node.args, *(k.value for k in node.keywords)]:
                 given |= _objects(arg)

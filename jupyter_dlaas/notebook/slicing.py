@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 
+from jupyter_dlaas.notebook.effects import changes_directory
 from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
@@ -177,7 +178,7 @@ class _Pass:
 
     def _only_goes(self, index: int) -> bool:
         statement = self.steps[index].statement
-        return statement.kind == "moved" and "chdir" in statement.source
+        return statement.kind == "moved" and statement.node is not None and changes_directory(statement.node)
 
     # names
     def want(self, name: str, reader: int, need: Need) -> None:
