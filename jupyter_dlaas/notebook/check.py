@@ -23,8 +23,8 @@ from jupyter_dlaas.notebook.cells import (
     statements_of,
     training_statements,
 )
-from jupyter_dlaas.notebook.names import deep_trees
-from jupyter_dlaas.notebook.preflight import check_asking, check_source, check_trainings, check_writes
+from jupyter_dlaas.notebook.depth import deep_trees
+from jupyter_dlaas.notebook.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
 from jupyter_dlaas.notebook.suggest import Suggestion, suggest
@@ -262,7 +262,9 @@ class _Checker:
         training = TrainingCell(count=number, source=source, first_line=1, learners_max=LEARNERS_MAX)
         if clean.kind != "python" or all(step.statement.node is None for step in new):
             return self._refused(number, label, training, why)
-        return self._taken(number, why, training, self.tracer.trace(self.steps), start)
+        found = self._taken(number, why, training, self.tracer.trace(self.steps), start)
+        refused = check_commands(training_statements(training, label)[1], label)
+        return replace(found, errors=(*found.errors, *(_said(problem, number) for problem in refused)))
 
     def _job_cell(self, number: int, label: str, source: str) -> CellReport:
         """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""

@@ -34,3 +34,8 @@ def names_in_text(text: str) -> set[str]:
     except SyntaxError:
         return set()  # `Literal["two words"]` is no name
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+
+def catches_names(kind: ast.expr | None) -> bool:
+    """`except NameError:` around a read asks whether the name is there."""
+    return kind is not None and any(isinstance(part, ast.Name) and part.id == "NameError" for part in ast.walk(kind))

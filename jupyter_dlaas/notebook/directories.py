@@ -7,11 +7,11 @@ every step of the way again, so that each relative path means what it meant in i
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jupyter_dlaas.notebook.cells import Line, Statement, parse
+from jupyter_dlaas.notebook.commands import directory_named
 from jupyter_dlaas.notebook.effects import changes_directory
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts
 
@@ -76,16 +76,7 @@ def _goes(statement: Statement) -> bool:
 def _argument(text: str) -> str | None:
     """The directory that a magic names, as Python; None where only the kernel could tell: `%cd -`, `%popd`."""
     match = MAGIC.match(text)
-    if match is None or match["verb"] == "popd":
-        return None
-    try:
-        words = [word for word in shlex.split(match["args"]) if word != "-q"]
-    except ValueError:
-        return None
-    if len(words) > 1 or (words and (words[0].startswith("-") or "$" in words[0] or "{" in words[0])):
-        return None
-    name = words[0] if words else "~"
-    return f'__import__("os").path.expanduser({name!r})' if name.startswith("~") else repr(name)
+    return directory_named(match["verb"], match["args"]) if match is not None else None
 
 
 def _as_call(statement: Statement, where: str) -> Statement:

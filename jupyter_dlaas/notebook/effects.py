@@ -112,6 +112,8 @@ HOLDING = words(
     compile jit
     """
 )
+GIVEN_IN_JOBS = words("display exit get_ipython quit")  # the job's runner provides them
+PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user bound such a name
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.If | ast.Try | ast.TryStar | ast.Match
 

@@ -69,10 +69,26 @@ def check_source(goal: Cleaned, training: TrainingCell, label: str) -> tuple[Pro
     if goal.kind == "broken":
         text = f"{label}, line {goal.error_line}: {goal.error}. Correct the line and run the cell again."
         return (Problem("syntax_error", text, label, goal.error_line),)
+    if goal.refused:
+        return check_commands(goal, label)
     if not parse(goal.source).body:
         text = f"{label} has nothing to run below %%train; put the training there."
         return (Problem("empty_cell", text, label, training.first_line),)
     return ()
+
+
+def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
+    """Notebook commands of the training cell that a job cannot run."""
+    return tuple(
+        Problem(
+            "magic_in_job",
+            f"{label}, line {line.line}: a job cannot run the notebook command `{line.text}`. "
+            "Move it to a cell above this one.",
+            label,
+            line.line,
+        )
+        for line in goal.refused
+    )
 
 
 def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:

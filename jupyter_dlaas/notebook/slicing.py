@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 
-from jupyter_dlaas.notebook.effects import changes_directory
+from jupyter_dlaas.notebook.effects import GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
-GIVEN_IN_JOBS = frozenset({"display", "get_ipython"})  # the job's runner provides them
 
 
 SAVED = ("saved", "writes a file, which is there; the job does not write it again")
@@ -68,6 +67,7 @@ class Blocked:
     reason: str
     readers: frozenset[int]
     need: Need
+    is_rare: bool = False  # no reader surely comes to it
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class Want:
     need: Need
     readers: set[int]
     may_be_bound: bool = False
+    is_rare: bool = True  # all reads stand in branches that need not run
     left_by: int | None = None  # a training that bound it is left out
     reason: str = ""
 
@@ -181,11 +182,13 @@ class _Pass:
         return statement.kind == "moved" and statement.node is not None and changes_directory(statement.node)
 
     # names
-    def want(self, name: str, reader: int, need: Need) -> None:
+    def want(self, name: str, reader: int, need: Need, *, is_rare: bool = False) -> None:
         known = self.wanted.get(name)
+        is_rare = is_rare or need is not Need.SURE
         if known is None:
-            self.wanted[name] = Want(need, {reader})
+            self.wanted[name] = Want(need, {reader}, is_rare=is_rare)
         else:
+            known.is_rare = known.is_rare and is_rare
             if known.need < need:
                 known.need = need
             known.readers.add(reader)
@@ -194,7 +197,7 @@ class _Pass:
 
     def block(self, name: str, index: int | None, reason: str) -> None:
         want = self.wanted.pop(name)
-        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need))
+        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need, want.is_rare))
 
     def give(self, given: Given) -> None:
         if given.kind != "pushed" and not any(name in self.wanted for name in given.names):
@@ -278,8 +281,11 @@ class _Pass:
         for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
             if name in self.wanted:
                 self.wanted[name].may_be_bound = True
+        rare = (
+            step.flow.conditional if index < self.plan.goal else step.flow.rare
+        )  # an earlier cell has come to its end
         for name in step.flow.reads:
-            self.want(name, index, Need.SURE)
+            self.want(name, index, Need.SURE, is_rare=name in rare)
         perhaps = step.flow.binds | step.flow.soft
         for name in step.reads_late:  # thousands in a large notebook: the usual case goes first
             known = self.wanted.get(name)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas.notebook.cells import UNREADABLE, clean_cell, lines_of
+from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.edits import Edits, Rewritten, end_of, start_of
 from jupyter_dlaas.notebook.loops import Batches, NoLoop, Training, find, place
-from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.patterns import range_in
 from jupyter_dlaas.notebook.preflight import check_size
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell

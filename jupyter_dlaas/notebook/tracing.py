@@ -18,6 +18,7 @@ from jupyter_dlaas.notebook.effects import (
     FITS,
     HANDS_ON,
     KEEPS_ARGUMENTS,
+    PROVIDED,
     QUIET_MODULES,
     RUNS,
     SEEDS,
@@ -372,6 +373,7 @@ class Tracer:
         touched |= {
             n for n in also if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes)
         }
+        touched -= PROVIDED - self.seen
         return tuple(self._touch(name) for name in sorted(touched))
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
