@@ -13,7 +13,15 @@ from jupyter_dlaas.notebook.edits import Rewritten
 from jupyter_dlaas.notebook.suggest import Suggestion
 from jupyter_dlaas.protocol import Note
 
-__all__ = ["is_for_page", "notes_of", "suggestion_html", "suggestion_text", "trains_alone", "uses_lightning"]
+__all__ = [
+    "is_for_page",
+    "notes_of",
+    "shares_work",
+    "suggestion_html",
+    "suggestion_text",
+    "trains_alone",
+    "uses_lightning",
+]
 
 _GANG: Final = frozenset(
     {"distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "Fabric"}
@@ -87,15 +95,18 @@ def _cell_html(cell: Rewritten) -> str:
 def trains_alone(source: str) -> bool:
     """True for a program that knows nothing of other learners."""
     tree = _tree(source)
-    if tree is None:
-        return False
+    return tree is not None and not shares_work(tree)
+
+
+def shares_work(tree: ast.AST) -> bool:
+    """Several learners of this program would train one model together."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     names |= _modules(tree)
     if names & _LIGHTNING:
         names = names - {"Trainer"} | {"distributed" for name in names if _is_strategy(name)}
-    return not names & _GANG and not any(_is_run(node) for node in ast.walk(tree))
+    return bool(names & _GANG) or any(_is_run(node) for node in ast.walk(tree))
 
 
 def uses_lightning(source: str) -> bool:

@@ -6,6 +6,7 @@ raises for anything that may stand in a file: what cannot be read is told in `er
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from jupyter_dlaas.notebook.advice import shares_work
 from jupyter_dlaas.notebook.capture import WARNINGS
 from jupyter_dlaas.notebook.cells import (
     JOB_MAGIC,
@@ -310,12 +312,14 @@ class _Checker:
 
     def _taken(self, number: int, why: str, training: TrainingCell, traced: Trace, goal: int) -> CellReport:
         solved = solve(traced, goal, training, None)
+        program = [step.statement.node for index, step in enumerate(traced.steps) if index in solved.slice.kept]
+        shares = shares_work(ast.Module([node for node in program if node is not None], []))
         problems = [
             *solved.errors,
             *check_asking(traced, goal),
             *solved.warnings,
             *check_trainings(traced, solved.slice),
-            *check_writes(traced, goal, training.learners_max),
+            *check_writes(traced, goal, training.learners_max if shares else 1),
         ]
         errors: list[Said] = []
         warnings: list[Said] = []
@@ -339,7 +343,8 @@ class _Checker:
                 (warnings if problem.code in WARNINGS else errors).append(said)
         kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
         left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
-        push = f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
+        options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # others would each train the same
+        options += f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
         return CellReport(
             cell=number,
             is_training=bool(why),
@@ -349,7 +354,7 @@ class _Checker:
             unbound=tuple(dict.fromkeys(unbound)),
             errors=tuple(errors),
             warnings=tuple(warnings),
-            type=f"%%{JOB_MAGIC} {job_name(self.path)} --gpus 1:{LEARNERS_MAX}{push}",
+            type=f"%%{JOB_MAGIC} {job_name(self.path)}{options}",
         )
 
     def _line(self, index: int, traced: Trace) -> Line:
