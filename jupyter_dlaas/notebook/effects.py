@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jupyter_dlaas.notebook.names import LEAVES, bound_names, children, root_name, walk
 
@@ -99,6 +100,7 @@ RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|m
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
 STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
     training_step""")
+USES_GRADIENTS = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
 VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
@@ -320,6 +322,46 @@ def is_step(call: Call) -> bool:
     if call.verb == "step" and call.receiver:
         return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
     return call.verb in STEPS
+
+
+class Gradients(NamedTuple):
+    """What a statement does with gradients."""
+
+    makes: bool = False  # for others to use: `loss.backward()`, without a step of an optimiser
+    uses: bool = False  # those that an earlier statement made
+    clears: bool = False
+
+
+def gradients_of(node: ast.AST, modules: Set[str]) -> Gradients:
+    """What a statement does with gradients when it runs.
+
+    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
+    """
+    made: tuple[int, int] | None = None
+    used: list[tuple[int, int]] = []
+    clears = steps = False
+    functions = {id(part.func) for part in walk_now([node]) if isinstance(part, ast.Call)}
+    for part in walk_now([node]):
+        if isinstance(part, ast.Call):
+            call = _call(part, is_dropped=True, is_called=False)
+            at = (part.lineno, part.col_offset)
+            if call.verb == "backward":
+                made = min(made or at, at)
+            elif call.verb in USES_GRADIENTS or (call.verb == "step" and is_step(call)):
+                used.append(at)
+                steps = steps or call.verb == "step"
+            elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
+                clears = True
+        elif isinstance(part, ast.Attribute) and part.attr == "grad" and root_name(part) not in modules:
+            clears = clears or isinstance(part.ctx, ast.Store)
+            if isinstance(part.ctx, ast.Load) and id(part) not in functions:
+                used.append((part.lineno, part.col_offset))
+    return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
+
+
+def _is_gradient(function: ast.expr) -> bool:
+    """`w.grad.zero_`, `w.grad.data.zero_`."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in walk(function))
 
 
 def is_seed(verb: str) -> bool:

@@ -115,6 +115,8 @@ class _Pass:
         self.wanted: dict[str, Want] = {}
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
+        self.imported: set[str] = set()  # texts of imports that are kept for the names in them
+        self.wants_gradients = False  # a kept step uses those that an earlier one made
         # no value is given, no cell is asked for: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison
         self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
@@ -221,6 +223,8 @@ class _Pass:
             self.slice.left[index] = _idle(step)
             return
         statement = step.statement
+        if step.gradients.clears or (step.gradients.makes and index >= plan.goal):
+            self.wants_gradients = False
         if index >= plan.goal or step.is_future:
             self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
             return
@@ -242,6 +246,9 @@ class _Pass:
         if step.is_setup and index not in plan.poison and not step.foreign:
             self.keep(index, "sets up something for all that follows")
             return
+        if step.gradients.makes and self.wants_gradients and not self._why_blocked(index, step):
+            self.keep(index, "makes gradients that are used later")
+            return
         settled = self.settled(index)
         self.deleted(index, step)
         wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
@@ -249,6 +256,8 @@ class _Pass:
         changes = self._changes(step, wanted, settled)
         if not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
+        elif not binds | changes and self._may_register(step):
+            self.keep(index, "may register something, or switch it on")
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
         elif self._trains(step) and not self._gives_result(step, binds):
@@ -258,7 +267,14 @@ class _Pass:
         else:
             if self._trains(step):
                 self.slice.trained.append(Trained(index, tuple(sorted(changes or binds)), is_kept=True))
+            if step.may_register:
+                self.imported.add(statement.source)
             self.keep(index, _because(binds, changes))
+
+    def _may_register(self, step: Step) -> bool:
+        """An import for what it does; one that stands there again, for the names in it, is an ordinary one."""
+        statement = step.statement
+        return step.may_register and statement.ran == "yes" and statement.source not in self.imported
 
     def _changes(self, step: Step, wanted: Set[str], settled: frozenset[str]) -> frozenset[str]:
         """The wanted names that a step changes, but for changes that a given value already has in it."""
@@ -274,6 +290,7 @@ class _Pass:
         step = self.steps[index]
         self.slice.kept[index] = reason
         self.dotted |= step.dotted
+        self.wants_gradients = self.wants_gradients or step.gradients.uses
         settled = self.settled(index)
         for name in step.flow.kills:
             if name not in settled:
