@@ -25,7 +25,7 @@ PLAIN: Final = frozenset(sys.stdlib_module_names) | words(
     yellowbrick yfinance"""
 )
 """Packages whose modules are imported for the names in them."""
-SWITCHES: Final = ("enable_", "disable_", "register", "use_", "patch")
+SWITCHES: Final = ("enable_", "disable_")
 
 
 def may_register(node: ast.stmt) -> bool:
