@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_dlaas.api import Job, job, jobs, pool, result, submit, train
-    from jupyter_dlaas.learner import Run, pushed, random_as_before, run
+    from jupyter_dlaas.learner import Run, pushed, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire import DlaasError
 
 __version__ = "0.1.0"
@@ -30,6 +30,8 @@ _HOME: Final = {
     "pushed": "jupyter_dlaas.learner",
     "random_as_before": "jupyter_dlaas.learner",
     "run": "jupyter_dlaas.learner",
+    "shell": "jupyter_dlaas.learner",
+    "shell_lines": "jupyter_dlaas.learner",
 }
 __all__ = [
     "DlaasError",
@@ -44,6 +46,8 @@ __all__ = [
     "random_as_before",
     "result",
     "run",
+    "shell",
+    "shell_lines",
     "submit",
     "train",
     "unload_ipython_extension",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.context import Context, current
+from jupyter_dlaas.learner.program import Words, words_in
 from jupyter_dlaas.protocol import Elastic
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ _KNOWS_OTHERS: Final = re.compile(
     r"|Accelerator\b|MultiWorkerMirrored|\bcollective\b"
 )
 """Words of a program that brings its learners together by itself, or parts the work by hand."""
-_LOOPS: Final = (".epochs(", ".batches(")
-_GOES_BACK: Final = re.compile(r"\.backward\(")
-_HAS_ROLES: Final = re.compile(r"\bRANK\b|\brank\b")
+_LOOPS: Final = frozenset({"epochs", "batches"})
+_ROLES: Final = frozenset({"RANK", "rank"})
 """Words of a program in which each learner may be meant to train something of its own."""
 _TALKERS: Final = ("mpi4py.MPI", "horovod")
 """Modules that nobody loads for one process."""
@@ -58,16 +58,17 @@ def look_at_steps() -> None:
     context = current()
     if _looked or context is None or not _may_have_others(context) or has_own_loop(context):
         return
-    texts = _texts(context.job_dir)
-    if any(_GOES_BACK.search(text) for text in texts) and not any(_HAS_ROLES.search(text) for text in texts):
+    programs = _programs(context.job_dir)
+    goes_back = any("backward" in words.methods for words in programs)
+    if goes_back and all(words.names.isdisjoint(_ROLES) for words in programs):
         why = f"Several learners of this program train apart: each trains on all of the data, {_KEPT}."
         look(context, f"{why} Let run.prepare and run.batches share it, or take one learner: --gpus 1.")
 
 
 def has_own_loop(context: Context) -> bool:
     """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
-    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-    return "jupyter_dlaas" in text and any(loop in text for loop in _LOOPS)
+    words = words_in(context.job_dir / "train.py")
+    return "jupyter_dlaas" in words.modules and not words.methods.isdisjoint(_LOOPS)
 
 
 def look(context: Context, why: str) -> None:
@@ -121,10 +122,9 @@ def _talks() -> bool:
 
 
 def _knows(job_dir: Path) -> bool:
-    return any(_KNOWS_OTHERS.search(text) for text in _texts(job_dir))
+    return any(_KNOWS_OTHERS.search(name) for words in _programs(job_dir) for name in words.names)
 
 
-def _texts(job_dir: Path) -> list[str]:
-    """The program, and what the user's own modules say."""
-    own = (job_dir / "train.py", *sorted((job_dir / "files").rglob("*.py")))
-    return [path.read_text(encoding="utf-8", errors="replace") for path in own]
+def _programs(job_dir: Path) -> list[Words]:
+    """The words of the program and of the user's own modules."""
+    return [words_in(path) for path in (job_dir / "train.py", *sorted((job_dir / "files").rglob("*.py")))]

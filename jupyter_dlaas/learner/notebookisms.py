@@ -33,6 +33,8 @@ def install(output: Callable[[], Path], *, keeps: bool = True) -> Callable[[], d
     builtins.input = _refusing("input")
     vars(builtins)["display"] = showing.display
     vars(builtins)["get_ipython"] = lambda: None
+    for name in ("exit", "quit"):  # `site` binds them, where it is loaded
+        vars(builtins).setdefault(name, sys.exit)
     sys.breakpointhook = _no_debugger
     # Not imported here: loading them for those who do not use them would cost half a second.
     imports.after("getpass", _patch_getpass)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.metrics import number_of
+from jupyter_dlaas.learner.program import words_in
 from jupyter_dlaas.learner.running import Run, is_being_made, run_of
 
 __all__ = [
@@ -157,9 +158,7 @@ def recorder() -> Recorder | None:
 
 def _logs_itself(context: Context) -> bool:
     """Whether the program means to use run.log: then what it prints is for people."""
-    text = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-    names = re.findall(r"(\w+)\s*=\s*(?:\w+\.)*run\(\)", text)
-    return any(re.search(rf"\b{name}\.log\(", text) for name in names)
+    return words_in(context.job_dir / "train.py").logs
 
 
 class Recorder:

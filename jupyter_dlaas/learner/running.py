@@ -23,6 +23,7 @@ from jupyter_dlaas.learner.metrics import History, Metrics, number_of
 from jupyter_dlaas.learner.pacing import Pacing
 from jupyter_dlaas.learner.passing import Batches, numbered
 from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.program import words_in
 from jupyter_dlaas.learner.progress import Meter
 from jupyter_dlaas.learner.reading import Bad
 from jupyter_dlaas.learner.seeds import derive, seed_all
@@ -117,8 +118,7 @@ class Run:
         step = self._load(context) if context and not self._is_joining else None
         self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
         if context is not None:
-            source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-            self._counts_epochs = "batches(" not in source
+            self._counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
             context.script.setdefault("enumerate", numbered)
             if self.rank == 0:
                 self._metrics.open()

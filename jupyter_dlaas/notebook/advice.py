@@ -13,7 +13,15 @@ from jupyter_dlaas.notebook.edits import Rewritten
 from jupyter_dlaas.notebook.suggest import Suggestion
 from jupyter_dlaas.protocol import Note
 
-__all__ = ["is_for_page", "notes_of", "suggestion_html", "suggestion_text", "trains_alone"]
+__all__ = [
+    "is_for_page",
+    "notes_of",
+    "shares_work",
+    "suggestion_html",
+    "suggestion_text",
+    "trains_alone",
+    "uses_lightning",
+]
 
 _GANG: Final = frozenset(
     {"distributed", "DistributedDataParallel", "RANK", "WORLD_SIZE", "Accelerator", "Trainer", "Fabric"}
@@ -86,21 +94,43 @@ def _cell_html(cell: Rewritten) -> str:
 
 def trains_alone(source: str) -> bool:
     """True for a program that knows nothing of other learners."""
-    try:
-        tree = ast.parse(clean_cell(source).source)
-    except (SyntaxError, ValueError):
-        return False
+    tree = _tree(source)
+    return tree is not None and not shares_work(tree)
+
+
+def shares_work(tree: ast.AST) -> bool:
+    """Several learners of this program would train one model together."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            names.update((node.module or "").split("."))
-        elif isinstance(node, ast.Import):
-            names.update(part for name in node.names for part in name.name.split("."))
+    names |= _modules(tree)
     if names & _LIGHTNING:
         names = names - {"Trainer"} | {"distributed" for name in names if _is_strategy(name)}
-    return not names & _GANG and not any(_is_run(node) for node in ast.walk(tree))
+    return bool(names & _GANG) or any(_is_run(node) for node in ast.walk(tree))
+
+
+def uses_lightning(source: str) -> bool:
+    """The program imports Lightning."""
+    tree = _tree(source)
+    return tree is not None and not _modules(tree).isdisjoint(_LIGHTNING)
+
+
+def _tree(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(clean_cell(source).source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _modules(tree: ast.AST) -> frozenset[str]:
+    """The parts of the names of all modules that a program imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.update((node.module or "").split("."))
+        elif isinstance(node, ast.Import):
+            found.update(part for name in node.names for part in name.name.split("."))
+    return frozenset(found)
 
 
 def _is_strategy(name: str) -> bool:

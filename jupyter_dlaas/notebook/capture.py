@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from jupyter_dlaas.notebook.cells import files_run, files_written, labels, statements_of, training_statements
+from jupyter_dlaas.notebook.cells import Line, files_run, files_written, labels, statements_of, training_statements
 from jupyter_dlaas.notebook.chance import restores
+from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.effects import words
-from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
     check_modules,
@@ -107,7 +107,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         text=text,
         lines=refs,
         kept=tuple(_kept(traced.steps[i], solved.slice.kept[i]) for i in prelude),
-        left_out=_left_out(traced, solved),
+        left_out=(*_left_out(traced, solved), *(_command(line, label) for line in goal_text.magics)),
         pushed=tuple(name for g in lines if g.kind == "pushed" for name in g.names),
         results=tuple(_result(g.names[0], facts) for g in refs_used),
         literals=tuple(solved.literals),
@@ -160,6 +160,11 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
         option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
         found.append(LeftOut(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)
+
+
+def _command(line: Line, label: str) -> LeftOut:
+    reason = "a notebook command that shows something or sets the notebook up; a job does without"
+    return LeftOut(label, line.line, line.text, "magic", reason)
 
 
 def _result(name: str, facts: KernelFacts | None) -> ResultRef:

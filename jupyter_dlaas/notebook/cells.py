@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from jupyter_dlaas.notebook.commands import is_magic_call, translated
 from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 
@@ -44,7 +45,10 @@ from numpy import *
 """  # as IPython runs it
 RUN = re.compile(r"^\s*%run\s+(?P<args>\S.*)$")
 WRITTEN = re.compile(r"^\s*%%(?:writefile|file)[ \t]+(?P<args>\S.*)$")
-ARGUMENTS = re.compile(r"argv|argparse|parse_args|absl|click|fire|optparse|typer")
+ARGUMENTS = words(
+    """argv argparse parse_args ArgumentParser HfArgumentParser parse_args_into_dataclasses absl click docopt fire hydra
+    optparse simple_parsing typer tyro"""
+)  # names in scripts that read their arguments
 NESTED_RUNS_MAX = 5
 
 
@@ -90,7 +94,8 @@ class Cleaned:
 
     source: str
     lines: tuple[int, ...]
-    magics: tuple[Line, ...] = ()
+    magics: tuple[Line, ...] = ()  # commands that are left out
+    refused: tuple[Line, ...] = ()  # commands that a job cannot run; only of a training cell
     kind: str = "python"  # "python", "magic" (nothing of it is Python of this kernel), "job", "broken"
     binds: tuple[str, ...] = ()  # by `%%capture out`
     error: str = ""
@@ -180,12 +185,13 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
 
 def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement], Cleaned]:
     """The statements of the training cell; a syntax error is in the second value's `error`."""
-    clean = clean_cell(cell.source)
+    clean = clean_cell(cell.source, is_job=True)
     shift = cell.first_line - 1
     clean = replace(
         clean,
         lines=tuple(n + shift for n in clean.lines),
         magics=tuple(Line(m.text, m.line + shift) for m in clean.magics),
+        refused=tuple(Line(m.text, m.line + shift) for m in clean.refused),
         error_line=clean.error_line + shift,
     )
     if clean.kind != "python":
@@ -196,8 +202,8 @@ def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement]
 @lru_cache(
     maxsize=4096
 )  # IPython's transformer is most of a capture's time, and a notebook is captured again and again
-def clean_cell(raw: str) -> Cleaned:
-    """A raw cell as plain Python with the same line numbers where that can be."""
+def clean_cell(raw: str, *, is_job: bool = False) -> Cleaned:
+    """A raw cell as plain Python with the same line numbers where that can be. `is_job`: the job runs its commands."""
     source, start, binds, is_known = raw, 0, [], True
     while (first := source.lstrip()).startswith("%%"):
         start += source[: len(source) - len(first)].count("\n") + 1
@@ -212,9 +218,12 @@ def clean_cell(raw: str) -> Cleaned:
             binds += [word for word in args.split() if word.isidentifier() and not keyword.iskeyword(word)]
     lines = tuple(range(start + 1, start + 1 + len(lines_of(source))))
     if _parses(source):
-        return Cleaned(source, lines, binds=tuple(binds))
-    simple = _simple_magics(source)
-    clean, lines = (simple, lines) if simple is not None else _transform(source, lines)
+        if "get_ipython" not in source:
+            return Cleaned(source, lines, binds=tuple(binds))
+        clean = source  # a script that was made of a notebook calls its magics by name
+    else:
+        simple = _simple_magics(source)
+        clean, lines = (simple, lines) if simple is not None else _transform(source, lines)
     try:
         tree = parse(clean)
     except UNREADABLE as error:
@@ -223,7 +232,7 @@ def clean_cell(raw: str) -> Cleaned:
         at = getattr(error, "lineno", None) or 1
         line = lines[min(at, len(lines)) - 1] if lines else 1
         return Cleaned("", (), kind="broken", error=str(getattr(error, "msg", error)), error_line=line)
-    return replace(_without_magics(clean, tree, lines, lines_of(raw)), binds=tuple(binds))
+    return replace(_without_magics(clean, tree, lines, lines_of(raw), is_job=is_job), binds=tuple(binds))
 
 
 @lru_cache(maxsize=2)  # asked whether it parses, and then for its statements
@@ -301,36 +310,16 @@ def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...
     return clean, tuple(found)
 
 
-def _magic_call(node: ast.AST) -> tuple[str, list[str]] | None:
-    """`get_ipython().run_line_magic('time', 'f()')` -> ("run_line_magic", ["time", "f()"])."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=attr), args=args):
-            return attr, [a.value for a in args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        case _:
-            return None
-
-
-def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: list[str]) -> Cleaned:
-    """Unwrap `%time statement`; take out other magic lines, also those inside blocks, and keep their text."""
-    text, magics = lines_of(clean), []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Expr) or (call := _magic_call(node.value)) is None:
-            continue
-        name, args = call
-        at = node.lineno - 1
-        line = lines[at]
-        indent = text[at][: len(text[at]) - len(text[at].lstrip())]
-        inner = args[1].removeprefix("--no-raise-error").strip() if len(args) > 1 else ""
-        if name == "run_line_magic" and args and args[0] in {"time", "prun"} and inner and _parses(inner):
-            text[at] = indent + inner
-            continue
-        text[at] = f"{indent}pass" if node.col_offset else ""
-        shown = raw[line - 1].strip() if line <= len(raw) else " ".join(args)
-        magics.append(Line(shown, line))
-    rest = "\n".join(text)
-    if not _parses(rest):  # a magic behind a line that ends in a backslash
+def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: list[str], *, is_job: bool) -> Cleaned:
+    """Put Python in place of what a job runs of a cell's commands; take out the others, and keep their text."""
+    made = translated("\n".join(lines_of(clean)), tree, is_job=is_job)
+    if not _parses(made.text):  # a magic behind a line that ends in a backslash
         return Cleaned("", (), kind="broken", error="a magic cannot be continued from the line above")
-    return Cleaned(rest, lines, tuple(magics))
+    left, refused = (
+        tuple(Line(raw[lines[at - 1] - 1].strip() if lines[at - 1] <= len(raw) else "", lines[at - 1]) for at in found)
+        for found in (made.left, made.refused)
+    )
+    return Cleaned(made.text, lines, left, refused=refused)
 
 
 def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
@@ -366,7 +355,7 @@ def _span(node: ast.stmt) -> tuple[int, int]:
 
 
 def _has_magic(node: ast.AST) -> bool:
-    return any(_magic_call(n) is not None for n in ast.walk(node))
+    return any(is_magic_call(n) for n in ast.walk(node))
 
 
 def _run_words(args: str) -> list[str]:
@@ -401,12 +390,29 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
         return [statement]
     clean = Cleaned(text, tuple(range(1, len(lines_of(text)) + 1)))
     given = []
-    if ARGUMENTS.search(text):
+    names = _identifiers(parse(text))
+    if names & ARGUMENTS:
         given += ["import sys", f"sys.argv = {[name, *_run_words(found['args'])[1:]]!r}"]
-    if "__file__" in text:
+    if "__file__" in names:
         given.append(f"__file__ = {name!r}")
     head = [replace(statement, lines=(Line(t, statement.line),), node=parse(t).body[0], kind="python") for t in given]
     return head + _split(clean, statement.cell, f"{name}, run by {statement.label}")
+
+
+def _identifiers(tree: ast.AST) -> frozenset[str]:
+    """Variables, attributes and the modules that are imported."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                source = node.module if isinstance(node, ast.ImportFrom) else None
+                found.update((source or "").split("."))
+                found.update(part for alias in aliases for part in alias.name.split("."))
+            case _:
+                continue
+    return frozenset(found)
 
 
 def _run_notebook(statement: Statement, name: str, files: Mapping[str, str]) -> list[Statement]:

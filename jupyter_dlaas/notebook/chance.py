@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from jupyter_dlaas.notebook.effects import QUIET_MODULES, SHOW_ROOTS, words
-from jupyter_dlaas.notebook.names import root_name
+from jupyter_dlaas.notebook.effects import QUIET_MODULES, SHOW_ROOTS, is_seed, verb_of, words
+from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step
 
@@ -70,15 +70,25 @@ def restores(
     return found
 
 
-def _functions(steps: Sequence[Step]) -> Mapping[str, str]:
+def _functions(steps: Sequence[Step]) -> Mapping[str, ast.FunctionDef]:
     nodes = [step.statement.node for step in steps]
-    return {node.name: ast.unparse(node) for node in nodes if isinstance(node, ast.FunctionDef)}
+    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
-def _seeds(step: Step, functions: Mapping[str, str]) -> bool:
+def _seeds(step: Step, functions: Mapping[str, ast.FunctionDef]) -> bool:
     """It sets a global seed, itself or in an own function that it calls."""
-    texts = [step.statement.source, *(functions.get(name, "") for name in step.uses)]
-    return step.is_setup and any("seed" in text for text in texts)
+    nodes = [step.statement.node, *(functions.get(name) for name in sorted(step.uses))]
+    return step.is_setup and any(_is_seeding(part) for node in nodes if node is not None for part in walk(node))
+
+
+def _is_seeding(node: ast.AST) -> bool:
+    """`manual_seed(0)`, `make_deterministic(seed=0)`; a path or a comment that says "seed" is none."""
+    if not isinstance(node, ast.Call) or not is_seed(verb := verb_of(node.func)):
+        return False
+    given = {keyword.arg or "" for keyword in node.keywords} | {
+        arg.id for arg in node.args if isinstance(arg, ast.Name)
+    }
+    return "seed" in verb.lower() or any("seed" in name.lower() for name in given)
 
 
 def _may_draw(step: Step) -> bool:

@@ -6,6 +6,7 @@ raises for anything that may stand in a file: what cannot be read is told in `er
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from jupyter_dlaas.notebook.advice import shares_work
 from jupyter_dlaas.notebook.capture import WARNINGS
 from jupyter_dlaas.notebook.cells import (
     JOB_MAGIC,
@@ -23,8 +25,8 @@ from jupyter_dlaas.notebook.cells import (
     statements_of,
     training_statements,
 )
-from jupyter_dlaas.notebook.names import deep_trees
-from jupyter_dlaas.notebook.preflight import check_asking, check_source, check_trainings, check_writes
+from jupyter_dlaas.notebook.depth import deep_trees
+from jupyter_dlaas.notebook.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
 from jupyter_dlaas.notebook.suggest import Suggestion, suggest
@@ -262,7 +264,9 @@ class _Checker:
         training = TrainingCell(count=number, source=source, first_line=1, learners_max=LEARNERS_MAX)
         if clean.kind != "python" or all(step.statement.node is None for step in new):
             return self._refused(number, label, training, why)
-        return self._taken(number, why, training, self.tracer.trace(self.steps), start)
+        found = self._taken(number, why, training, self.tracer.trace(self.steps), start)
+        refused = check_commands(training_statements(training, label)[1], label)
+        return replace(found, errors=(*found.errors, *(_said(problem, number) for problem in refused)))
 
     def _job_cell(self, number: int, label: str, source: str) -> CellReport:
         """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""
@@ -308,12 +312,14 @@ class _Checker:
 
     def _taken(self, number: int, why: str, training: TrainingCell, traced: Trace, goal: int) -> CellReport:
         solved = solve(traced, goal, training, None)
+        program = [step.statement.node for index, step in enumerate(traced.steps) if index in solved.slice.kept]
+        shares = shares_work(ast.Module([node for node in program if node is not None], []))
         problems = [
             *solved.errors,
             *check_asking(traced, goal),
             *solved.warnings,
             *check_trainings(traced, solved.slice),
-            *check_writes(traced, goal, training.learners_max),
+            *check_writes(traced, goal, training.learners_max if shares else 1),
         ]
         errors: list[Said] = []
         warnings: list[Said] = []
@@ -337,7 +343,8 @@ class _Checker:
                 (warnings if problem.code in WARNINGS else errors).append(said)
         kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
         left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
-        push = f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
+        options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # others would each train the same
+        options += f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
         return CellReport(
             cell=number,
             is_training=bool(why),
@@ -347,7 +354,7 @@ class _Checker:
             unbound=tuple(dict.fromkeys(unbound)),
             errors=tuple(errors),
             warnings=tuple(warnings),
-            type=f"%%{JOB_MAGIC} {job_name(self.path)} --gpus 1:{LEARNERS_MAX}{push}",
+            type=f"%%{JOB_MAGIC} {job_name(self.path)}{options}",
         )
 
     def _line(self, index: int, traced: Trace) -> Line:

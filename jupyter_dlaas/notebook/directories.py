@@ -7,17 +7,17 @@ every step of the way again, so that each relative path means what it meant in i
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jupyter_dlaas.notebook.cells import Line, Statement, parse
+from jupyter_dlaas.notebook.commands import directory_named
+from jupyter_dlaas.notebook.effects import changes_directory
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts
 
 __all__ = ["with_directories"]
 
 MAGIC = re.compile(r"^\s*%(?P<verb>cd|pushd|popd)\b(?P<args>.*)$")
-CALL = re.compile(r"\bchdir\(|^\s*%(cd|pushd|popd)\b", re.MULTILINE)
 
 
 def with_directories(
@@ -27,7 +27,7 @@ def with_directories(
 
     `label`: the training cell's.
     """
-    starts = _starts(cells, facts)
+    starts = _starts(cells, statements, facts)
     now = facts.directory if facts is not None else None  # where the job begins
     found: list[Statement] = []
     for position, (cell, own) in enumerate(zip(cells, statements, strict=True)):
@@ -49,7 +49,9 @@ def with_directories(
     return found
 
 
-def _starts(cells: Sequence[ExecutedCell], facts: KernelFacts | None) -> list[str | None]:
+def _starts(
+    cells: Sequence[ExecutedCell], statements: Sequence[list[Statement]], facts: KernelFacts | None
+) -> list[str | None]:
     """The directory in which each cell began, and the last one ended; None: not known, and to be found by running."""
     if facts is None or facts.directory is None:
         return [None] * (len(cells) + 1)
@@ -57,26 +59,24 @@ def _starts(cells: Sequence[ExecutedCell], facts: KernelFacts | None) -> list[st
     found.append(facts.directory)
     known = next(directory for directory in found if directory is not None)
     early = found.index(known)
-    if early and any(CALL.search(cell.source) for cell in cells[:early]):
+    if early and any(_goes(one) for own in statements[:early] for one in own):
         found[0] = facts.started_in
     else:
         found[:early] = [known] * early
     return found
 
 
+def _goes(statement: Statement) -> bool:
+    """It may leave the directory."""
+    if statement.node is None:
+        return MAGIC.match(statement.source) is not None
+    return "chdir" in statement.source and changes_directory(statement.node)
+
+
 def _argument(text: str) -> str | None:
     """The directory that a magic names, as Python; None where only the kernel could tell: `%cd -`, `%popd`."""
     match = MAGIC.match(text)
-    if match is None or match["verb"] == "popd":
-        return None
-    try:
-        words = [word for word in shlex.split(match["args"]) if word != "-q"]
-    except ValueError:
-        return None
-    if len(words) > 1 or (words and (words[0].startswith("-") or "$" in words[0] or "{" in words[0])):
-        return None
-    name = words[0] if words else "~"
-    return f'__import__("os").path.expanduser({name!r})' if name.startswith("~") else repr(name)
+    return directory_named(match["verb"], match["args"]) if match is not None else None
 
 
 def _as_call(statement: Statement, where: str) -> Statement:

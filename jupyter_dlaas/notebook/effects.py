@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jupyter_dlaas.notebook.names import LEAVES, bound_names, children, root_name, walk
 
@@ -99,6 +100,7 @@ RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|m
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
 STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
     training_step""")
+USES_GRADIENTS = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
 VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
@@ -112,6 +114,8 @@ HOLDING = words(
     compile jit
     """
 )
+GIVEN_IN_JOBS = words("display exit get_ipython quit")  # the job's runner provides them
+PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user bound such a name
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.If | ast.Try | ast.TryStar | ast.Match
 
@@ -320,6 +324,46 @@ def is_step(call: Call) -> bool:
     return call.verb in STEPS
 
 
+class Gradients(NamedTuple):
+    """What a statement does with gradients."""
+
+    makes: bool = False  # for others to use: `loss.backward()`, without a step of an optimiser
+    uses: bool = False  # those that an earlier statement made
+    clears: bool = False
+
+
+def gradients_of(node: ast.AST, modules: Set[str]) -> Gradients:
+    """What a statement does with gradients when it runs.
+
+    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
+    """
+    made: tuple[int, int] | None = None
+    used: list[tuple[int, int]] = []
+    clears = steps = False
+    functions = {id(part.func) for part in walk_now([node]) if isinstance(part, ast.Call)}
+    for part in walk_now([node]):
+        if isinstance(part, ast.Call):
+            call = _call(part, is_dropped=True, is_called=False)
+            at = (part.lineno, part.col_offset)
+            if call.verb == "backward":
+                made = min(made or at, at)
+            elif call.verb in USES_GRADIENTS or (call.verb == "step" and is_step(call)):
+                used.append(at)
+                steps = steps or call.verb == "step"
+            elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
+                clears = True
+        elif isinstance(part, ast.Attribute) and part.attr == "grad" and root_name(part) not in modules:
+            clears = clears or isinstance(part.ctx, ast.Store)
+            if isinstance(part.ctx, ast.Load) and id(part) not in functions:
+                used.append((part.lineno, part.col_offset))
+    return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
+
+
+def _is_gradient(function: ast.expr) -> bool:
+    """`w.grad.zero_`, `w.grad.data.zero_`."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in walk(function))
+
+
 def is_seed(verb: str) -> bool:
     """A call of this name, whose value nobody takes, starts random streams."""
     return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
@@ -339,7 +383,7 @@ def is_setup(node: ast.stmt) -> bool:
         return False
     value = node.value
     if isinstance(value, ast.Call) and (
-        _verb(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(_verb(value.func)))
+        verb_of(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(verb_of(value.func)))
     ):
         return True
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
@@ -365,6 +409,11 @@ def _sets_up_only(block: ast.stmt) -> bool:
     return found
 
 
+def changes_directory(node: ast.AST) -> bool:
+    """A call in it goes to another directory: `os.chdir(path)`."""
+    return any(isinstance(part, ast.Call) and verb_of(part.func) == "chdir" for part in walk(node))
+
+
 def module_attribute(node: ast.stmt) -> str | None:
     """The root of `ssl._create_default_https_context = f`: set-up for all, if the root is a module."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
@@ -388,7 +437,8 @@ def dotted_names(node: ast.AST) -> frozenset[str]:
     return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
 
 
-def _verb(function: ast.expr) -> str:
+def verb_of(function: ast.expr) -> str:
+    """The last name of what is called: `f` of `f(x)`, `c` of `a.b.c(x)`; "" where there is none."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
@@ -406,7 +456,7 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
     return Call(
         function=function,
         receiver=None if function else root_name(decorator),
-        verb=_verb(decorator),
+        verb=verb_of(decorator),
         handed=((0, frozenset({name})),) if function else (),
         is_dropped=function is None,
         is_called=False,
@@ -424,7 +474,7 @@ def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
-        verb=_verb(node.func),
+        verb=verb_of(node.func),
         handed=tuple(handed),
         is_dropped=is_dropped,
         is_called=is_called,
@@ -471,7 +521,7 @@ def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
             continue
         if isinstance(node.func, ast.Name):
             makers.add(node.func.id)
-        verb = _verb(node.func)
+        verb = verb_of(node.func)
         if verb[:1].isupper() or isinstance(node.func, ast.Name):
             for arg in [*node.args, *(k.value for k in node.keywords)]:
                 given |= _objects(arg)

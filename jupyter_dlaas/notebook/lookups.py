@@ -11,8 +11,13 @@ SPACES = frozenset({"globals", "locals", "vars", "dir"})
 GETTERS = frozenset({"get", "pop", "setdefault"})
 
 
-def looked_up(node: ast.AST) -> str | None:
+def looked_up(node: ast.AST) -> frozenset[str]:
     """The variable that this very expression looks up by its name as text."""
+    name = _looked_up(node)
+    return frozenset((name,)) if name is not None else frozenset()
+
+
+def _looked_up(node: ast.AST) -> str | None:
     match node:
         case ast.Call(func=ast.Attribute(value=space, attr=verb), args=[ast.Constant(value=str(name)), *_]):
             return name if verb in GETTERS and _is_space(space) else None
@@ -26,8 +31,7 @@ def looked_up(node: ast.AST) -> str | None:
 
 def looked_up_in(test: ast.expr) -> frozenset[str]:
     """The variables that a condition asks for: who reads them below it knows whether they are there."""
-    found = [looked_up(node) for node in ast.walk(test) if isinstance(node, ast.Compare)]
-    return frozenset(name for name in found if name is not None)
+    return frozenset().union(*(looked_up(node) for node in ast.walk(test) if isinstance(node, ast.Compare)))
 
 
 def binds_as_text(nodes: Iterable[ast.AST]) -> bool:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
+from jupyter_dlaas.notebook.commands import names_expanded
+from jupyter_dlaas.notebook.constants import catches_names, is_always_true, is_never_empty, names_in_text
 from jupyter_dlaas.notebook.lookups import looked_up, looked_up_in
 
-RECURSION_LIMIT: Final = 50_000
-"""Frames of Python. Its compiler accepts trees about 3,000 levels deep; one level takes up to five frames here."""
 TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12; absent from the nodes before
 
 LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal})
@@ -31,6 +28,8 @@ class Flow:
     kills: frozenset[str] = frozenset()  # surely bound: what was bound before is no longer in force
     deletes: frozenset[str] = frozenset()
     globals_bound: frozenset[str] = frozenset()  # by function bodies that say `global`, when they are called
+    conditional: frozenset[str] = frozenset()  # of the reads, those that only some branch makes
+    rare: frozenset[str] = frozenset()  # of these, those of an `except` clause or of an `if` outside of loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,6 @@ class Free:
     reads: frozenset[str]  # an enclosing function may bind them
     globals_read: frozenset[str]  # declared `global`: enclosing functions do not matter
     globals_bound: frozenset[str]
-
-
-@contextmanager
-def deep_trees() -> Iterator[None]:
-    """Allow recursion through every syntax tree that Python can run: a chain of 400 `elif` is 400 levels deep."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def flow_of(node: ast.stmt, *, lazy_annotations: bool = False) -> Flow:
@@ -143,6 +131,9 @@ class _Walk:
         self.loop_binds: frozenset[str] = frozenset()
         self.is_conditional = False  # inside a branch of the innermost loop
         self.exits: list[set[str]] = []  # what was surely bound at each break and continue
+        self.sure: set[str] = set()  # reads outside of all branches
+        self.frequent: set[str] = set()  # reads in branches of loops, too
+        self.is_in_branch = self.is_in_loop = self.is_rare = False
 
     def flow(self) -> Flow:
         return Flow(
@@ -153,6 +144,8 @@ class _Walk:
             kills=frozenset(self.kills),
             deletes=frozenset(self.deletes),
             globals_bound=frozenset(self.globals_bound),
+            conditional=frozenset(self.reads - self.sure),
+            rare=frozenset(self.reads - self.frequent),
         )
 
     # names
@@ -163,6 +156,10 @@ class _Walk:
             self.soft.add(name)
         else:
             self.reads.add(name)
+            if not self.is_in_branch:
+                self.sure.add(name)
+            if not self.is_rare:
+                self.frequent.add(name)
 
     def bind(self, name: str) -> None:
         self.binds.add(name)
@@ -181,6 +178,14 @@ class _Walk:
         other.reads, other.soft, other.late, other.globals_bound = self.reads, self.soft, self.late, self.globals_bound
         other.binds, other.kills, other.deletes = set(self.binds), set(self.kills), set(self.deletes)
         other.loop_binds, other.is_conditional, other.exits = self.loop_binds, True, self.exits
+        other.sure, other.frequent, other.is_in_branch = self.sure, self.frequent, self.is_in_branch
+        other.is_in_loop, other.is_rare = self.is_in_loop, self.is_rare
+        return other
+
+    def option(self, *, is_rare: bool = False) -> _Walk:
+        """A branch that need not run."""
+        other = self.branch()
+        other.is_in_branch, other.is_rare = True, self.is_rare or is_rare
         return other
 
     def join(self, branches: Sequence[_Walk]) -> None:
@@ -234,7 +239,7 @@ class _Walk:
                 | ast.AsyncFor(target=target, iter=source, body=body, orelse=orelse)
             ):
                 self.expression(source)
-                self._loop(node, target, body, runs=_is_never_empty(source))
+                self._loop(node, target, body, runs=is_never_empty(source))
                 self.block(orelse)
             case ast.While(test=test, body=body, orelse=orelse):
                 self.expression(test)
@@ -308,18 +313,19 @@ class _Walk:
 
     def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> None:
         self.expression(test)
-        if _is_always_true(test):
+        if is_always_true(test):
             self.block(body)
             return
         before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
-        yes, no = self.branch(), self.branch()
+        yes, no = (self.option(is_rare=not self.is_in_loop) for _ in range(2))
         yes.block(body)
         no.block(orelse)
         self.join([yes, no])
         self._soften(asked, before)
 
     def _loop(self, node: ast.stmt, target: ast.expr | None, body: list[ast.stmt], *, runs: bool) -> None:
-        inside, before = self.branch(), self.branch()
+        inside, before = self.branch() if runs else self.option(), self.branch()
+        inside.is_in_loop = True
         inside.loop_binds, inside.is_conditional, inside.exits = bound_names(node), False, []
         if target is not None:
             inside.target(target)
@@ -332,13 +338,17 @@ class _Walk:
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         main = self.branch()
         main.is_conditional = self.is_conditional
+        main.is_rare = self.is_rare or any(catches_names(handler.type) for handler in node.handlers)
+        main.is_in_branch = self.is_in_branch or main.is_rare
         main.block(node.body)
+        main.is_rare, main.is_in_branch = self.is_rare, self.is_in_branch
         handlers = []
         for handler in node.handlers:
-            caught = self.branch()  # the body may have stopped anywhere: nothing of it is sure
+            caught = self.option(is_rare=True)  # the body may have stopped anywhere: nothing of it is sure
             caught.binds |= main.binds
             if handler.type is not None:
                 caught.expression(handler.type)
+            caught.is_rare = self.is_rare
             if handler.name is not None:
                 caught.bind(handler.name)
             caught.block(handler.body)
@@ -354,7 +364,7 @@ class _Walk:
         self.expression(node.subject)
         branches, is_complete = [], False
         for case in node.cases:
-            way = self.branch()
+            way = self.option()
             way.pattern(case.pattern)
             if case.guard is not None:
                 way.expression(case.guard)
@@ -400,7 +410,7 @@ class _Walk:
         """Annotations are evaluated where they stand, unless the future import makes them lazy; strings always are."""
         for part in walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                self.soft |= _names_in_text(part.value) - set(own)
+                self.soft |= names_in_text(part.value) - set(own)
         if self.lazy_annotations:
             self.soft |= {n.id for n in walk(node) if isinstance(n, ast.Name)} - set(own)
         else:
@@ -431,8 +441,7 @@ class _Walk:
                 self._maybe([body], [orelse])
                 self._soften(asked, before)
             case _:
-                if (asked_for := looked_up(node)) is not None and asked_for not in self.kills:
-                    self.soft.add(asked_for)
+                self.soft |= (looked_up(node) | names_expanded(node)) - self.kills
                 for child in ast.iter_child_nodes(node):
                     self.expression(child)
 
@@ -445,7 +454,7 @@ class _Walk:
     def _maybe(self, *ways: Sequence[ast.AST]) -> None:
         branches = []
         for nodes in ways:
-            way = self.branch()
+            way = self.option()
             way.is_conditional = self.is_conditional
             for node in nodes:
                 way.expression(node)
@@ -486,6 +495,10 @@ class _Scope(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         (self.reads if isinstance(node.ctx, ast.Load) else self.stores).add(node.id)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.reads |= {name for name in names_expanded(node) if not name.isupper()}  # `$HOME` is the shell's
+        self.generic_visit(node)
 
     def visit_Global(self, node: ast.Global) -> None:
         self.declared_global |= set(node.names)
@@ -584,33 +597,3 @@ class _Scope(ast.NodeVisitor):
         self.late |= free.reads
         self.globals_read |= free.globals_read
         self.globals_bound |= free.globals_bound
-
-
-def _is_always_true(test: ast.expr) -> bool:
-    """`if True:` and `if __name__ == "__main__":`, which holds in a notebook and in train.py."""
-    match test:
-        case ast.Constant(value=value):
-            return bool(value)
-        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
-            return True
-        case _:
-            return False
-
-
-def _is_never_empty(source: ast.expr) -> bool:
-    """A loop over `range(3)` or `[1, 2]` surely runs; over anything else perhaps not."""
-    match source:
-        case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(count))]):
-            return count > 0
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return any(not isinstance(part, ast.Starred) for part in parts)
-        case _:
-            return False
-
-
-def _names_in_text(text: str) -> set[str]:
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
-        return set()  # `Literal["two words"]` is no name
-    return {n.id for n in walk(tree) if isinstance(n, ast.Name)}

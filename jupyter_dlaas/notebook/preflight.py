@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_dlaas.notebook.cells import Cleaned, parse
-from jupyter_dlaas.notebook.effects import SAVES, words
+from jupyter_dlaas.notebook.effects import SAVES, walk_now, words
 from jupyter_dlaas.notebook.names import LEAVES, children
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.notebook.resolve import Solved
@@ -69,10 +70,26 @@ def check_source(goal: Cleaned, training: TrainingCell, label: str) -> tuple[Pro
     if goal.kind == "broken":
         text = f"{label}, line {goal.error_line}: {goal.error}. Correct the line and run the cell again."
         return (Problem("syntax_error", text, label, goal.error_line),)
+    if goal.refused:
+        return check_commands(goal, label)
     if not parse(goal.source).body:
         text = f"{label} has nothing to run below %%train; put the training there."
         return (Problem("empty_cell", text, label, training.first_line),)
     return ()
+
+
+def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
+    """Notebook commands of the training cell that a job cannot run."""
+    return tuple(
+        Problem(
+            "magic_in_job",
+            f"{label}, line {line.line}: a job cannot run the notebook command `{line.text}`. "
+            "Move it to a cell above this one.",
+            label,
+            line.line,
+        )
+        for line in goal.refused
+    )
 
 
 def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
@@ -222,7 +239,7 @@ def check_slow(
     working = [i for i in sorted(found.kept) if i < goal and not trace.steps[i].is_definition]
     # What a cell took that also trained says nothing about the lines of it that the job runs.
     trained = {trace.steps[t.index].statement.cell for t in found.trained if not t.is_kept}
-    counts = {trace.steps[i].statement.cell for i in working} - trained
+    counts = {trace.steps[i].statement.cell for i in working} - trained - _loading(trace)
     slow = [(c.duration_s, c.count) for c in cells if c.count in counts and c.duration_s is not None]
     total = sum(duration for duration, _ in slow)
     if total <= SLOW_S:
@@ -236,6 +253,21 @@ def check_slow(
     label = steps[0].statement.label
     text = f"The cells that the job runs again took {total:.0f} s here, most of it {label} ({duration:.0f} s).{offer}"
     return (Problem("slow_prelude", text, label, steps[0].statement.line, tuple(dict.fromkeys(ends))),)
+
+
+def _loading(trace: Trace) -> set[int]:
+    """Cells that import a library first: how long that takes, pushing saves nothing of."""
+    seen: set[str] = set(sys.stdlib_module_names)
+    found = set()
+    for step in trace.steps:
+        for node in walk_now([step.statement.node]) if step.statement.node is not None else ():
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            roots = {module.partition(".")[0] for module in modules} - seen
+            if roots:
+                found.add(step.statement.cell)
+                seen |= roots
+    return found
 
 
 def _may_go(name: str, facts: KernelFacts | None) -> bool:

@@ -200,7 +200,7 @@ class _Solver:
         if fact is None and blocked.index is None:
             if blocked.need is Need.PERHAPS:
                 return
-            if blocked.need is Need.LATE:
+            if blocked.need is Need.LATE or blocked.is_rare:
                 text = f"{where} may read `{name}`, which nothing binds. If that line runs in the job, it fails there."
                 solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
                 return

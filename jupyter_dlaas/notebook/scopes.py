@@ -10,7 +10,18 @@ from typing import Final
 from jupyter_dlaas.notebook.cells import Cleaned, clean_cell, labels, parse
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 
-__all__ = ["Call", "Frame", "Notebook", "Scope", "Sheet", "argument", "last_name", "names_used", "root_of"]
+__all__ = [
+    "Call",
+    "Frame",
+    "Notebook",
+    "Scope",
+    "Sheet",
+    "argument",
+    "last_name",
+    "modules_used",
+    "names_used",
+    "root_of",
+]
 
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 INNER: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -329,3 +340,15 @@ def names_used(sheets: Sequence[Sheet]) -> set[str]:
             elif isinstance(node, FUNCTIONS | ast.ClassDef):
                 found.add(node.name)
     return found
+
+
+def modules_used(sheets: Sequence[Sheet]) -> frozenset[str]:
+    """The parts of the names of all modules that the cells import."""
+    found: set[str] = set()
+    for sheet in sheets:
+        for node in ast.walk(sheet.tree):
+            if isinstance(node, ast.ImportFrom):
+                found.update((node.module or "").split("."))
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.update(part for alias in node.names for part in alias.name.split("."))
+    return frozenset(found)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 
+from jupyter_dlaas.notebook.effects import GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
-GIVEN_IN_JOBS = frozenset({"display", "get_ipython"})  # the job's runner provides them
 
 
 SAVED = ("saved", "writes a file, which is there; the job does not write it again")
@@ -67,6 +67,7 @@ class Blocked:
     reason: str
     readers: frozenset[int]
     need: Need
+    is_rare: bool = False  # no reader surely comes to it
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Want:
     need: Need
     readers: set[int]
     may_be_bound: bool = False
+    is_rare: bool = True  # all reads stand in branches that need not run
     left_by: int | None = None  # a training that bound it is left out
     reason: str = ""
 
@@ -113,6 +115,8 @@ class _Pass:
         self.wanted: dict[str, Want] = {}
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
+        self.imported: set[str] = set()  # texts of imports that are kept for the names in them
+        self.wants_gradients = False  # a kept step uses those that an earlier one made
         # no value is given, no cell is asked for: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison
         self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
@@ -177,14 +181,16 @@ class _Pass:
 
     def _only_goes(self, index: int) -> bool:
         statement = self.steps[index].statement
-        return statement.kind == "moved" and "chdir" in statement.source
+        return statement.kind == "moved" and statement.node is not None and changes_directory(statement.node)
 
     # names
-    def want(self, name: str, reader: int, need: Need) -> None:
+    def want(self, name: str, reader: int, need: Need, *, is_rare: bool = False) -> None:
         known = self.wanted.get(name)
+        is_rare = is_rare or need is not Need.SURE
         if known is None:
-            self.wanted[name] = Want(need, {reader})
+            self.wanted[name] = Want(need, {reader}, is_rare=is_rare)
         else:
+            known.is_rare = known.is_rare and is_rare
             if known.need < need:
                 known.need = need
             known.readers.add(reader)
@@ -193,7 +199,7 @@ class _Pass:
 
     def block(self, name: str, index: int | None, reason: str) -> None:
         want = self.wanted.pop(name)
-        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need))
+        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need, want.is_rare))
 
     def give(self, given: Given) -> None:
         if given.kind != "pushed" and not any(name in self.wanted for name in given.names):
@@ -217,6 +223,8 @@ class _Pass:
             self.slice.left[index] = _idle(step)
             return
         statement = step.statement
+        if step.gradients.clears or (step.gradients.makes and index >= plan.goal):
+            self.wants_gradients = False
         if index >= plan.goal or step.is_future:
             self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
             return
@@ -238,6 +246,9 @@ class _Pass:
         if step.is_setup and index not in plan.poison and not step.foreign:
             self.keep(index, "sets up something for all that follows")
             return
+        if step.gradients.makes and self.wants_gradients and not self._why_blocked(index, step):
+            self.keep(index, "makes gradients that are used later")
+            return
         settled = self.settled(index)
         self.deleted(index, step)
         wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
@@ -245,6 +256,8 @@ class _Pass:
         changes = self._changes(step, wanted, settled)
         if not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
+        elif not binds | changes and self._may_register(step):
+            self.keep(index, "may register something, or switch it on")
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
         elif self._trains(step) and not self._gives_result(step, binds):
@@ -254,7 +267,14 @@ class _Pass:
         else:
             if self._trains(step):
                 self.slice.trained.append(Trained(index, tuple(sorted(changes or binds)), is_kept=True))
+            if step.may_register:
+                self.imported.add(statement.source)
             self.keep(index, _because(binds, changes))
+
+    def _may_register(self, step: Step) -> bool:
+        """An import for what it does; one that stands there again, for the names in it, is an ordinary one."""
+        statement = step.statement
+        return step.may_register and statement.ran == "yes" and statement.source not in self.imported
 
     def _changes(self, step: Step, wanted: Set[str], settled: frozenset[str]) -> frozenset[str]:
         """The wanted names that a step changes, but for changes that a given value already has in it."""
@@ -270,6 +290,7 @@ class _Pass:
         step = self.steps[index]
         self.slice.kept[index] = reason
         self.dotted |= step.dotted
+        self.wants_gradients = self.wants_gradients or step.gradients.uses
         settled = self.settled(index)
         for name in step.flow.kills:
             if name not in settled:
@@ -277,8 +298,11 @@ class _Pass:
         for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
             if name in self.wanted:
                 self.wanted[name].may_be_bound = True
+        rare = (
+            step.flow.conditional if index < self.plan.goal else step.flow.rare
+        )  # an earlier cell has come to its end
         for name in step.flow.reads:
-            self.want(name, index, Need.SURE)
+            self.want(name, index, Need.SURE, is_rare=name in rare)
         perhaps = step.flow.binds | step.flow.soft
         for name in step.reads_late:  # thousands in a large notebook: the usual case goes first
             known = self.wanted.get(name)

@@ -189,7 +189,7 @@ def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[No
             f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
             "trains alone, on all of the data. --gpus 1 takes one."
         )
-        if "lightning" in made.text:
+        if advice.uses_lightning(made.text):
             text += ' Or let Lightning share one model: its Trainer with strategy="ddp".'
         notes.append(Note(code="trains_alone", text=text))
     notes += advice.notes_of(suggestion)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas.notebook.cells import UNREADABLE, clean_cell, lines_of
+from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.edits import Edits, Rewritten, end_of, start_of
 from jupyter_dlaas.notebook.loops import Batches, NoLoop, Training, find, place
-from jupyter_dlaas.notebook.names import deep_trees
 from jupyter_dlaas.notebook.patterns import range_in
 from jupyter_dlaas.notebook.preflight import check_size
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
-from jupyter_dlaas.notebook.scopes import Notebook, Scope, Sheet, last_name, names_used
+from jupyter_dlaas.notebook.scopes import Notebook, Scope, Sheet, last_name, modules_used, names_used
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -28,10 +28,11 @@ METRICS: Final = re.compile(
 SEVERAL: Final = re.compile(r"(losses|accs|accuracies|errors|errs|scores|rewards|metrics)$", re.IGNORECASE)
 LOGGED_MOST: Final = 4
 WORKS: Final = (
-    (re.compile(r"\bkeras\b|\btensorflow\b"), r"\.fit\(|\.train_on_batch\(", "Keras"),
-    (re.compile(r"\blightning\b|\bpytorch_lightning\b"), r"\.fit\(", "Lightning"),
-    (re.compile(r"\btransformers\b|\btrl\b|\bsetfit\b"), r"\.train\(", "the Hugging Face Trainer"),
+    (frozenset({"keras", "tensorflow"}), frozenset({"fit", "train_on_batch"}), "Keras"),
+    (frozenset({"lightning", "pytorch_lightning"}), frozenset({"fit"}), "Lightning"),
+    (frozenset({"transformers", "trl", "setfit"}), frozenset({"train"}), "the Hugging Face Trainer"),
 )
+"""Modules of a framework, and the methods that train with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +88,16 @@ def _uses_run(notebook: Notebook) -> bool:
 
 def _other_framework(notebook: Notebook) -> str:
     """There is no backward pass: whose loop is it?"""
-    text = "\n".join(sheet.clean.source for sheet in notebook.sheets)
-    own = notebook.training.clean.source
-    for imports, call, name in WORKS:
-        if imports.search(text) and re.search(call, own):
+    used = modules_used(notebook.sheets)
+    methods = {
+        node.func.attr
+        for node in ast.walk(notebook.training.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    for modules, verbs, name in WORKS:
+        if used & modules and methods & verbs:
             return f"{name} keeps its own position: the job halts at a step and resumes without a changed line."
-    if re.search(r"\bjax\b|GradientTape", text):
+    if "jax" in used or any(_has_tape(sheet.tree) for sheet in notebook.sheets):
         return (
             "only loops of PyTorch can be rewritten. In this one, `for epoch in run.epochs(N):` with "
             "`run = dlaas.run()` above it, and what must be kept in `run.state`, lets it resume at an epoch."
@@ -104,6 +109,14 @@ def _other_framework(notebook: Notebook) -> str:
                 "library. Where the file is yours, put the function into a cell and ask again."
             )
     return "there is no PyTorch loop with `loss.backward()` in this cell or in what it calls: nothing to rewrite."
+
+
+def _has_tape(tree: ast.AST) -> bool:
+    """TensorFlow's `GradientTape`."""
+    return any(
+        "GradientTape" in (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None))
+        for node in ast.walk(tree)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ writer
@@ -550,7 +563,10 @@ def _sums_samples(loop: ast.For) -> bool:
             and isinstance(node.value, ast.BinOp)
             and isinstance(node.value.op, ast.Mult)
         ):
-            text = ast.unparse(node.value)
-            if ".item()" in text and re.search(r"\.size\(0\)|len\(|\.shape\[0\]|batch_size", text):
+            parts = list(ast.walk(node.value))
+            called = {last_name(part.func) for part in parts if isinstance(part, ast.Call)}
+            named = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            named |= {part.id for part in parts if isinstance(part, ast.Name)}
+            if "item" in called and (called & {"size", "len"} or named & {"shape", "batch_size"}):
                 return True
     return False

@@ -18,14 +18,17 @@ from jupyter_dlaas.notebook.effects import (
     FITS,
     HANDS_ON,
     KEEPS_ARGUMENTS,
+    PROVIDED,
     QUIET_MODULES,
     RUNS,
     SEEDS,
     SETS,
     Call,
     Effects,
+    Gradients,
     dotted_names,
     effects_of,
+    gradients_of,
     is_setup,
     is_step,
     joined,
@@ -38,6 +41,7 @@ from jupyter_dlaas.notebook.effects import (
 )
 from jupyter_dlaas.notebook.lookups import binds_as_text
 from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
+from jupyter_dlaas.notebook.registering import may_register
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
@@ -70,11 +74,13 @@ class Step:
     is_definition: bool  # an import, function, class or plain constant: the same wherever it runs
     is_setup: bool
     saves: bool  # writes a file
+    may_register: bool  # an import that may be there for what it does
     is_star: bool  # binds names that its text does not show
     is_future: bool
     trains: bool  # a gradient step: surely a training
     trained: frozenset[str]  # what its optimisers and training functions are given
     fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
+    gradients: Gradients
     foreign: str  # why it cannot run again, "" if it can
     calls: tuple[Call, ...]  # that run where they stand
     changes: frozenset[str]  # all names whose objects are different afterwards
@@ -177,9 +183,12 @@ class Tracer:
         loads = loaded_modules(node)
         sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
         sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
+        gradients = Gradients() if isinstance(node, DEFINITIONS) else gradients_of(node, self.modules)
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        registers = may_register(node)
+        is_special = bool(loads) or sets_up or is_star or is_future or any(gradients) or registers
         return Step(
             statement=statement,
             flow=flow,
@@ -192,15 +201,17 @@ class Tracer:
             is_definition=_is_definition(node),
             is_setup=sets_up,
             saves=any(call.saves for call in effects.calls),
+            may_register=registers,
             is_star=is_star,
             is_future=is_future,
             trains=trains,
             trained=trained,
             fits=fits,
+            gradients=gradients,
             foreign=statement.foreign or asks,
             calls=effects.calls,
             changes=changes,
-            is_plain=not (loads or sets_up or is_star or is_future) and statement.ran == "yes",
+            is_plain=not is_special and statement.ran == "yes",
             provides=flow.binds | flow.deletes | globals_bound | changes,
         )
 
@@ -372,6 +383,7 @@ class Tracer:
         touched |= {
             n for n in also if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes)
         }
+        touched -= PROVIDED - self.seen
         return tuple(self._touch(name) for name in sorted(touched))
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
@@ -544,11 +556,13 @@ def _nothing(statement: Statement) -> Step:
         is_definition=False,
         is_setup=False,
         saves=False,
+        may_register=False,
         is_star=False,
         is_future=False,
         trains=False,
         trained=none,
         fits=none,
+        gradients=Gradients(),
         foreign="",
         calls=(),
         changes=none,

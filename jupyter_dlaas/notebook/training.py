@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.cells import JOB_MAGIC, clean_cell, statements_of
+from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
-from jupyter_dlaas.notebook.names import deep_trees, root_name, walk
+from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
 

@@ -38,7 +38,7 @@ def test_a_notebook_without_gaps_says_what_to_type_and_ends_with_0(
         "  cell [2] calls `model.fit`\n"
         "    takes along  3 statements of cell [1]\n"
         "    leaves out   1: 1 shows or prints\n"
-        "    type         %%train my_net --gpus 1:4\n"
+        "    type         %%train my_net\n"
     )
     assert run(capsys, path) == (0, wanted, "")
 
@@ -157,7 +157,7 @@ def test_a_name_that_only_an_answer_binds_is_offered_as_a_push(
     code, out, _ = run(capsys, write(tmp_path / "a.ipynb", ["n = int(input())", "model = 1", "model.fit(n)"]))
 
     assert code == 0
-    assert "%%train a --gpus 1:4 --push n" in out
+    assert "%%train a --push n" in out
 
 
 @pytest.mark.parametrize(
@@ -199,3 +199,26 @@ def test_asked_for_a_suggestion_it_shows_the_cell_s_diff(tmp_path: Path, capsys:
     assert cell["suggestion"]["cells"][0]["after"].startswith(
         "%%train\nrun = dlaas.run()\nnet, opt = run.prepare(net, opt)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        (["from sklearn.linear_model import LinearRegression\nmodel = LinearRegression()", "model.fit(1)"], ""),
+        (["model = 1", "run = dlaas.run()\nfor epoch in run.epochs(3):\n    model.fit(1)"], " --gpus 1:4"),
+        (
+            [
+                "from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(1)",
+                "model.fit(1)",
+            ],
+            " --gpus 1:4",
+        ),
+    ],
+)
+def test_several_gpus_are_suggested_where_learners_would_share_the_work(
+    cells: list[str], options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, write(tmp_path / "a.ipynb", [cells[0], f"{cells[1]}\nmodel.to_csv('a.csv')"]))
+
+    assert f"type         %%train a{options}\n" in out
+    assert ("each of up to 4 learners" in out) is bool(options)

@@ -495,7 +495,7 @@ def test_an_optimiser_made_before_the_pushed_model_can_be_loaded_is_refused() ->
 def test_own_modules_are_copied_once_one_of_them_is_imported() -> None:
     own = KernelFacts(own_modules=(OwnModule("helpers", "helpers.py", is_edited=True), OwnModule("deep", "deep.py")))
     used = job("import helpers\nimport json", train="helpers.f()", facts=own)
-    unused = job("import helpers\nimport json", train="json.dumps(1)", facts=own)
+    unused = job("import json", train="json.dumps(1)", facts=own)
 
     assert [module.name for module in used.modules] == ["helpers", "deep"]
     assert codes(used) == ["module_edited"]

@@ -66,3 +66,9 @@ def test_the_first_of_two_runs_of_a_cell_is_made_up_for() -> None:
 
 def test_without_a_kernel_nothing_is_known_and_nothing_is_done() -> None:
     assert not restored(job(SEED, "print(torch.rand(3))", "w = torch.rand(3)", train="w.sum()", streams=None))
+
+
+def test_a_path_that_says_seed_seeds_nothing() -> None:
+    first = "import sys\nsys.path.append('/data/seed_bank')  # the seed bank"
+
+    assert not restored(job(first, "print(rand(3))", "w = rand(3)", train="w.sum()", streams="abcd"))

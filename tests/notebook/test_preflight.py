@@ -157,6 +157,14 @@ def test_a_push_that_is_asked_for_already_stands_in_the_offer() -> None:
     assert [offer.rpartition(". ")[2] for offer in offers] == ["--push model,data sends what it made."]
 
 
+def test_a_cell_that_loads_a_library_is_not_slow_by_that() -> None:
+    cells = ("import torch\nx = list(range(3))", "import os, torch\ny = list(range(4))")
+    seconds = {1: 40.0, 2: 50.0}
+    one = made(*cells, train="print(x, y, torch, os)", seconds=seconds)
+
+    assert [problem.names for problem in one.warnings if problem.code == "slow_prelude"] == [("y",)]
+
+
 def test_thirty_seconds_are_not_slow() -> None:
     one = made("data = list(range(3))", train="print(data)", seconds={1: 30.0})
 

@@ -8,7 +8,6 @@ way goes on. Calls so short that storing them would cost more than they do are t
 from __future__ import annotations
 
 import math
-import re
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 from jupyter_dlaas.learner import checkpoints, lonely, saving, streams
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.program import words_in
 from jupyter_dlaas.learner.recording import in_one_piece, leading, record_metrics, record_progress
 from jupyter_dlaas.learner.running import Run, run_of
 from jupyter_dlaas.protocol import Elastic
@@ -45,7 +45,7 @@ _SHARE: Final = 0.003
 """… and so seldom that it takes this part of the time at most."""
 _AT_ONCE: Final = 50
 """So many points are written together at most."""
-_NETWORKS: Final = re.compile(r"\b(torch|tensorflow|jax|keras|transformers|lightning|pytorch_lightning)\b")
+_NETWORKS: Final = frozenset({"torch", "tensorflow", "jax", "keras", "transformers", "lightning", "pytorch_lightning"})
 Point = tuple[Mapping[str, Any], int, int | None]
 """Values, step and epoch, where that is known."""
 
@@ -343,8 +343,8 @@ def stepwise(framework: str) -> Call | None:
 
 def _look(context: Context, framework: str) -> None:
     """Whether it is told that this trains alone. Beside a network's training it is only a part of it."""
-    source = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-    if not lonely.has_own_loop(context) and not (framework != "fastai" and _NETWORKS.search(source)):
+    is_part = framework != "fastai" and not words_in(context.job_dir / "train.py").names.isdisjoint(_NETWORKS)
+    if not lonely.has_own_loop(context) and not is_part:
         lonely.look(context, lonely.alone(framework))
 
 

@@ -1,0 +1,113 @@
+"""`!` lines and magics: the job runs those of the training cell, and says what it cannot run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jupyter_dlaas.notebook.check import check
+from jupyter_dlaas.notebook.records import Capture, KernelFacts
+from jupyter_dlaas.notebook.render import ENTRY
+from tests.notebook.cases import codes, facts, job, prelude
+
+
+def cell(made: Capture) -> list[str]:
+    """The lines of the training cell in the program."""
+    return [line.removeprefix("    ") for line in made.text.split(ENTRY)[1].strip("\n").splitlines()]
+
+
+def test_shell_lines_of_the_training_cell_run_in_the_job() -> None:
+    made = job(train="!echo hello > made.txt\nnames = !ls\nfor n in names:\n    !cat {n}\nprint(1)")
+
+    assert cell(made) == [
+        "dlaas.shell('echo hello > made.txt')",
+        "names = dlaas.shell_lines('ls')",
+        "for n in names:",
+        "    dlaas.shell('cat {n}')",
+        "print(1)",
+    ]
+    assert "import jupyter_dlaas as dlaas" in made.text
+    assert codes(made) == []
+    assert made.left_out == ()
+
+
+def test_shell_commands_called_by_name_run_too_also_between_other_code() -> None:
+    made = job(train="a = 1; get_ipython().system(f'echo ä{a}'); b = get_ipython().getoutput('ls')\nprint(a)")
+
+    assert cell(made)[0] == "a = 1; dlaas.shell(f'echo ä{a}'); b = dlaas.shell_lines('ls')"
+
+
+def test_variables_that_a_command_names_come_along_and_those_of_the_shell_are_no_error() -> None:
+    made = job("folder = 'x'\nfile = 'y'\nother = 1", train="!cp {folder + '/a'} $file $HOME")
+
+    assert prelude(made) == ["import jupyter_dlaas as dlaas", "folder = 'x'", "file = 'y'"]
+    assert codes(made) == []
+
+
+def test_a_function_that_the_job_calls_runs_its_commands() -> None:
+    made = job("url = 'u'\ndef fetch(path):\n    !wget {url} -O {path}\n    %matplotlib inline", train="fetch(1)")
+
+    assert "    dlaas.shell('wget {url} -O {path}')" in prelude(made)
+    assert "url = 'u'" in prelude(made)
+    assert "import jupyter_dlaas as dlaas" in made.text
+    assert codes(made) == []
+
+
+def test_commands_of_earlier_cells_ran_and_only_a_needed_output_is_asked_for_again() -> None:
+    made = job("!mkdir data", "files = !ls data\nrest = !ls", "get_ipython().system('echo hi')", train="print(files)")
+
+    assert prelude(made) == ["import jupyter_dlaas as dlaas", "files = dlaas.shell_lines('ls data')"]
+    assert [left.kind for left in made.left_out] == ["magic", "unneeded", "magic"]
+
+
+def test_directories_and_variables_of_the_environment_are_set_in_the_job() -> None:
+    made = job(train="%cd data\n%env RATE=0.5\n%mkdir out\nprint(1)")
+
+    assert cell(made)[:3] == [
+        "__import__(\"os\").chdir('data')",
+        "__import__(\"os\").environ['RATE'] = '0.5'",
+        "dlaas.shell('mkdir out')",
+    ]
+
+
+def test_magics_that_only_show_are_left_out_and_listed() -> None:
+    made = job(train="%matplotlib inline\n%time x = 1\n%load_ext autoreload\nprint(x)")
+
+    assert [(left.cell, left.line, left.source, left.kind) for left in made.left_out] == [
+        ("cell [1]", 2, "%matplotlib inline", "magic"),
+        ("cell [1]", 4, "%load_ext autoreload", "magic"),
+    ]
+    assert cell(made) == ["x = 1", "", "print(x)"]
+
+
+@pytest.mark.parametrize("line", ["%run more.py", "%pip install torch", "x = %who_ls", "%cd -", "%unheard of it"])
+def test_a_magic_that_a_job_cannot_run_is_refused_with_what_to_do(line: str) -> None:
+    made = job(train=f"print(1)\n{line}")
+
+    assert codes(made) == ["magic_in_job"]
+    assert made.errors[0].message == (
+        f"cell [1], line 3: a job cannot run the notebook command `{line}`. Move it to a cell above this one."
+    )
+    notebook = {"cells": [{"cell_type": "code", "source": f"for x in [1]:\n    loss.backward()\n{line}"}]}
+    report = check(json.dumps(notebook).encode(), "n.ipynb", 1)
+    assert "magic_in_job" in [said.code for said in report.cells[0].errors]
+
+
+def test_what_ipython_gives_to_every_cell_is_no_object_of_the_notebook() -> None:
+    first = "get_ipython().system('echo hi')\nx = get_ipython().getoutput('ls')\nget_ipython().magic('matplotlib')"
+    made = job(first, train="print(get_ipython() is None)\nexit()")
+
+    assert prelude(made) == []
+    assert codes(made) == []
+    assert codes(job(train="quit", facts=KernelFacts())) == []
+
+
+def test_a_name_of_the_users_is_the_users() -> None:
+    assert prelude(job("exit = [1]", "exit.append(2)", train="print(exit)")) == ["exit = [1]", "exit.append(2)"]
+
+
+def test_a_look_at_the_pool_is_not_repeated_in_the_job() -> None:
+    made = job("dlaas.jobs()\ndlaas.job('a').halt()", train="run = dlaas.run()", facts=facts(x=1))
+
+    assert prelude(made) == ["import jupyter_dlaas as dlaas"]
