@@ -21,12 +21,65 @@ History = dict[str, list[float]]
 
 
 def number_of(name: str, value: Any) -> float:
-    """A logged value as a number: also tensors and arrays of one element. Raises TypeError."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool | int | float):
+    """Convert a logged value to a float: also a tensor or array of one element, or anything with `__float__`.
+
+    Raises TypeError, which names the metric and what to log instead. A device that fails while it is asked for the
+    value raises its own error.
+    """
+    if type(value) is float:
+        return value
+    _refuse(name, value)
+    try:
+        if hasattr(value, "item"):
+            value = value.item()
+    except RuntimeError as error:  # CUDA reports what failed earlier here: that is the cause to show
+        error.add_note(f"Raised while run.log({name}=…) read the value.")
+        raise
+    except Exception as error:
+        raise _not_a_number(name, _typed(value), f"Log {name}=float(…).", error) from error
+    _refuse(name, value)
+    try:
         return float(value)
-    raise TypeError(f"run.log({name}=…): a {type(value).__name__} is no number")
+    except OverflowError as error:
+        what = f"a value that is too large for a float ({type(value).__name__})"
+        raise _not_a_number(name, what, f"Log its logarithm: {name}=math.log10(value).") from error
+    except Exception as error:
+        raised = error if hasattr(value, "__float__") else None
+        raise _not_a_number(name, _typed(value), f"Log {name}=float(…).", raised) from error
+
+
+def _refuse(name: str, value: Any) -> None:
+    """Raise TypeError for what is known not to be one number, with advice that fits it."""
+    kind = type(value).__name__
+    size = _size(value)
+    if value is None or size == 0:
+        raise _not_a_number(name, "None" if value is None else f"an empty {kind}", f"Leave {name} out of this call.")
+    if isinstance(value, dict):
+        raise _not_a_number(name, f"a {kind}", "Log its numbers by name: run.log(**value).")
+    if isinstance(value, list | tuple):
+        raise _not_a_number(name, f"a {kind}", f"Log one number: {name}=sum(value) / len(value).")
+    if size is not None and size > 1:
+        raise _not_a_number(name, f"{_typed(value)} with {size} elements", f"Log one number: {name}=value.mean().")
+    if isinstance(value, str | bytes):
+        raise _not_a_number(name, f"the {kind} {value[:40]!r}", f"Log {name}=float(…), or print the text.")
+    if isinstance(value, complex):
+        raise _not_a_number(name, "a complex number", f"Log its magnitude: {name}=abs(value).")
+
+
+def _typed(value: Any) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _size(value: Any) -> int | None:
+    """Return the number of elements of a tensor, an array or a series; None for anything else."""
+    with suppress(Exception):  # no shape, or one with an unknown dimension
+        return math.prod(int(length) for length in value.shape)
+    return None
+
+
+def _not_a_number(name: str, what: str, advice: str, error: Exception | None = None) -> TypeError:
+    raised = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return TypeError(f"run.log({name}=…): {what} is not a number{raised}. {advice}")
 
 
 def _is_ours(fd: int) -> bool:

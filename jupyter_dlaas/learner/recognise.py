@@ -29,6 +29,8 @@ __all__ = ["Found", "Recogniser"]
 
 _LONGEST: Final = 1000
 _NAME_WORDS_MOST: Final = 5
+_COUNT_MAX: Final = 2**53
+"""The largest epoch or step: up to here floats are exact, and what is computed of it cannot overflow."""
 
 _NUMBER: Final = (
     r"(?<![\w.@])(?<![A-Za-z]-)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)"
@@ -125,7 +127,7 @@ class _Line:
 
     def put(self, **counts: int | None) -> None:
         for name, value in counts.items():
-            if value is not None:
+            if value is not None and value <= _COUNT_MAX:
                 self.at.setdefault(name, value)
 
 
@@ -142,7 +144,9 @@ class Recogniser:
         if self._columns is not None:
             row = self._columns.row(text)
             if row is not None:
-                return Found(row.values, epoch=row.epoch, step=row.step)
+                line = _Line(row.values)
+                line.put(epoch=row.epoch, step=row.step)
+                return Found(line.values, **line.at)
         if not may_matter(text):
             return None
         text = _COLOURS.sub("", text)
@@ -224,7 +228,7 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
             continue
         is_far = _FLOAT.fullmatch(match[0]) and not _named_before(gap)  # not "acc over epoch: 0.32"
         if kind == "epoch" and is_far:  # "'epoch': 0.32": so far into the first
-            line.put(epoch=int(float(match[0])))
+            line.put(epoch=int(match[0].partition(".")[0]))
         count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
         if kind is None or not count.isdigit():
             continue
@@ -371,10 +375,11 @@ def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
     raw = match[0].replace(",", "")
     value = float(raw)
     ratio = _RATIO.match(text, match.end())
-    if ratio and raw.isdigit() and int(ratio[1]) >= value and int(ratio[1]):
+    whole = float(ratio[1]) if ratio else 0.0
+    if ratio and raw.isdigit() and whole >= value and whole and math.isfinite(whole):
         end = ratio.end()
         share = _SHARE.match(text, end)
-        return value / int(ratio[1]), share.end() if share else end
+        return value / whole, share.end() if share else end
     percent = _PERCENT.match(text, match.end())
     if percent and math.isfinite(value):
         return _hundredth(raw, value), percent.end()
