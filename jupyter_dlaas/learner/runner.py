@@ -158,6 +158,7 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
     module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
     # A real module of that name: spawned data workers read its file, pickles look classes up in it.
     sys.modules["__main__"] = module
+    _be_main_process(module)
     context.script = module.__dict__
     try:
         try:
@@ -177,6 +178,18 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
         print(in_cells(error, cells), end="", file=sys.stderr, flush=True)
         return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
     return 0, {"outcome": "ok", "code": 0, "failure": None}
+
+
+def _be_main_process(main: types.ModuleType) -> None:
+    """Let multiprocessing take this process for the one in which it was imported, also if a zygote imported it.
+
+    Spawned workers name the classes of the program by `__mp_main__`; the key of one job is not that of another.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        sys.modules["__mp_main__"] = main
+        vars(process)["ORIGINAL_DIR"] = str(Path.cwd())
+        process.current_process().authkey = os.urandom(32)
 
 
 def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
