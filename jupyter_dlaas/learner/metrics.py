@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,6 +97,8 @@ class Metrics:
     def __init__(self, path: Path | None, step: int | None) -> None:
         """`step`: training goes on from there; None: it starts. What was logged for later steps is taken back."""
         self.history: History = {}
+        self._not_finite: set[str] = set()
+        """Metrics of which the log says that they became NaN or infinite."""
         self._path = path
         self._fd: int | None = None
         self._waiting = b""
@@ -130,6 +133,8 @@ class Metrics:
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             self.history.setdefault(name, []).append(math.nan if value is None else value)
+            if value is None:
+                self._not_finite.add(name)
 
     def open(self) -> None:
         """Take the file over as its writer: a torn line goes, and what no longer counts is taken back.
@@ -143,6 +148,7 @@ class Metrics:
         while not _is_ours(fd) and time.monotonic() < until_s:
             time.sleep(0.002)
         self.history = {}
+        self._not_finite.clear()
         self._read(self._path)
         size = os.fstat(fd).st_size
         tail = os.pread(fd, 1 << 16, max(0, size - (1 << 16)))
@@ -162,11 +168,25 @@ class Metrics:
             self._fd = None
 
     def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add one record. NaN and the infinities, which JSON lacks, are written as null."""
+        """Add one record. NaN and the infinities, which JSON lacks, are written as null, and told once per metric."""
+        if self._fd is not None:
+            self._tell_not_finite(values, step)
         self._keep(dict(values))
         if self._fd is not None:
             sent = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
+
+    def _tell_not_finite(self, values: dict[str, float], step: int) -> None:
+        """Say in the log which metrics become NaN or infinite; past what reads this process' lines for metrics."""
+        for name, value in values.items():
+            if math.isfinite(value) or name in self._not_finite:
+                continue
+            self._not_finite.add(name)
+            what = "NaN" if math.isnan(value) else "infinite"
+            said = (
+                f"became {what} at step {step}" if self.history.get(name) else f"is {what} from the start (step {step})"
+            )
+            print(f"[{name} {said}; its curve shows finite values only]", file=sys.__stderr__, flush=True)
 
     @contextmanager
     def together(self) -> Iterator[None]:

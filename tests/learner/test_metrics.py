@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from jupyter_dlaas.learner.metrics import number_of
+from jupyter_dlaas.learner.metrics import Metrics, number_of
 from jupyter_dlaas.learner.recognise import Recogniser
 from jupyter_dlaas.learner.recording import Recorder, Source
 from jupyter_dlaas.learner.running import Run
@@ -97,3 +99,40 @@ def test_printed_digits_without_end_are_no_error_and_no_position(text: str) -> N
 
     assert found is None or (found.epoch is None and found.step is None)
     assert found is None or all(math.isfinite(one) for one in found.values.values())
+
+
+def test_a_metric_that_becomes_nan_or_infinite_is_told_once_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    path = tmp_path / "metrics.jsonl"
+    first = Metrics(path, None)
+    first.open()
+    for step, loss in enumerate([1.0, math.nan, 2.0, math.nan]):
+        first.log({"loss": loss, "lr": 0.1, "val_loss": math.inf}, step=step, epoch=0, source="run")
+    first.close()
+    second = Metrics(path, 3)
+    second.open()
+    second.log({"loss": math.nan, "val_loss": math.inf}, step=4, epoch=0, source="run")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "[val_loss is infinite from the start (step 0); its curve shows finite values only]",
+        "[loss became NaN at step 1; its curve shows finite values only]",
+    ]
+
+
+def test_a_metric_that_was_taken_back_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    path = tmp_path / "metrics.jsonl"
+    for resumed, value in ((None, math.nan), (1, 1.0), (2, math.nan)):
+        metrics = Metrics(path, resumed)
+        metrics.open()
+        metrics.log({"loss": value}, step=2 if resumed is None else resumed + 1, epoch=0, source="run")
+        metrics.close()
+
+    assert [line[:20] for line in capsys.readouterr().err.splitlines()] == [
+        "[loss is NaN from th",
+        "[loss became NaN at ",
+    ]
