@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,12 +22,65 @@ History = dict[str, list[float]]
 
 
 def number_of(name: str, value: Any) -> float:
-    """A logged value as a number: also tensors and arrays of one element. Raises TypeError."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool | int | float):
+    """Convert a logged value to a float: also a tensor or array of one element, or anything with `__float__`.
+
+    Raises TypeError, which names the metric and what to log instead. A device that fails while it is asked for the
+    value raises its own error.
+    """
+    if type(value) is float:
+        return value
+    _refuse(name, value)
+    try:
+        if hasattr(value, "item"):
+            value = value.item()
+    except RuntimeError as error:  # CUDA reports what failed earlier here: that is the cause to show
+        error.add_note(f"Raised while run.log({name}=…) read the value.")
+        raise
+    except Exception as error:
+        raise _not_a_number(name, _typed(value), f"Log {name}=float(…).", error) from error
+    _refuse(name, value)
+    try:
         return float(value)
-    raise TypeError(f"run.log({name}=…): a {type(value).__name__} is no number")
+    except OverflowError as error:
+        what = f"a value that is too large for a float ({type(value).__name__})"
+        raise _not_a_number(name, what, f"Log its logarithm: {name}=math.log10(value).") from error
+    except Exception as error:
+        raised = error if hasattr(value, "__float__") else None
+        raise _not_a_number(name, _typed(value), f"Log {name}=float(…).", raised) from error
+
+
+def _refuse(name: str, value: Any) -> None:
+    """Raise TypeError for what is known not to be one number, with advice that fits it."""
+    kind = type(value).__name__
+    size = _size(value)
+    if value is None or size == 0:
+        raise _not_a_number(name, "None" if value is None else f"an empty {kind}", f"Leave {name} out of this call.")
+    if isinstance(value, dict):
+        raise _not_a_number(name, f"a {kind}", "Log its numbers by name: run.log(**value).")
+    if isinstance(value, list | tuple):
+        raise _not_a_number(name, f"a {kind}", f"Log one number: {name}=sum(value) / len(value).")
+    if size is not None and size > 1:
+        raise _not_a_number(name, f"{_typed(value)} with {size} elements", f"Log one number: {name}=value.mean().")
+    if isinstance(value, str | bytes):
+        raise _not_a_number(name, f"the {kind} {value[:40]!r}", f"Log {name}=float(…), or print the text.")
+    if isinstance(value, complex):
+        raise _not_a_number(name, "a complex number", f"Log its magnitude: {name}=abs(value).")
+
+
+def _typed(value: Any) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def _size(value: Any) -> int | None:
+    """Return the number of elements of a tensor, an array or a series; None for anything else."""
+    with suppress(Exception):  # no shape, or one with an unknown dimension
+        return math.prod(int(length) for length in value.shape)
+    return None
+
+
+def _not_a_number(name: str, what: str, advice: str, error: Exception | None = None) -> TypeError:
+    raised = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return TypeError(f"run.log({name}=…): {what} is not a number{raised}. {advice}")
 
 
 def _is_ours(fd: int) -> bool:
@@ -43,6 +97,8 @@ class Metrics:
     def __init__(self, path: Path | None, step: int | None) -> None:
         """`step`: training goes on from there; None: it starts. What was logged for later steps is taken back."""
         self.history: History = {}
+        self._not_finite: set[str] = set()
+        """Metrics of which the log says that they became NaN or infinite."""
         self._path = path
         self._fd: int | None = None
         self._waiting = b""
@@ -77,6 +133,8 @@ class Metrics:
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             self.history.setdefault(name, []).append(math.nan if value is None else value)
+            if value is None:
+                self._not_finite.add(name)
 
     def open(self) -> None:
         """Take the file over as its writer: a torn line goes, and what no longer counts is taken back.
@@ -90,6 +148,7 @@ class Metrics:
         while not _is_ours(fd) and time.monotonic() < until_s:
             time.sleep(0.002)
         self.history = {}
+        self._not_finite.clear()
         self._read(self._path)
         size = os.fstat(fd).st_size
         tail = os.pread(fd, 1 << 16, max(0, size - (1 << 16)))
@@ -109,11 +168,25 @@ class Metrics:
             self._fd = None
 
     def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add one record. NaN and the infinities, which JSON lacks, are written as null."""
+        """Add one record. NaN and the infinities, which JSON lacks, are written as null, and told once per metric."""
+        if self._fd is not None:
+            self._tell_not_finite(values, step)
         self._keep(dict(values))
         if self._fd is not None:
             sent = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
+
+    def _tell_not_finite(self, values: dict[str, float], step: int) -> None:
+        """Say in the log which metrics become NaN or infinite; past what reads this process' lines for metrics."""
+        for name, value in values.items():
+            if math.isfinite(value) or name in self._not_finite:
+                continue
+            self._not_finite.add(name)
+            what = "NaN" if math.isnan(value) else "infinite"
+            said = (
+                f"became {what} at step {step}" if self.history.get(name) else f"is {what} from the start (step {step})"
+            )
+            print(f"[{name} {said}; its curve shows finite values only]", file=sys.__stderr__, flush=True)
 
     @contextmanager
     def together(self) -> Iterator[None]:

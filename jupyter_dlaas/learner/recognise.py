@@ -29,6 +29,8 @@ __all__ = ["Found", "Recogniser"]
 
 _LONGEST: Final = 1000
 _NAME_WORDS_MOST: Final = 5
+_COUNT_MAX: Final = 2**53
+"""The largest epoch or step: up to here floats are exact, and what is computed of it cannot overflow."""
 
 _NUMBER: Final = (
     r"(?<![\w.@])(?<![A-Za-z]-)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)"
@@ -42,7 +44,7 @@ _WRAPPED: Final = re.compile(
 )
 _BLANKS: Final = re.compile(
     r"https?://\S+"
-    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}[T ]?"
+    r"|(?<![\d.])\d{4}(?P<mark>[-/.])\d{1,2}(?P=mark)\d{1,2}(?!\d)[T ]?"
     r"|\b\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d+)?(?:\s*[ap]m\b)?"
     r"|\S*\.(?:pth?|ckpt|h5|hdf5|py|csv|tsv|png|jpe?g|json|ya?ml|txt|zip|gz|tar|keras|safetensors|np[yz]|pkl|joblib|log|pdf|onnx|bin)\b\S*"
     r"|(?<!\S)(?:\.{0,2}|~|\w+)/\S*[A-Za-z_]\S*/\S*"
@@ -52,6 +54,21 @@ _BLANKS: Final = re.compile(
 _LEVEL: Final = re.compile(
     r"^\W*(?:[IWE]\d{4}\s+(?:\d+\s+)?\S+\]\s*|\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?\b\s*[-:|\]]*\s*(?:[\w.]+:(?=\S))?)",
 )
+_FLOAT_NUMBER: Final = r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
+_UNNAMED_LOSS: Final = re.compile(rf"\s*:?\s*({_FLOAT_NUMBER})\s*$")
+_TIMED_LOSS: Final = re.compile(rf"\s*({_FLOAT_NUMBER})(?!\S)")
+_BRACKETED: Final = re.compile(r"\[([A-Za-z][\w ]{0,30})\]\s*[:=](?=\s*[-+.\d])")
+_PAIR: Final = re.compile(
+    r"\b([A-Za-z]\w*)[ \t]*/[ \t]*([A-Za-z]\w*)(?:[ \t]+([A-Za-z]\w*))?[ \t]*[:=][ \t]*"
+    rf"({_FLOAT_NUMBER})[ \t]*/[ \t]*({_FLOAT_NUMBER})(?![\w.])"
+)
+_TIMED: Final = (
+    # "3 60% (0m 1s) 0.25"
+    re.compile(r"^\s*(?P<step>\d+)\s+\d{1,3}%\s+\([^()]*\d\s*[hms]\b[^()]*\)"),
+    # "1m 54s (- 26m 31s) (5000 6%) 2.8499"
+    re.compile(r"^\s*\d+m\s+\d+s\s+\(-[^()]*\)\s*\((?P<step>\d+)\s+\d{1,3}%\)"),
+)
+"""A step with the time that was used: what follows without a name is the loss."""
 _LEADING: Final = (
     # "[3, 2000] loss: …": epoch and step
     (re.compile(r"^\s*\[\s*(?P<epoch>\d+)\s*,\s*(?P<step>\d+)\s*\]"), "epoch"),
@@ -125,7 +142,7 @@ class _Line:
 
     def put(self, **counts: int | None) -> None:
         for name, value in counts.items():
-            if value is not None:
+            if value is not None and value <= _COUNT_MAX:
                 self.at.setdefault(name, value)
 
 
@@ -142,7 +159,9 @@ class Recogniser:
         if self._columns is not None:
             row = self._columns.row(text)
             if row is not None:
-                return Found(row.values, epoch=row.epoch, step=row.step)
+                line = _Line(row.values)
+                line.put(epoch=row.epoch, step=row.step)
+                return Found(line.values, **line.at)
         if not may_matter(text):
             return None
         text = _COLOURS.sub("", text)
@@ -164,12 +183,35 @@ def _plain(text: str) -> str:
     text = _BLANKS.sub(" ", text)
     if not text.lstrip().startswith(("[D ", "[G ")):
         text = _LEVEL.sub("", text, count=1)
-    return _WRAPPED.sub(r"\1", text)
+    text = _WRAPPED.sub(r"\1", text)
+    text = _PAIR.sub(_parted, text)
+    return _BRACKETED.sub(_unbracketed, text)
+
+
+def _parted(match: re.Match[str]) -> str:
+    """Write "Gen/Dis Loss: 0.7/0.6" as two pairs; without the numbers where the names do not say which is which."""
+    first, second, what, *values = match.groups()
+    names = (f"{first} {what}", f"{second} {what}") if what else (first, second)
+    if not all(is_metric(words_of(name)) for name in names):
+        return f"{first}/{second} {what or ''}"
+    return ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
+
+
+def _unbracketed(match: re.Match[str]) -> str:
+    """Write "[LOSS]: 0.25" as "LOSS: 0.25"; labels such as "[rank]: 0" stay."""
+    words = words_of(match[1])
+    return f"{match[1]}: " if is_metric(words) or (words and words[-1] in EPOCHS | COUNTERS) else match[0]
 
 
 def _read(text: str) -> _Line:
     line = _Line()
+    if _timed(text, line):
+        return line
     start = _leading(text, line)
+    unnamed = _UNNAMED_LOSS.match(text, start)
+    if unnamed and ({"epochs", "steps"} & set(line.at)):  # "1000/5000: 0.25"
+        line.values["loss"] = float(unnamed[1])
+        return line
     numbers = list(_NUMBERS.finditer(text, start))
     _counters(text, start, numbers, line)
     used = start  # up to here the line is told
@@ -191,6 +233,18 @@ def _read(text: str) -> _Line:
         if at + 1 < len(numbers) and used > numbers[at + 1].start():
             segment = used
     return line
+
+
+def _timed(text: str, line: _Line) -> bool:
+    """Read "3 60% (0m 1s) 0.25"; False where the line is none of that kind."""
+    for pattern in _TIMED:
+        match = pattern.match(text)
+        loss = _TIMED_LOSS.match(text, match.end()) if match else None
+        if match and loss:
+            line.put(step=int(match["step"]))
+            line.values["loss"] = float(loss[1])
+            return True
+    return False
 
 
 def _leading(text: str, line: _Line) -> int:
@@ -224,7 +278,7 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
             continue
         is_far = _FLOAT.fullmatch(match[0]) and not _named_before(gap)  # not "acc over epoch: 0.32"
         if kind == "epoch" and is_far:  # "'epoch': 0.32": so far into the first
-            line.put(epoch=int(float(match[0])))
+            line.put(epoch=int(match[0].partition(".")[0]))
         count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
         if kind is None or not count.isdigit():
             continue
@@ -371,10 +425,11 @@ def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
     raw = match[0].replace(",", "")
     value = float(raw)
     ratio = _RATIO.match(text, match.end())
-    if ratio and raw.isdigit() and int(ratio[1]) >= value and int(ratio[1]):
+    whole = float(ratio[1]) if ratio else 0.0
+    if ratio and raw.isdigit() and whole >= value and whole and math.isfinite(whole):
         end = ratio.end()
         share = _SHARE.match(text, end)
-        return value / int(ratio[1]), share.end() if share else end
+        return value / whole, share.end() if share else end
     percent = _PERCENT.match(text, match.end())
     if percent and math.isfinite(value):
         return _hundredth(raw, value), percent.end()

@@ -296,5 +296,5 @@ class Recorder:
 def _number(name: str, value: Any) -> float | None:
     try:
         return number_of(name, value)
-    except (TypeError, ValueError, RuntimeError):  # a text, a tensor of many elements, one without data
+    except Exception:  # noqa: BLE001 - a text, a tensor of many elements: not for run.log, so it ends no training
         return None

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import faulthandler
 import json
@@ -15,13 +14,11 @@ import sys
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
-from jupyter_dlaas.learner import autolog, memory, notebookisms, prelude, seeds, watching
+from jupyter_dlaas.learner import autolog, memory, notebookisms, prelude, seeds, shutdown, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -35,8 +32,6 @@ from jupyter_dlaas.wire import decode, encode
 
 __all__ = ["main"]
 
-_EXIT_S: Final = 60.0
-
 
 def main(arguments: list[str]) -> NoReturn:
     """Run one learner to its end. Does not return."""
@@ -48,7 +43,7 @@ def main(arguments: list[str]) -> NoReturn:
     cells = CellMap(job_dir / "train.py", context.spec.cells)
     code = 1
     try:
-        _prepare(context)
+        ending = _prepare(context)
         context.control.beats.script = cells.script
         context.control.beats.where = cells.place
         context.control.start()
@@ -57,18 +52,18 @@ def main(arguments: list[str]) -> NoReturn:
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.state(storing=True)
             body |= _store_results(context)
-        for ending in context.at_end:
-            body |= ending()
+        for at_end in context.at_end:
+            body |= at_end()
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
             body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
         body["at_s"] = body.get("at_s") or time.time()
         write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
-        _run_exit_handlers()
+        ending.run(has_failed=body["outcome"] in ("error", "exit"))
     except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
         sys.excepthook(*sys.exc_info())
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
     finally:
-        _flush()
+        shutdown.flush_streams()
         # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
         os._exit(code)
 
@@ -91,8 +86,8 @@ def _context(job_dir: Path, member: int) -> Context:
     )
 
 
-def _prepare(context: Context) -> None:
-    """Make this process what a script of the user's would find."""
+def _prepare(context: Context) -> shutdown.Shutdown:
+    """Make this process what a script of the user's would find; returns how it is to end."""
     job_dir, spec = context.job_dir, context.spec
     if not isinstance(sys.stdout.buffer, Output):  # a fork has these already
         restream()
@@ -123,6 +118,7 @@ def _prepare(context: Context) -> None:
     if spec.autolog:
         autolog.install()
     watching.watch(context)
+    return shutdown.Shutdown((job_dir / "files", Path(directory)), job_dir)
 
 
 def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
@@ -162,10 +158,15 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
     module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
     # A real module of that name: spawned data workers read its file, pickles look classes up in it.
     sys.modules["__main__"] = module
+    _be_main_process(module)
     context.script = module.__dict__
     try:
-        prelude.execute(script, module.__dict__, context)
-        _join_threads()
+        try:
+            prelude.execute(script, module.__dict__, context)
+        except SystemExit as end:
+            if end.code or isinstance(end, Leave) or context.is_terminated:
+                raise
+        shutdown.join_threads(cells.place)
     except Leave:
         return 0, {"outcome": "left", "code": 0, "failure": None}
     except SystemExit as end:
@@ -177,6 +178,18 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
         print(in_cells(error, cells), end="", file=sys.stderr, flush=True)
         return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
     return 0, {"outcome": "ok", "code": 0, "failure": None}
+
+
+def _be_main_process(main: types.ModuleType) -> None:
+    """Let multiprocessing take this process for the one in which it was imported, also if a zygote imported it.
+
+    Spawned workers name the classes of the program by `__mp_main__`; the key of one job is not that of another.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        sys.modules["__mp_main__"] = main
+        vars(process)["ORIGINAL_DIR"] = str(Path.cwd())
+        process.current_process().authkey = os.urandom(32)
 
 
 def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
@@ -196,13 +209,6 @@ def _exit(end: SystemExit, context: Context) -> tuple[int, dict[str, Any]]:
     return 1, {"outcome": "exit", "code": 1, "failure": _with_member(what, context)}
 
 
-def _join_threads() -> None:
-    """As the interpreter would at its end: wait for threads that are not daemons."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-
-
 def _store_results(context: Context) -> dict[str, Any]:
     from jupyter_dlaas.learner import results
 
@@ -210,29 +216,6 @@ def _store_results(context: Context) -> dict[str, Any]:
     for name, why in errors.items():
         print(f"[{name} could not be brought back: {why}]", file=sys.stderr, flush=True)
     return {"results": stored, "errors": errors}
-
-
-def _run_exit_handlers() -> None:
-    """What programs expect at their end, without the interpreter's own teardown. One that hangs is cut short."""
-    _flush()
-    faulthandler.dump_traceback_later(_EXIT_S, exit=True)
-    _spare_teardown()
-    with suppress(BaseException):
-        atexit._run_exitfuncs()
-
-
-def _spare_teardown() -> None:
-    """Leave out what only takes torch's operator tables apart: 0.15 s for a process that is about to be gone."""
-    registry: dict[Any, Any] = vars(weakref.finalize).get("_registry", {})
-    for finalizer, info in list(registry.items()):
-        if getattr(info.func, "__module__", None) == "torch.library":
-            finalizer.atexit = False
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
 
 
 if __name__ == "__main__":

@@ -106,10 +106,16 @@ _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _WORD: Final = re.compile(r"[^\W_][^\W_]*(?:@\d+)?(?:'s\b)?")
 
 
+_UNNAMED: Final = re.compile(
+    r"\s*(?:\d+\s+\d{1,3}%\s+\(|\d+m\s+\d+s\s+\(-|\d+\s*/\s*\d+\s*:\s*[-+]?\d*\.\d+(?:[eE][-+]?\d+)?\s*$)"
+)
+"""Positions and losses without a word: "3 60% (0m 1s) 0.25", "1m 54s (- 26m 31s) (5000 6%) 2.8", "1000/5000: 0.25"."""
+
+
 def may_matter(text: str) -> bool:
     """Quick: whether a line could say anything. Most lines of most programs end here."""
     low = text.lower()
-    return any(stem in low for stem in _STEMS)
+    return any(stem in low for stem in _STEMS) or _UNNAMED.match(text) is not None
 
 
 def words_of(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -203,6 +204,32 @@ def test_pools_and_processes_use_functions_of_a_cell(job: Build, method: str) ->
 
     found = {name: load((one.dir / "results" / f"{name}.bin").read_bytes()) for name in ("pooled", "alone", "done")}
     assert found == {"pooled": [10, 11, 12, 13], "alone": 15, "done": [10, 11, 12]}
+
+
+def test_objects_of_a_cells_class_come_back_from_spawned_workers_though_multiprocessing_was_imported_before(
+    plain_job: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import multiprocessing")  # as in a process that a zygote forked
+    one = ran(
+        plain_job,
+        """
+        import multiprocessing as mp, os, sys
+
+        class Item:
+            def __init__(self, value):
+                self.value = value
+
+        if __name__ == "__main__":
+            with mp.get_context("spawn").Pool(1) as pool:
+                values = [one.value for one in pool.map(Item, [1, 2])]
+            start = [sys.modules["__mp_main__"].Item is Item, mp.process.ORIGINAL_DIR == os.getcwd()]
+        """,
+        outputs=("values", "start"),
+        environment={"PYTHONPATH": str(tmp_path)},
+    )
+
+    found = [load((one.dir / "results" / f"{name}.bin").read_bytes()) for name in ("values", "start")]
+    assert found == [[1, 2], [True, True]]
 
 
 def test_a_forked_worker_that_is_ended_ends_at_once_as_in_a_script(job: Build) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import jupyter_dlaas as dlaas
 from jupyter_dlaas.learner import checkpoints, data, feeding, growing, printed, results, values
 from jupyter_dlaas.learner.feeding import Place
-from jupyter_dlaas.learner.metrics import Metrics, number_of
+from jupyter_dlaas.learner.metrics import Metrics
 from jupyter_dlaas.learner.position import Position, cut, permutation
 from jupyter_dlaas.learner.shards import add_up, nodes_of_all
 from jupyter_dlaas.runtime.manifests import manifests
@@ -228,14 +228,6 @@ def test_infinity_and_nan_are_logged_as_json_and_come_back_as_nan(tmp_path: Path
 
     assert '"loss":null' in (tmp_path / "metrics.jsonl").read_text()
     assert math.isnan(Metrics(tmp_path / "metrics.jsonl", 1).history["loss"][0])
-
-
-def test_only_numbers_can_be_logged() -> None:
-    import torch
-
-    assert number_of("loss", torch.tensor(2.5)) == 2.5
-    with pytest.raises(TypeError, match=r"run\.log\(loss=…\): a str is no number"):
-        number_of("loss", "low")
 
 
 def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,6 +161,13 @@ PAIRS: list[Line] = [
     ("{'epoch': 3, 'train': {'loss': 0.5}, 'val': {'loss': 0.6}}", {"train_loss": 0.5, "val_loss": 0.6}, at(3)),
     ("Epoch 5 completed in 12.34 seconds. Loss: 0.1234", {"loss": 0.1234}, at(5)),
     ("Fold 2 accuracy: 0.92", {"accuracy": 0.92}, {}),
+    ("[EPOCH]: 3, [LOSS]: 0.25", {"loss": 0.25}, at(3)),
+    ("3 60% (0m 1s) 0.25", {"loss": 0.25}, at(step=3)),
+    ("5000 5% (0m 7s) 2.4725 Hinata / Greek", {"loss": 2.4725}, at(step=5000)),
+    ("1m 54s (- 26m 31s) (5000 6%) 2.8499", {"loss": 2.8499}, at(step=5000)),
+    ("   1000/  5000: 0.2500", {"loss": 0.25}, at(1000, 5000)),
+    ("Gen/Dis Loss: 0.7000/0.6000", {"gen_loss": 0.7, "dis_loss": 0.6}, {}),
+    ("Epoch 3 Loss_D/Loss_G: 0.7/0.6", {"loss_d": 0.7, "loss_g": 0.6}, at(3)),
     ("grad_norm=1.23 loss=0.5", {"grad_norm": 1.23, "loss": 0.5}, {}),
 ]
 
@@ -278,6 +285,9 @@ NOTHING: list[str] = [
     "Cross-validation scores: [0.91 0.92 0.93]",
     "12345.6 examples/sec on gpu(0)",
     "Loss before training: 2.31",
+    "Loss D/G: 0.7000/0.6000",
+    "60% (3/5 files) 0.25",
+    "5/10: done",
     "x" * 2000 + " loss: 0.5",
 ]  # fmt: skip
 

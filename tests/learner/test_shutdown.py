@@ -1,0 +1,159 @@
+"""How a job ends, in real jobs: as the same program ends as a script."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner.results import load
+from tests.runtime.jobs import Job, until
+
+Build = Callable[..., Job]
+FILES = """
+import csv, gzip, io, logging, logging.handlers, tarfile, zipfile
+text = open("plain.txt", "w"); text.write("end\\n")
+table = csv.writer(open("table.csv", "w")); table.writerow([1, 2])
+packed = gzip.open("packed.gz", "wt"); packed.write("end")
+archive = zipfile.ZipFile("archive.zip", "w"); archive.writestr("a", "b")
+tar = tarfile.open("archive.tar.gz", "w:gz"); info = tarfile.TarInfo("a"); info.size = 1
+tar.addfile(info, io.BytesIO(b"b"))
+log = logging.getLogger("mine"); log.propagate = False
+log.addHandler(logging.handlers.MemoryHandler(100, target=logging.FileHandler("train.log"))); log.warning("end")
+
+def keep():
+    inner = open("closure.txt", "w"); inner.write("end")
+    return lambda: inner
+
+class Cycle:
+    shared = open("class.txt", "w")
+    def __init__(self):
+        self.me, self.file = self, gzip.open("cycle.gz", "wt")
+        self.file.write("end")
+
+kept = keep()
+Cycle.shared.write("end")
+Cycle.last = Cycle()
+import own
+own.report("end")
+
+class Store:
+    def __init__(self):
+        self.me, self.rows = self, ["end"]
+    def __del__(self):
+        with open("store.txt", "w") as file:
+            csv.writer(file).writerow(self.rows)
+store = Store()
+"""
+OWN = """
+_file = open("own.txt", "w")
+def report(text):
+    _file.write(text)
+"""
+ENDINGS = {"an end": "", "an error": "raise ValueError"}
+
+
+@pytest.fixture(params=ENDINGS)
+def ended(request: pytest.FixtureRequest, plain_job: Build) -> Path:
+    """The folder in which a program ran that left files open."""
+    one = plain_job(f"{FILES}\n{ENDINGS[request.param]}\n", files={"own.py": OWN})
+    one.run()
+    one.wait(FactKind.LOST if ENDINGS[request.param] else FactKind.COMPLETED)
+    assert "Exception ignored" not in one.log()
+    return one.dir.parent
+
+
+def test_what_was_written_to_files_that_are_open_at_the_end_is_there(ended: Path) -> None:
+    names = ("plain.txt", "train.log", "closure.txt", "class.txt", "own.txt", "store.txt")
+    assert {name: (ended / name).read_text().strip() for name in names} == dict.fromkeys(names, "end")
+    assert (ended / "table.csv").read_text() == "1,2\n"
+    assert [gzip.decompress((ended / name).read_bytes()) for name in ("packed.gz", "cycle.gz")] == [b"end"] * 2
+    with zipfile.ZipFile(ended / "archive.zip") as archive:
+        assert archive.read("a") == b"b"
+    with tarfile.open(ended / "archive.tar.gz") as tar:
+        assert tar.getnames() == ["a"]
+
+
+HELPERS = {
+    "threads": """
+        import logging.handlers, queue, threading
+        from concurrent.futures import ThreadPoolExecutor
+        listener = logging.handlers.QueueListener(queue.Queue())
+        listener.start()
+        timer = threading.Timer(0.01, lambda: globals().update(late=1))
+        timer.start()
+        pool = ThreadPoolExecutor(2)
+        n = pool.submit(lambda: 3).result()
+    """,
+    "processes": """
+        import joblib
+        from concurrent.futures import ProcessPoolExecutor
+        pool = ProcessPoolExecutor(1)
+        n = pool.submit(max, 2, 3).result()
+        joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(i) for i in range(4))
+    """,
+    "what sys.exit leaves": """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        n = pool.submit(lambda: 3).result()
+        raise SystemExit
+    """,
+}
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+def test_a_job_completes_though_helper_threads_are_left(plain_job: Build, helper: str) -> None:
+    one = plain_job(HELPERS[helper], outputs=("n",))
+    one.run()
+
+    assert one.closed() == "completed"
+    assert load((one.dir / "results" / "n.bin").read_bytes()) == 3
+    assert "Traceback" not in one.log()
+
+
+WAITING = """
+import pathlib, threading, time
+
+def upload():
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    print("uploaded")
+
+threading.Thread(target=upload, name="uploader").start()
+"""
+
+
+def test_a_thread_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) -> None:
+    one = plain_job(WAITING, cells={"1-20": "cell [4]:1"})
+    one.run()
+    one.wait(FactKind.LEARNER_UP)
+    until(lambda: "]\n" in one.log(), one.report)
+    said = '[The program has run. The job waits for a thread to end: "uploader" in cell [4], line '
+    assert one.log().startswith(said)
+    assert ", in upload]\n" in one.log()
+    (one.dir.parent / "go").touch()
+
+    assert one.closed() == "completed"
+    assert one.log().endswith("uploaded\n")
+
+
+def test_a_program_that_failed_is_not_held_up_by_its_threads(plain_job: Build) -> None:
+    one = plain_job(WAITING + "raise ValueError('x')\n")
+    one.run()
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert failure.what == "ValueError: x"
+
+
+def test_what_a_c_library_printed_is_in_the_log(plain_job: Build) -> None:
+    one = plain_job("import ctypes\nctypes.CDLL(None).puts(b'from C')\n")
+    one.run()
+
+    assert one.closed() == "completed"
+    assert one.log() == "from C\n"
