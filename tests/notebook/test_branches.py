@@ -43,3 +43,10 @@ def test_what_a_branch_reads_comes_along_where_a_cell_binds_it() -> None:
 
 def test_a_name_that_something_else_surely_reads_is_refused() -> None:
     assert codes(job(train="if flag():\n    print(y)\nprint(y)\ndef flag():\n    return 0")) == ["undefined_name"] * 2
+
+
+@pytest.mark.parametrize("word", ["break", "continue"])
+def test_a_binding_that_a_loop_may_skip_keeps_the_earlier_one(word: str) -> None:
+    loop = f"for i in [1, 2]:\n    if flag:\n        {word}\n    x = i"
+
+    assert prelude(job("x = 0", "flag = True", loop))[0] == "x = 0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,13 +45,6 @@ def test_both_branches_together_replace_the_earlier_binding() -> None:
     made = job("flag = 1\nx = 1", "if flag:\n    x = 2\nelse:\n    x = 3")
 
     assert "x = 1" not in prelude(made)
-
-
-@pytest.mark.parametrize("word", ["break", "continue"])
-def test_a_binding_that_a_loop_may_skip_keeps_the_earlier_one(word: str) -> None:
-    loop = f"for i in [1, 2]:\n    if flag:\n        {word}\n    x = i"
-
-    assert prelude(job("x = 0", "flag = True", loop))[0] == "x = 0"
 
 
 def test_a_list_filled_in_a_loop_is_filled_in_the_job() -> None:
