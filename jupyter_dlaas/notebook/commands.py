@@ -1,7 +1,7 @@
 """`!` lines and magics, as IPython writes them in Python: what a job runs of them, leaves out or refuses. Pure.
 
-A job runs shell commands by `dlaas.shell` and `dlaas.shell_lines`: those of the training cell, those of functions that
-it may call, and those whose output an earlier cell bound. Other commands of earlier cells have been run already.
+A job runs shell commands by `dlaas.shell` and `dlaas.shell_lines`: those of the training cell, and those of functions
+that it may call. Other commands of earlier cells have been run already; what they gave comes from the kernel.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def translated(text: str, tree: ast.Module, *, is_job: bool) -> Translated:
                 edits += _statement(call, method, made, runs=runs, is_job=is_job)
                 continue
             case ast.Call(func=ast.Attribute(attr=method)) if is_magic_call(node):
-                edits += _value(node, method, made, is_job=is_job)
+                edits += _value(node, method, made, runs=runs, is_job=is_job)
             case _:
                 pass
         runs = runs or isinstance(node, FUNCTIONS)
@@ -111,12 +111,12 @@ def _statement(node: ast.Call, method: str, made: Translated, *, runs: bool, is_
         yield _whole(node, "pass")
 
 
-def _value(node: ast.Call, method: str, made: Translated, *, is_job: bool) -> Iterator[_Edit]:
-    """A command whose value is used: `files = !ls`."""
+def _value(node: ast.Call, method: str, made: Translated, *, runs: bool, is_job: bool) -> Iterator[_Edit]:
+    """A command whose value is used: `files = !ls`. What an earlier cell got is the kernel's to give."""
     args = _texts(node)
-    if method in METHODS:
+    if method in METHODS and runs:
         yield _function(node, METHODS[method])
-    elif method == "run_line_magic" and len(args) == 2 and args[0] in SHELL_MAGICS:
+    elif method == "run_line_magic" and runs and len(args) == 2 and args[0] in SHELL_MAGICS:
         yield _whole(node, f"{LINES}({args[1]!r})")
     elif is_job and method in {"run_line_magic", "run_cell_magic", "magic"}:
         made.refused.append(node.lineno)
