@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from jupyter_dlaas.notebook.effects import reach
-from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, TrainingCell, size_text
+from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
 from jupyter_dlaas.notebook.slicing import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
@@ -93,9 +93,11 @@ class _Solver:
         return f"cell [{self.training.count}]", self.training.first_line - 1
 
     def _results(self) -> tuple[Given, ...]:
+        """What earlier jobs brought back: one line for all names of a job, since their objects may be one graph."""
         if self.facts is None:
             return ()
-        found = []
+        groups: dict[tuple[int, str], list[str]] = {}
+        needs_of: dict[str, frozenset[str]] = {}
         for name, fact in sorted(self.facts.names.items()):
             ref = fact.result
             if ref is None or name in self.training.push:
@@ -105,11 +107,28 @@ class _Solver:
                 later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
                 index = min(next(later, self.goal), self.goal)
             at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
-            needs = frozenset(need for need, at in at_of.items() if at is not None)  # the others are with that job
+            needs_of[name] = frozenset(need for need, at in at_of.items() if at is not None)  # others are with that job
             behind = [at + 1 for at in at_of.values() if at is not None]
-            source = f'{name} = {DLAAS}.result("{ref.job}", "{ref.name}")'
-            found.append(Given(max([index, *behind]), (name,), source, "result", needs, "", *self._command_line()))
-        return tuple(found)
+            groups.setdefault((max([index, *behind]), ref.job), []).append(name)
+        return tuple(
+            Given(
+                index,
+                tuple(names),
+                "",
+                "result",
+                frozenset().union(*(needs_of[name] for name in names)),
+                "",
+                *self._command_line(),
+                refs=tuple(self._ref(name) for name in names),
+            )
+            for (index, _), names in groups.items()
+        )
+
+    def _ref(self, name: str) -> ResultRef:
+        fact = self.fact(name)
+        ref = fact.result if fact is not None else None
+        assert ref is not None, "a result line comes from a fact"
+        return ref
 
     def _definitions_in(self, names: Sequence[str]) -> frozenset[str]:
         """The notebook's own classes and functions that unpickling these objects needs."""

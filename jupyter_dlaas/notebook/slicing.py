@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 
+from jupyter_dlaas.notebook.records import ResultRef
 from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
@@ -35,6 +36,14 @@ class Given:
     cell: str = ""  # the place in the notebook that a traceback names for this line
     line: int = 0
     late: frozenset[str] = frozenset()  # what its objects read when they are used
+    refs: tuple[ResultRef, ...] = ()  # of a result: where each name comes from
+
+    def only(self, wanted: Collection[str]) -> Given:
+        """The same line for those of its results that are needed."""
+        pairs = [(name, ref) for name, ref in zip(self.names, self.refs, strict=True) if name in wanted]
+        names, refs = tuple(name for name, _ in pairs), tuple(ref for _, ref in pairs)
+        arguments = ", ".join(f'"{one}"' for one in (refs[0].job, *(ref.name for ref in refs)))
+        return replace(self, names=names, refs=refs, source=f"{', '.join(names)} = dlaas.result({arguments})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +207,8 @@ class _Pass:
     def give(self, given: Given) -> None:
         if given.kind != "pushed" and not any(name in self.wanted for name in given.names):
             return
+        if given.refs:
+            given = given.only(self.wanted)
         self.slice.lines.append(given)
         for name in given.names:
             self.wanted.pop(name, None)

@@ -239,10 +239,14 @@ class Waiter:
         raw: dict[str, bytes] = {}
         errors: dict[str, str] = {}
         for name in wanted.names if view.state is State.COMPLETED else ():
+            if name in raw:
+                continue
             try:
                 raw[name] = client.result(view.id, name)
             except DlaasError as error:
                 errors[name] = _why_not_stored(client, view.id, name) or str(error)
+            else:
+                raw |= dict.fromkeys(set(_results().names_in(raw[name])) & {*wanted.names}, raw[name])
         self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0]))
 
     def _schedule(self) -> None:
@@ -288,8 +292,9 @@ class Waiter:
                 continue
             done: list[str] = []
             said: list[str] = []
+            graphs: dict[int, _Loaded] = {}
             for name in arrived.wanted.names:
-                why_not = arrived.errors.get(name) or self._assign_one(name, arrived)
+                why_not = arrived.errors.get(name) or self._assign_one(name, arrived, graphs)
                 if why_not:
                     said.append(f"{name}: {why_not}")
                 else:
@@ -298,8 +303,8 @@ class Waiter:
                 said.insert(0, f"{', '.join(done)}: assigned here from {arrived.view.id}.")
             self._say(arrived.wanted, "\n".join(said))
 
-    def _assign_one(self, name: str, arrived: _Arrived) -> str:
-        """Load and assign one name; returns why not."""
+    def _assign_one(self, name: str, arrived: _Arrived, graphs: dict[int, _Loaded]) -> str:
+        """Assign one name; returns why not. `graphs`: what was loaded of this job, by the identity of its bytes."""
         space = self._shell.user_ns
         job, now = arrived.view, space.get(name, _MISSING)
         ours = self._assigned.get(name)
@@ -310,9 +315,12 @@ class Waiter:
             return (
                 f'left as it is, since it was bound anew after the submit; dlaas.result("{job.id}", "{name}") loads it.'
             )
-        try:
-            value = _load(arrived.raw[name], arrived.source)
-        except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
+        raw = arrived.raw[name]
+        if id(raw) not in graphs:
+            graphs[id(raw)] = _load(name, raw, arrived.source)
+        loaded = graphs[id(raw)]
+        if isinstance(loaded, Exception):
+            error = loaded
             again = f'dlaas.result("{job.id}", "{name}")'
             if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
                 return (
@@ -320,7 +328,7 @@ class Waiter:
                     f"Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
                 )
             return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
-        space[name] = value
+        value = space[name] = loaded[name]
         self._assigned[name] = (value, job.number, ResultRef(job.id, name, newest_cell(self._shell)))
         return ""
 
@@ -346,15 +354,25 @@ def newest_cell(shell: InteractiveShell) -> int:
     return shell.execution_count if history is None else len(history.input_hist_raw) - 1
 
 
-def _load(raw: bytes, source: Callable[[], str] | None) -> object:
-    """The value; the kernel's random streams stay where they are, though some classes draw numbers when they load."""
+_Loaded = dict[str, Any] | Exception
+"""The values of a graph by their names, or why it cannot be loaded."""
+
+
+def _results() -> Any:
+    return importlib.import_module("jupyter_dlaas.learner.results")
+
+
+def _load(name: str, raw: bytes, source: Callable[[], str] | None) -> _Loaded:
+    """Load a graph. The kernel's random streams stay where they are: some classes draw numbers when they load."""
     streams = importlib.import_module("jupyter_dlaas.learner.streams")
     found = streams.snapshot()
     try:
-        value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw, source)
+        values: dict[str, Any] = _results().load_graph(name, raw, source)
+    except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
+        return error
     finally:
         streams.put_back(found)
-    return value
+    return values
 
 
 def _why_not_stored(client: Client, job: str, name: str) -> str:
