@@ -236,13 +236,30 @@ def pool() -> PoolView:
     return Client().pool()
 
 
-def result(handle: str, *names: str) -> Any:
+class NotRestored(DlaasError):
+    """The state of a result does not fit the object that it was to be loaded into."""
+
+    code = "not_restored"
+
+
+def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -> Any:
     """Load results of a completed job: one object for one name, else a tuple. Raises NotFound.
 
     Names whose values share objects come as one graph: `model, opt = dlaas.result("resnet-48", "model", "opt")` gives
-    an optimiser over the weights of that very model.
+    an optimiser over the weights of that very model. `into={"model": model}` loads the state into the model that is
+    there, so that what refers to it stays connected; raises NotRestored where it does not fit.
     """
     found = _load(Client(), handle, names)
+    if into is not None:
+        restored = _part("learner.restore").restore(found, into, with_weights=True)
+        for name in into:
+            if name not in restored.kept:
+                why = restored.reason or "it has no state of its own that could be loaded"
+                raise NotRestored(
+                    f"{name} of {handle} cannot be loaded into the `{name}` that is there: {why}. Send both by value "
+                    f"from the notebook (--push {name}), or make it anew in the training cell."
+                )
+        found = restored.values
     return found[names[0]] if len(names) == 1 else tuple(found[name] for name in names)
 
 

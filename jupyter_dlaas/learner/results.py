@@ -146,24 +146,41 @@ def _to_cpu(value: Any, torch: Any) -> Any:
     return value
 
 
-def load(data: bytes, source: Callable[[], str] | None = None) -> Any:
+def load(
+    data: bytes, source: Callable[[], str] | None = None, on_edited: Callable[[frozenset[str]], object] | None = None
+) -> Any:
     """The value in a result file of one name. Unpickles: only for files of one's own jobs, in one's own kernel.
 
-    `source` gives the job's program, for classes that are defined only there.
+    `source` gives the job's program, for classes that are defined only there, and for classes that were edited since:
+    their objects are of the job's class, and `on_edited` is told the names.
     """
+    asked: set[str] = set()
     try:
-        return _load(data, pickle)
+        value = _load(data, _noting(asked))
     except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
         if source is None or data[:1] not in (_PICKLE, _TORCH):
             raise
-        return _load(data, *_with_definitions(source()))
+    else:
+        changed = definitions.edited(source(), asked) if asked and source is not None else frozenset()
+        if not changed & asked:
+            return value
+    assert source is not None
+    own = definitions.edited(source(), asked)
+    if own & asked and on_edited is not None:
+        on_edited(own & asked)
+    return _load(data, *_with_definitions(source(), own))
 
 
-def load_graph(name: str, data: bytes, source: Callable[[], str] | None = None) -> dict[str, Any]:
+def load_graph(
+    name: str,
+    data: bytes,
+    source: Callable[[], str] | None = None,
+    on_edited: Callable[[frozenset[str]], object] | None = None,
+) -> dict[str, Any]:
     """The values in the result file of `name`, with all names that share objects with it. Unpickles, as `load` does."""
     if data[:1] != _GRAPH:
-        return {name: load(data, source)}
-    values: dict[str, Any] = load(data[_header_end(data) :], source)
+        return {name: load(data, source, on_edited)}
+    values: dict[str, Any] = load(data[_header_end(data) :], source, on_edited)
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.notebook.push").mend_schedulers(values.values())
     return values
@@ -190,12 +207,27 @@ def _load(data: bytes, pickling: Any, defined: Mapping[str, Any] = MappingProxyT
     raise ValueError("this is no result file of a job")
 
 
-def _with_definitions(source: str) -> tuple[ModuleType, Mapping[str, Any]]:
-    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras."""
+def _noting(asked: set[str]) -> ModuleType:
+    """`pickle`, noting which classes and functions of `__main__` it looks up."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
-            return definitions.find(source, name) if module == "__main__" else super().find_class(module, name)
+            if module == "__main__":
+                asked.add(name.partition(".")[0])
+            return super().find_class(module, name)
+
+    return _like_pickle(Unpickler=Unpickler)
+
+
+def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Mapping[str, Any]]:
+    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras.
+
+    `own`: names that are taken from the program although `__main__` has them.
+    """
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            return definitions.find(source, name, own) if module == "__main__" else super().find_class(module, name)
 
     return _like_pickle(Unpickler=Unpickler), definitions.classes(source) if "keras" in sys.modules else {}
 

@@ -62,6 +62,7 @@ class ResultRef:
     job: str
     name: str
     after_cell: int | None = None  # assigned when this execution count was the newest; None: just now
+    is_restored: bool = False  # its state was loaded into the object that the name was bound to before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
