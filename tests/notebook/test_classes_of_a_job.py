@@ -120,27 +120,3 @@ def test_the_next_job_takes_such_a_result_without_a_warning() -> None:
 
     assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model")'
     assert codes(made) == []
-
-
-def result_of(job: str, name: str, type_name: str = "Net", **more: Any) -> NameFact:
-    return NameFact(type_name=type_name, result=ResultRef(job, name, after_cell=1, **more))
-
-
-def test_the_next_job_takes_results_of_one_job_in_one_line_and_of_two_jobs_in_two() -> None:
-    known = facts(
-        model=result_of("first-1", "model"), opt=result_of("first-1", "opt"), best=result_of("second-2", "best")
-    )
-    made = job("%%train first -o model,opt\nmodel, opt = 1, 2", train="print(model, opt, best)", facts=known)
-
-    assert prelude(made)[1:] == [
-        'best = dlaas.result("second-2", "best")',
-        'model, opt = dlaas.result("first-1", "model", "opt")',
-    ]
-    assert [ref.name for ref in made.results] == ["best", "model", "opt"]
-
-
-def test_the_next_job_takes_only_those_results_that_it_needs() -> None:
-    known = facts(model=result_of("first-1", "model"), opt=result_of("first-1", "opt"))
-    made = job("%%train first -o model,opt\nmodel, opt = 1, 2", train="print(opt)", facts=known)
-
-    assert prelude(made)[1:] == ['opt = dlaas.result("first-1", "opt")']
