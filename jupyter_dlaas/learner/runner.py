@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from jupyter_dlaas.learner import autolog, memory, notebookisms, prelude, seeds, watching
+from jupyter_dlaas.learner import autolog, first_steps, memory, notebookisms, prelude, seeds, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -123,6 +123,7 @@ def _prepare(context: Context) -> None:
     if spec.autolog:
         autolog.install()
     watching.watch(context)
+    first_steps.watch(context)
 
 
 def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
