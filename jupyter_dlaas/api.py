@@ -236,15 +236,40 @@ def pool() -> PoolView:
     return Client().pool()
 
 
-def result(handle: str, name: str) -> object:
-    """The value of one result of a completed job, in this process. Raises NotFound."""
-    return _load(Client(), handle, name)
+class NotRestored(DlaasError):
+    """The state of a result does not fit the object that it was to be loaded into."""
+
+    code = "not_restored"
 
 
-def _load(client: Client, handle: str, name: str) -> object:
-    raw = client.result(handle, name)
-    value: object = _part("learner.results").load(raw, lambda: client.source(handle)[0])
-    return value
+def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -> Any:
+    """Load results of a completed job: one object for one name, else a tuple. Raises NotFound.
+
+    Names whose values share objects come as one graph: `model, opt = dlaas.result("resnet-48", "model", "opt")` gives
+    an optimiser over the weights of that very model. `into={"model": model}` loads the state into the model that is
+    there, so that what refers to it stays connected; raises NotRestored where it does not fit.
+    """
+    found = _load(Client(), handle, names)
+    if into is not None:
+        restored = _part("learner.restore").restore(found, into, with_weights=True)
+        for name in into:
+            if name not in restored.kept:
+                why = restored.reason or "it has no state of its own that could be loaded"
+                raise NotRestored(
+                    f"{name} of {handle} cannot be loaded into the `{name}` that is there: {why}. Send both by value "
+                    f"from the notebook (--push {name}), or make it anew in the training cell."
+                )
+        found = restored.values
+    return found[names[0]] if len(names) == 1 else tuple(found[name] for name in names)
+
+
+def _load(client: Client, handle: str, names: Iterable[str]) -> dict[str, Any]:
+    results = _part("learner.results")
+    found: dict[str, Any] = {}
+    for name in names:
+        if name not in found:
+            found |= results.load_graph(name, client.result(handle, name), lambda: client.source(handle)[0])
+    return found
 
 
 def _part(name: str) -> Any:
@@ -404,13 +429,16 @@ class Job:
         return rows
 
     def result(self, name: str | None = None) -> Any:
-        """The value of one result, or (without a name) all of them as a dict. Raises NotAllowed until it completed."""
+        """The value of one result, or (without a name) all of them as a dict. Raises NotAllowed until it completed.
+
+        Results that share objects come as one graph where they are loaded together.
+        """
         view = self._view if self._view.state.is_final else self.view
         if view.state is not State.COMPLETED and (name is None or name not in view.results):
             raise NotAllowed(f"{self.id} is {view.state}; its results are there when it has completed: job.wait()")
         if name is not None:
-            return _load(self._client, self.id, name)
-        return {one: _load(self._client, self.id, one) for one in view.results}
+            return _load(self._client, self.id, (name,))[name]
+        return {one: value for one, value in _load(self._client, self.id, view.results).items() if one in view.results}
 
     def why(self) -> str:
         """Why the job is where it is."""

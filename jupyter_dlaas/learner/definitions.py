@@ -8,24 +8,26 @@ import __future__
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-__all__ = ["classes", "find"]
+__all__ = ["classes", "edited", "find"]
 
 _COROUTINES = ("_training_cell", "_cell_")
 """How a cell with `await` begins in the program."""
 
 
-def find(source: str, qualname: str) -> Any:
+def find(source: str, qualname: str, own: frozenset[str] = frozenset()) -> Any:
     """A class or function by its qualified name: this process' own `__main__` goes first, then the program.
 
-    Runs only the imports, definitions and constants that it is made of. Raises AttributeError where neither has it.
+    `own`: names that the program is asked for first. Runs only the imports, definitions and constants that it is made
+    of. Raises AttributeError where neither has it.
     """
     root, *parts = qualname.split(".")
     main = sys.modules["__main__"]
-    found = vars(main)[root] if root in vars(main) else _program(source).value(root)
+    found = _program(source, own).value(root) if root in own or root not in vars(main) else vars(main)[root]
     for part in parts:
         found = getattr(found, part, None)
     if found is None:
@@ -40,13 +42,61 @@ def classes(source: str) -> dict[str, Any]:
     return {name: found for name in names if (found := program.value(name)) is not None}
 
 
+def edited(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of a program's classes that this process' notebook or program defines in another way, or a base of them.
+
+    The newest cell that defines a class counts. A class whose definition is not known here counts as the same.
+    """
+    program = _program(source)
+    theirs = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
+    mine: dict[str, ast.ClassDef | None] = {}
+
+    def is_edited(name: str) -> bool:
+        if name not in theirs or name not in vars(sys.modules["__main__"]):
+            return False
+        if name not in mine:
+            mine[name] = _class_here(name)
+        here = mine[name]
+        if here is not None and ast.dump(here) != ast.dump(theirs[name]):
+            return True
+        bases = {part.id for base in theirs[name].bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+        return any(is_edited(base) for base in sorted(bases - {name}))
+
+    return frozenset(name for name in {*names, *(theirs if names else ())} if is_edited(name))
+
+
+def _class_here(name: str) -> ast.ClassDef | None:
+    """The newest definition of a class in this process: in a cell that ran, or in the program."""
+    for text in _texts_here():
+        if f"class {name}" not in text:
+            continue
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            continue
+        found = [part for part in ast.walk(tree) if isinstance(part, ast.ClassDef) and part.name == name]
+        if found:
+            return found[-1]
+    return None
+
+
+def _texts_here() -> Iterator[str]:
+    space = vars(sys.modules["__main__"])
+    ran, file = space.get("In"), space.get("__file__")
+    if isinstance(ran, list):
+        yield from (text for text in reversed(ran) if isinstance(text, str))
+    elif isinstance(file, str) and Path(file).is_file():
+        yield Path(file).read_text(encoding="utf-8", errors="replace")
+
+
 @lru_cache(maxsize=16)  # all results of a job have the same classes
-def _program(source: str) -> _Program:
-    return _Program(source)
+def _program(source: str, own: frozenset[str] = frozenset()) -> _Program:
+    return _Program(source, own)
 
 
 class _Program:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, own: frozenset[str]) -> None:
+        self.own = own
         tree = ast.parse(source)
         is_lazy = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
         self.flags = __future__.annotations.compiler_flag if is_lazy else 0
@@ -67,7 +117,7 @@ class _Program:
         if name in self.space or name in begun:
             return
         begun.add(name)
-        if name in main:
+        if name in main and name not in self.own:
             self.space[name] = main[name]
         elif (node := self.nodes.get(name)) is not None:
             for part in ast.walk(node):

@@ -1,56 +1,93 @@
-"""What `-o model,history` brings back: one file per name, read again in the user's own kernel only."""
+"""What `-o model,history` brings back: a file per name, read again in the user's own kernel only.
+
+Names whose values share objects are one object graph: an optimiser that is stored apart from its model comes back with
+weights of its own, and then trains nothing, in silence. The file of such a name holds the whole graph, and the files of
+its other names are hard links to it.
+"""
 
 from __future__ import annotations
 
 import copy
 import importlib
 import io
+import json
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from jupyter_dlaas.learner import definitions
+from jupyter_dlaas.learner import definitions, sharing
 from jupyter_dlaas.learner.values import is_plain
-from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.runtime.files import sync_folder, write_whole
 
-__all__ = ["dump", "load", "store"]
+__all__ = ["dump", "load", "load_graph", "names_in", "store"]
 
 # What follows the first byte: a pickle, or what torch.save writes. The byte saves guessing and loading torch in vain.
 _PICKLE = b"P"
 _TORCH = b"T"
+_GRAPH = b"G"
+"""Several names: the length of a header in four bytes, {"names": [...]} as JSON, then a dict of the values as above."""
+
+_LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
+"""Devices whose tensors `map_location` of torch.load brings to the CPU."""
 
 
 def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Write the named values of a script; returns the names that were written, and why the others were not."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    stored: list[str] = []
-    errors: dict[str, str] = {}
-    for name in names:
-        if name not in script:
-            errors[name] = "the job bound no such name"
-            continue
+    errors = {name: "the job bound no such name" for name in names if name not in script}
+    values = {name: _without_model(script[name]) for name in names if name in script}
+    for group in sharing.groups(values):
+        if len(group) > 1:
+            try:
+                data = _dump_graph({name: values[name] for name in group})
+            except Exception as error:  # noqa: BLE001 - a value of any class may refuse in any way
+                print(f"[{', '.join(group)} are stored apart: {type(error).__name__}: {error}]", file=sys.stderr)
+            else:
+                _write_linked([folder / f"{name}.bin" for name in group], data)
+                continue
+        for name in group:
+            try:
+                data = dump(values[name])
+            except Exception as error:  # noqa: BLE001 - as above; the others still go
+                errors[name] = _why_not(name, values[name], error)
+                continue
+            write_whole(folder / f"{name}.bin", data, sync=True)
+    return [name for name in names if name in values and name not in errors], errors
+
+
+def _why_not(name: str, value: object, error: Exception) -> str:
+    why = f"a {type(value).__name__} cannot be stored ({type(error).__name__}: {error})"[:500]
+    if hasattr(type(value), "state_dict"):
+        why += f"; its weights can: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
+    return why
+
+
+def _write_linked(paths: Sequence[Path], data: bytes) -> None:
+    """Write the same bytes under several names; once, where the file system has hard links."""
+    first, *others = paths
+    write_whole(first, data, sync=True)
+    for path in others:
         try:
-            data = dump(script[name])
-        except Exception as error:  # noqa: BLE001 - a value of any class may refuse in any way; the others still go
-            kind = type(script[name]).__name__
-            errors[name] = f"a {kind} cannot be stored ({type(error).__name__}: {error})"[:500]
-            if hasattr(type(script[name]), "state_dict"):
-                errors[name] += (
-                    f"; its weights can: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
-                )
-            continue
-        write_whole(folder / f"{name}.bin", data, sync=True)
-        stored.append(name)
-    return stored, errors
+            with suppress(FileNotFoundError):
+                path.unlink()
+            os.link(first, path)
+        except OSError:
+            write_whole(path, data, sync=True)
+    sync_folder(first.parent)
+
+
+def _dump_graph(values: dict[str, Any]) -> bytes:
+    header = json.dumps({"names": list(values)}).encode()
+    return _GRAPH + len(header).to_bytes(4) + header + dump(values)
 
 
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
-    value = _without_model(value)
     try:
         return _dump(value, pickle)
     except Exception:  # noqa: BLE001 - whatever a value's parts raise: perhaps a function that no name leads to
@@ -94,27 +131,68 @@ def _without_model(value: Any) -> Any:
 
 
 def _to_cpu(value: Any, torch: Any) -> Any:
-    """Tensors in the usual containers come to the CPU here; those inside other objects when they are loaded."""
+    """Bring tensors in the usual containers to the CPU that loading would not bring there, as those of an XLA device.
+
+    What needs no change stays the same object.
+    """
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu() if value.device.type != "cpu" else value
+        return value if value.device.type in _LOADED_ON_CPU else value.detach().cpu()
     if type(value) is dict:
-        return {key: _to_cpu(one, torch) for key, one in value.items()}
+        made: Any = {key: _to_cpu(one, torch) for key, one in value.items()}
+        return value if all(made[key] is one for key, one in value.items()) else made
     if type(value) in (list, tuple):
-        return type(value)(_to_cpu(one, torch) for one in value)
+        made = type(value)(_to_cpu(one, torch) for one in value)
+        return value if all(new is old for new, old in zip(made, value, strict=True)) else made
     return value
 
 
-def load(data: bytes, source: Callable[[], str] | None = None) -> Any:
-    """The value in a result file. Unpickles: only for files of one's own jobs, in one's own kernel.
+def load(
+    data: bytes, source: Callable[[], str] | None = None, on_edited: Callable[[frozenset[str]], object] | None = None
+) -> Any:
+    """The value in a result file of one name. Unpickles: only for files of one's own jobs, in one's own kernel.
 
-    `source` gives the job's program, for classes that are defined only there.
+    `source` gives the job's program, for classes that are defined only there, and for classes that were edited since:
+    their objects are of the job's class, and `on_edited` is told the names.
     """
+    asked: set[str] = set()
     try:
-        return _load(data, pickle)
+        value = _load(data, _noting(asked))
     except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
         if source is None or data[:1] not in (_PICKLE, _TORCH):
             raise
-        return _load(data, *_with_definitions(source()))
+    else:
+        changed = definitions.edited(source(), asked) if asked and source is not None else frozenset()
+        if not changed & asked:
+            return value
+    assert source is not None
+    own = definitions.edited(source(), asked)
+    if own & asked and on_edited is not None:
+        on_edited(own & asked)
+    return _load(data, *_with_definitions(source(), own))
+
+
+def load_graph(
+    name: str,
+    data: bytes,
+    source: Callable[[], str] | None = None,
+    on_edited: Callable[[frozenset[str]], object] | None = None,
+) -> dict[str, Any]:
+    """The values in the result file of `name`, with all names that share objects with it. Unpickles, as `load` does."""
+    if data[:1] != _GRAPH:
+        return {name: load(data, source, on_edited)}
+    values: dict[str, Any] = load(data[_header_end(data) :], source, on_edited)
+    if "torch" in sys.modules:
+        importlib.import_module("jupyter_dlaas.notebook.push").mend_schedulers(values.values())
+    return values
+
+
+def names_in(data: bytes) -> tuple[str, ...]:
+    """The names whose values a result file holds as one graph; none for the file of one name. Unpickles nothing."""
+    return tuple(json.loads(data[5 : _header_end(data)])["names"]) if data[:1] == _GRAPH else ()
+
+
+def _header_end(data: bytes) -> int:
+    return 5 + int.from_bytes(data[1:5])
 
 
 def _load(data: bytes, pickling: Any, defined: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -129,12 +207,27 @@ def _load(data: bytes, pickling: Any, defined: Mapping[str, Any] = MappingProxyT
     raise ValueError("this is no result file of a job")
 
 
-def _with_definitions(source: str) -> tuple[ModuleType, Mapping[str, Any]]:
-    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras."""
+def _noting(asked: set[str]) -> ModuleType:
+    """`pickle`, noting which classes and functions of `__main__` it looks up."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
-            return definitions.find(source, name) if module == "__main__" else super().find_class(module, name)
+            if module == "__main__":
+                asked.add(name.partition(".")[0])
+            return super().find_class(module, name)
+
+    return _like_pickle(Unpickler=Unpickler)
+
+
+def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Mapping[str, Any]]:
+    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras.
+
+    `own`: names that are taken from the program although `__main__` has them.
+    """
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            return definitions.find(source, name, own) if module == "__main__" else super().find_class(module, name)
 
     return _like_pickle(Unpickler=Unpickler), definitions.classes(source) if "keras" in sys.modules else {}
 

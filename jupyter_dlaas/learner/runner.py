@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jupyter_dlaas.learner import autolog, memory, notebookisms, prelude, seeds, shutdown, watching
+from jupyter_dlaas.learner import autolog, first_steps, memory, notebookisms, prelude, seeds, shutdown, watching
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
@@ -118,6 +118,7 @@ def _prepare(context: Context) -> shutdown.Shutdown:
     if spec.autolog:
         autolog.install()
     watching.watch(context)
+    first_steps.watch(context)
     return shutdown.Shutdown((job_dir / "files", Path(directory)), job_dir)
 
 

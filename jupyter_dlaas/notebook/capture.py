@@ -35,7 +35,6 @@ from jupyter_dlaas.notebook.records import (
     LeftOut,
     OwnModule,
     Problem,
-    ResultRef,
     TrainingCell,
 )
 from jupyter_dlaas.notebook.render import render
@@ -102,14 +101,13 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_modules(modules),
         *check_writes(traced, goal, training.learners_max),
     )
-    refs_used = [g for g in lines if g.kind == "result"]
     return Capture(
         text=text,
         lines=refs,
         kept=tuple(_kept(traced.steps[i], solved.slice.kept[i]) for i in prelude),
         left_out=(*_left_out(traced, solved), *(_command(line, label) for line in goal_text.magics)),
         pushed=tuple(name for g in lines if g.kind == "pushed" for name in g.names),
-        results=tuple(_result(g.names[0], facts) for g in refs_used),
+        results=tuple(ref for g in lines for ref in g.refs),
         literals=tuple(solved.literals),
         modules=modules,
         unbound=tuple(solved.unbound),
@@ -165,12 +163,6 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
 def _command(line: Line, label: str) -> LeftOut:
     reason = "a notebook command that shows something or sets the notebook up; a job does without"
     return LeftOut(label, line.line, line.text, "magic", reason)
-
-
-def _result(name: str, facts: KernelFacts | None) -> ResultRef:
-    ref = facts.names[name].result if facts is not None else None
-    assert ref is not None, "a result line comes from a fact"
-    return ref
 
 
 def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:

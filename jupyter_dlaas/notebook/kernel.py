@@ -151,6 +151,9 @@ def facts_of(
     names = {name: _fact(value, by_reference.get(name), is_sent=name in sent_names) for name, value in users.items()}
     for name, others in _shared(users, sent).items():
         names[name] = replace(names[name], shares=others)
+    for name in names if by_reference else ():
+        if trained_in(users[name], OTHERS_MAX):
+            names[name] = replace(names[name], has_weights=True)
     return KernelFacts(
         names=names,
         own_modules=own_modules(here),

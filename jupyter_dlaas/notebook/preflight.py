@@ -194,6 +194,15 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
     goal = solved.plan.goal
     for name in pushed.names if facts is not None else ():
         fact = facts.names.get(name) if facts is not None else None
+        taken = {one: ref for given in solved.slice.lines for one, ref in zip(given.names, given.refs, strict=False)}
+        if fact is not None and (same := sorted(taken.keys() & {*fact.shares})):
+            text = (
+                f"{pushed.cell}, line {pushed.line}: the job would take {_list(same)} from {taken[same[0]].job}, and "
+                f"the pushed `{name}` would go on with another one. Push them together: "
+                f"--push {','.join([*pushed.names, *same])}."
+            )
+            yield Problem("push_apart", text, pushed.cell, pushed.line, tuple(same))
+            return
         for index in sorted(solved.slice.kept):
             step = trace.steps[index]
             same = sorted(step.flow.binds & frozenset(fact.shares)) if fact is not None and index < goal else []

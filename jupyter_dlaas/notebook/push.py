@@ -27,7 +27,16 @@ from jupyter_dlaas.notebook.graph import is_a, is_from, path_to, title, walk, wh
 from jupyter_dlaas.notebook.records import size_text
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["BYTES_MAX", "CannotTravel", "NotPushed", "Pushed", "TooLarge", "load_pushed", "write_pushed"]
+__all__ = [
+    "BYTES_MAX",
+    "CannotTravel",
+    "NotPushed",
+    "Pushed",
+    "TooLarge",
+    "load_pushed",
+    "mend_schedulers",
+    "write_pushed",
+]
 
 BYTES_MAX: Final = 2**30
 PROTOCOL: Final = 5
@@ -275,7 +284,7 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
         objects = torch.load(
             path, map_location=placed, weights_only=False, pickle_module=_as_module(Unpickler=_Unpickler)
         )
-        _mend_schedulers(objects.values())
+        mend_schedulers(objects.values())
     else:
         with path.open("rb") as file:
             objects = pickle.load(file)  # noqa: S301 - the user's own objects, in the user's own process
@@ -324,7 +333,7 @@ def _on_cpu(storage: Any, _location: str) -> Any:
     return storage
 
 
-def _mend_schedulers(objects: Iterable[object]) -> None:
+def mend_schedulers(objects: Iterable[object]) -> None:
     """A scheduler sees to it that its optimiser notes its steps; that note does not travel, and it would warn."""
     base = importlib.import_module("torch.optim.lr_scheduler").LRScheduler
     for one in objects:

@@ -62,6 +62,7 @@ class ResultRef:
     job: str
     name: str
     after_cell: int | None = None  # assigned when this execution count was the newest; None: just now
+    is_restored: bool = False  # its state was loaded into the object that the name was bound to before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class NameFact:
     module: str | None = None  # where a function or class comes from
     main_names: tuple[str, ...] = ()  # classes and functions of the notebook that the object is made of
     result: ResultRef | None = None
+    has_weights: bool = False  # it holds models or optimisers; known where some name is a result
     shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from jupyter_dlaas.notebook.effects import reach
-from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, TrainingCell, size_text
+from jupyter_dlaas.notebook.records import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
 from jupyter_dlaas.notebook.slicing import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 from jupyter_dlaas.notebook.tracing import Step, Trace
 
@@ -93,9 +93,11 @@ class _Solver:
         return f"cell [{self.training.count}]", self.training.first_line - 1
 
     def _results(self) -> tuple[Given, ...]:
+        """What earlier jobs brought back: one line for all names of a job, since their objects may be one graph."""
         if self.facts is None:
             return ()
-        found = []
+        groups: dict[tuple[int, str], list[str]] = {}
+        needs_of: dict[str, frozenset[str]] = {}
         for name, fact in sorted(self.facts.names.items()):
             ref = fact.result
             if ref is None or name in self.training.push:
@@ -105,11 +107,28 @@ class _Solver:
                 later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
                 index = min(next(later, self.goal), self.goal)
             at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
-            needs = frozenset(need for need, at in at_of.items() if at is not None)  # the others are with that job
+            needs_of[name] = frozenset(need for need, at in at_of.items() if at is not None)  # others are with that job
             behind = [at + 1 for at in at_of.values() if at is not None]
-            source = f'{name} = {DLAAS}.result("{ref.job}", "{ref.name}")'
-            found.append(Given(max([index, *behind]), (name,), source, "result", needs, "", *self._command_line()))
-        return tuple(found)
+            groups.setdefault((max([index, *behind]), ref.job), []).append(name)
+        return tuple(
+            Given(
+                index,
+                tuple(names),
+                "",
+                "result",
+                frozenset().union(*(needs_of[name] for name in names)),
+                "",
+                *self._command_line(),
+                refs=tuple(self._ref(name) for name in names),
+            )
+            for (index, _), names in groups.items()
+        )
+
+    def _ref(self, name: str) -> ResultRef:
+        fact = self.fact(name)
+        ref = fact.result if fact is not None else None
+        assert ref is not None, "a result line comes from a fact"
+        return ref
 
     def _definitions_in(self, names: Sequence[str]) -> frozenset[str]:
         """The notebook's own classes and functions that unpickling these objects needs."""
@@ -131,9 +150,55 @@ class _Solver:
         for blocked in found.blocked:
             if (plan := self._way_out(blocked, stars, solved)) is not None:
                 return plan
+        if (plan := self._loaded_into(found)) is not None:
+            return plan
+        solved.errors += self._results_apart(found)
         if any(given.kind != "literal" for given in found.lines):
             solved.needs_dlaas = True
         return None
+
+    def _loaded_into(self, found: Slice) -> Plan | None:
+        """Load results into the objects that kept steps make, as the kernel did: other names may refer to these."""
+        for given in self.plan.given:
+            bound = self._bound_before(found, given)
+            into = frozenset(
+                n for n, ref in zip(given.names, given.refs, strict=False) if ref.is_restored and n in bound
+            )
+            if not into <= given.into:
+                new = replace(given, into=given.into | into)
+                return replace(self.plan, given=tuple(new if one is given else one for one in self.plan.given))
+        return None
+
+    def _bound_before(self, found: Slice, given: Given) -> frozenset[str]:
+        steps = (self.steps[index] for index in found.kept if index < given.index)
+        return frozenset().union(*(step.flow.binds | step.globals_bound for step in steps))
+
+    def _results_apart(self, found: Slice) -> list[Problem]:
+        """Name objects over a model that an earlier job's result has replaced: they would train the wrong one."""
+        problems = []
+        for given in found.lines:
+            replaced = frozenset(given.names) - given.into if given.refs else frozenset()
+            for index in sorted(i for i in found.kept if i < given.index) if replaced else ():
+                step = self.steps[index]
+                models = sorted(step.flow.reads & replaced)
+                holders = step.flow.binds - frozenset(given.names) if models and not step.is_definition else frozenset()
+                stale = sorted(n for n in holders if self._has_weights(n) and self._reads_later(found, n, given.index))
+                if stale:
+                    place = step.statement
+                    text = (
+                        f"{place.label}, line {place.line}: {_list(stale)} would refer to another {_list(models)} than "
+                        f"the one that {given.refs[0].job} brought back. Make {_list(stale)} again in a cell of its "
+                        "own, or in the training cell."
+                    )
+                    problems.append(Problem("result_apart", text, place.label, place.line, tuple(stale)))
+        return problems
+
+    def _has_weights(self, name: str) -> bool:
+        fact = self.fact(name)
+        return fact is not None and fact.has_weights
+
+    def _reads_later(self, found: Slice, name: str, index: int) -> bool:
+        return any(name in self.steps[i].flow.reads | self.steps[i].reads_late for i in found.kept if i >= index)
 
     def _way_out(self, blocked: Blocked, stars: Sequence[Step], solved: Solved) -> Plan | None:
         name, fact = blocked.name, self.fact(blocked.name)
@@ -281,6 +346,10 @@ class _Solver:
         statement = self.steps[index].statement
         line = _line_of(self.steps[index], blocked.name)
         return f"{statement.label}, line {line},", statement.label, line
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _is_pylab(stars: Sequence[Step]) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 
 from jupyter_dlaas.notebook.effects import GIVEN_IN_JOBS, changes_directory
+from jupyter_dlaas.notebook.records import ResultRef
 from jupyter_dlaas.notebook.tracing import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
@@ -23,7 +24,8 @@ UNNEEDED = ("unneeded", "the training cell does not need it")
 class Given:
     """A line that binds names by value or by reference, put before the step `index`.
 
-    It has the kernel's present value, so nothing that bound or changed these names later may run in the job.
+    A pushed value and a literal are the kernel's present ones, so nothing that bound or changed these names later may
+    run in the job. A result is what a job brought back at that place.
     """
 
     index: int
@@ -35,6 +37,20 @@ class Given:
     cell: str = ""  # the place in the notebook that a traceback names for this line
     line: int = 0
     late: frozenset[str] = frozenset()  # what its objects read when they are used
+    refs: tuple[ResultRef, ...] = ()  # of a result: where each name comes from
+
+    into: frozenset[str] = frozenset()  # those that are loaded into the objects that the steps before made
+
+    def only(self, wanted: Collection[str]) -> Given:
+        """The same line for those of its results that are needed."""
+        pairs = [(n, ref) for n, ref in zip(self.names, self.refs, strict=True) if n in wanted or n in self.into]
+        names, refs = tuple(name for name, _ in pairs), tuple(ref for _, ref in pairs)
+        arguments = [f'"{one}"' for one in (refs[0].job, *(ref.name for ref in refs))]
+        if self.into:
+            objects = ", ".join(f'"{ref.name}": {name}' for name, ref in pairs if name in self.into)
+            arguments.append(f"into={{{objects}}}")
+        source = f"{', '.join(names)} = dlaas.result({', '.join(arguments)})"
+        return replace(self, names=names, refs=refs, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +135,8 @@ class _Pass:
         self.wants_gradients = False  # a kept step uses those that an earlier one made
         # no value is given, no cell is asked for: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison
-        self.given_at: dict[str, int] = {name: given.index for given in plan.given for name in given.names}
+        # a result has what its job did; what the notebook did to it afterwards is done again
+        self.given_at = {n: given.index for given in plan.given if given.kind != "result" for n in given.names}
 
     def run(self) -> Slice:
         for name in self.plan.outputs:
@@ -202,11 +219,15 @@ class _Pass:
         self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need, want.is_rare))
 
     def give(self, given: Given) -> None:
-        if given.kind != "pushed" and not any(name in self.wanted for name in given.names):
+        if given.kind != "pushed" and not given.into and not any(name in self.wanted for name in given.names):
             return
+        if given.refs:
+            given = given.only(self.wanted)
         self.slice.lines.append(given)
         for name in given.names:
             self.wanted.pop(name, None)
+        for name in given.into:
+            self.want(name, given.index, Need.SURE)
         for name in given.needs:
             self.want(name, given.index, Need.LATE)
 

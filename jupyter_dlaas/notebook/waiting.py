@@ -14,8 +14,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -25,6 +25,7 @@ from jupyter_dlaas.client import Client
 from jupyter_dlaas.doors import SocketDoor
 from jupyter_dlaas.notebook import output, widgets
 from jupyter_dlaas.notebook.advice import is_for_page
+from jupyter_dlaas.notebook.graph import trained_in
 from jupyter_dlaas.notebook.records import ResultRef
 from jupyter_dlaas.protocol import Cursor, JobView, NotFound, State
 from jupyter_dlaas.stream import Follower
@@ -41,6 +42,8 @@ _LAST_WORDS_BYTES: Final = 2**14
 _PATIENCE_S: Final = 10.0
 _FETCH_S: Final = 600.0
 _AGAIN_S: Final = 60.0
+_SEEN_MAX: Final = 2000
+"""Objects of a variable that are looked through for weights."""
 
 
 @dataclass(slots=True)
@@ -239,10 +242,14 @@ class Waiter:
         raw: dict[str, bytes] = {}
         errors: dict[str, str] = {}
         for name in wanted.names if view.state is State.COMPLETED else ():
+            if name in raw:
+                continue
             try:
                 raw[name] = client.result(view.id, name)
             except DlaasError as error:
                 errors[name] = _why_not_stored(client, view.id, name) or str(error)
+            else:
+                raw |= dict.fromkeys(set(_results().names_in(raw[name])) & {*wanted.names}, raw[name])
         self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0]))
 
     def _schedule(self) -> None:
@@ -286,22 +293,31 @@ class Waiter:
                 names = ", ".join(arrived.wanted.names)
                 self._say(arrived.wanted, f"{names}: not assigned, since {arrived.view.id} is {arrived.view.state}.")
                 continue
-            done: list[str] = []
-            said: list[str] = []
-            for name in arrived.wanted.names:
-                why_not = arrived.errors.get(name) or self._assign_one(name, arrived)
-                if why_not:
-                    said.append(f"{name}: {why_not}")
-                else:
-                    done.append(name)
-            if done:
-                said.insert(0, f"{', '.join(done)}: assigned here from {arrived.view.id}.")
-            self._say(arrived.wanted, "\n".join(said))
+            self._say(arrived.wanted, "\n".join(self._assign_all(arrived)))
 
-    def _assign_one(self, name: str, arrived: _Arrived) -> str:
-        """Load and assign one name; returns why not."""
-        space = self._shell.user_ns
-        job, now = arrived.view, space.get(name, _MISSING)
+    def _assign_all(self, arrived: _Arrived) -> Iterator[str]:
+        """Assign what has arrived, a graph of objects at a time; what is to be said of it."""
+        names = arrived.wanted.names
+        whys = {name: arrived.errors.get(name) or self._why_left(name, arrived) for name in names}
+        graphs: dict[int, list[str]] = {}
+        for name in names:
+            if not whys[name]:
+                graphs.setdefault(id(arrived.raw[name]), []).append(name)
+        notes: list[str] = []
+        for group in graphs.values():
+            try:
+                notes += self._assign_graph(group, arrived)
+            except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
+                whys.update(dict.fromkeys(group, _why_not_loaded(arrived.view.id, group[0], error)))
+        done = [name for name in names if not whys[name]]
+        if done:
+            yield f"{', '.join(done)}: assigned here from {arrived.view.id}."
+        yield from (f"{name}: {whys[name]}" for name in names if whys[name])
+        yield from notes
+
+    def _why_left(self, name: str, arrived: _Arrived) -> str:
+        """Why a name is left as it is; "" where it is not."""
+        job, now = arrived.view, self._shell.user_ns.get(name, _MISSING)
         ours = self._assigned.get(name)
         is_ours = ours is not None and ours[0] is now
         if is_ours and ours is not None and ours[1] > job.number:
@@ -310,19 +326,22 @@ class Waiter:
             return (
                 f'left as it is, since it was bound anew after the submit; dlaas.result("{job.id}", "{name}") loads it.'
             )
-        try:
-            value = _load(arrived.raw[name], arrived.source)
-        except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
-            again = f'dlaas.result("{job.id}", "{name}")'
-            if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
-                return (
-                    f"not loaded: it is made of `{missing[1]}`, which the training cell made while it ran, in the job. "
-                    f"Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
-                )
-            return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
-        space[name] = value
-        self._assigned[name] = (value, job.number, ResultRef(job.id, name, newest_cell(self._shell)))
         return ""
+
+    def _assign_graph(self, names: Sequence[str], arrived: _Arrived) -> Iterator[str]:
+        """Load names that are one graph: into the objects that are there where these fit, else as new ones."""
+        space, job = self._shell.user_ns, arrived.view
+        before = {name: space[name] for name in names if name in space}
+        with _same_chance():
+            loaded = _results().load_graph(names[0], arrived.raw[names[0]], arrived.source, _refuse_edited)
+            restored = _restore().restore({name: loaded[name] for name in names}, before)
+        for name in names:
+            value = space[name] = restored.values[name]
+            ref = ResultRef(job.id, name, newest_cell(self._shell), is_restored=name in restored.kept)
+            self._assigned[name] = (value, job.number, ref)
+        stale = {name: value for name, value in before.items() if space[name] is not value}
+        users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
+        return _said_of_stale(users, stale, restored.reason)
 
     # ------------------------------------------------------------------------------------------------------- showing
 
@@ -346,15 +365,67 @@ def newest_cell(shell: InteractiveShell) -> int:
     return shell.execution_count if history is None else len(history.input_hist_raw) - 1
 
 
-def _load(raw: bytes, source: Callable[[], str] | None) -> object:
-    """The value; the kernel's random streams stay where they are, though some classes draw numbers when they load."""
+def _results() -> Any:
+    return importlib.import_module("jupyter_dlaas.learner.results")
+
+
+def _restore() -> Any:
+    return importlib.import_module("jupyter_dlaas.learner.restore")
+
+
+@contextmanager
+def _same_chance() -> Iterator[None]:
+    """Leave the kernel's random streams where they are, though some classes draw numbers when they load."""
     streams = importlib.import_module("jupyter_dlaas.learner.streams")
     found = streams.snapshot()
     try:
-        value: object = importlib.import_module("jupyter_dlaas.learner.results").load(raw, source)
+        yield
     finally:
         streams.put_back(found)
-    return value
+
+
+class _Edited(Exception):
+    """A result is of a class that the notebook has edited since."""
+
+
+def _refuse_edited(names: frozenset[str]) -> None:
+    raise _Edited(", ".join(f"`{name}`" for name in sorted(names)))
+
+
+def _why_not_loaded(job: str, name: str, error: Exception) -> str:
+    again = f'dlaas.result("{job}", "{name}")'
+    if isinstance(error, _Edited):
+        return (
+            f"left as it is, since {error} was edited after the submit. {again} loads it with the class as the job had "
+            "it; or run the training cell again."
+        )
+    if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
+        return (
+            f"not loaded: it is made of `{missing[1]}`, which the training cell made while it ran, in the job. "
+            f"Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
+        )
+    return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
+
+
+def _said_of_stale(users: Mapping[str, object], stale: Mapping[str, object], reason: str) -> Iterator[str]:
+    """Name the variables that still refer to objects which a result has replaced."""
+    held = {name: found for name, value in stale.items() if (found := trained_in(value, _SEEN_MAX))}
+    if not held:
+        return
+    others = {
+        name: trained_in(value, _SEEN_MAX)
+        for name, value in users.items()
+        if name not in stale and not name.startswith("_")
+    }
+    for name, mine in held.items():
+        still = sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs))
+        if still:
+            why = f" ({reason})" if reason else ""
+            yield (
+                f"{name}: this is another object than before{why}; {', '.join(f'`{one}`' for one in still)} still "
+                f"refer{'s' if len(still) == 1 else ''} to the old one. Run the cells that make "
+                f"{'it' if len(still) == 1 else 'them'} again."
+            )
 
 
 def _why_not_stored(client: Client, job: str, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.learner.results import load_graph
 from jupyter_dlaas.runtime.process import is_alive
 from tests.learner.programs import PLAIN, TORCH, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, until
@@ -22,7 +22,8 @@ SAVING = PLAIN.replace("total += sum(batch)", "run.checkpoint(); total += sum(ba
 
 
 def result(job: Job, name: str) -> Any:
-    return load((job.dir / "results" / f"{name}.bin").read_bytes())
+    path = job.dir / "results" / f"{name}.bin"
+    return load_graph(name, path.read_bytes(), (job.dir / "train.py").read_text)[name]
 
 
 def pause_at(job: Job, *steps: int) -> None:

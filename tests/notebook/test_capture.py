@@ -280,7 +280,7 @@ def test_a_result_of_an_earlier_job_is_taken_by_reference() -> None:
     fact = NameFact(type_name="Net", result=ResultRef("resnet-48", "x", after_cell=1))
     made = job("class Net: pass", "x.scale = 2", facts=facts(x=fact))
 
-    assert prelude(made)[-1] == 'x = dlaas.result("resnet-48", "x")'
+    assert prelude(made)[-2:] == ['x = dlaas.result("resnet-48", "x")', "x.scale = 2"], "as the kernel did afterwards"
     assert made.results == (ResultRef("resnet-48", "x", after_cell=1),)
 
 

@@ -253,3 +253,8 @@ def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Ite
         yield kernel
     finally:
         kernel.close()
+
+
+def displays_of(kernel: Kernel, text: str) -> list[str]:
+    """The last updates of outputs that hold a text."""
+    return [data["text/plain"] for data in kernel.updates.values() if text in data["text/plain"]]

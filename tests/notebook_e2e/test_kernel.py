@@ -10,12 +10,7 @@ from pathlib import Path
 
 from jupyter_dlaas.doors import engine_record
 from jupyter_dlaas.protocol import MIME
-from tests.notebook_e2e.rooms import Kernel, Pool, until
-
-
-def displays_of(kernel: Kernel, text: str) -> list[str]:
-    """The last updates of outputs that hold a text."""
-    return [data["text/plain"] for data in kernel.updates.values() if text in data["text/plain"]]
+from tests.notebook_e2e.rooms import Kernel, Pool, displays_of, until
 
 
 def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Pool) -> None:

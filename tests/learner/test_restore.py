@@ -1,0 +1,242 @@
+"""State of results is loaded into the objects that are there, so that all that refers to them stays connected."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from jupyter_dlaas.learner import results
+from jupyter_dlaas.learner.restore import Restored, restore
+from jupyter_dlaas.notebook.push import mend_schedulers
+
+
+class Trainer:
+    """A class of the user's that holds a model and an optimiser."""
+
+    def __init__(self, model: nn.Module, opt: torch.optim.Optimizer | None = None) -> None:
+        self.model, self.opt, self.losses = model, opt, [1.0]
+
+
+class Counting(nn.Linear):
+    """A module with a plain attribute of its own."""
+
+    seen = 0
+
+
+def trained(values: dict[str, Any]) -> dict[str, Any]:
+    """What a job brings back that trained a copy of these values."""
+    data = results.dump(values)
+    got: dict[str, Any] = results.load(data)
+    mend_schedulers(got.values())
+    for value in got.values():
+        parts = [value, *(value if isinstance(value, list) else ()), *(vars(value).values() if is_own(value) else ())]
+        for part in parts:
+            if isinstance(part, torch.optim.Optimizer):
+                for group in part.param_groups:
+                    for one in group["params"]:
+                        one.grad = torch.ones_like(one)
+                part.step()
+                part.zero_grad()
+    for value in got.values():
+        for part in [value, *(value if isinstance(value, list) else ())]:
+            if isinstance(part, nn.Module):
+                for one in part.parameters():
+                    one.data.fill_(5.0)
+    return got
+
+
+def is_own(value: object) -> bool:
+    return isinstance(value, Trainer)
+
+
+def fives(*modules: nn.Module) -> bool:
+    return all(bool((one == 5.0).all()) for module in modules for one in module.parameters())
+
+
+def in_place(values: dict[str, Any]) -> Restored:
+    return restore(trained(values), values)
+
+
+def test_a_model_and_its_optimiser_keep_their_identity_and_get_the_state() -> None:
+    model = nn.Linear(2, 1)
+    opt = torch.optim.Adam(model.parameters(), lr=0.1)
+    weight = model.weight
+
+    found = in_place({"model": model, "opt": opt})
+
+    assert found.values["model"] is model
+    assert found.values["opt"] is opt
+    assert model.weight is weight
+    assert fives(model)
+    assert opt.state[weight]["step"].item() == 1.0
+
+
+def test_two_names_of_one_model_stay_one_model() -> None:
+    model = nn.Linear(2, 1)
+
+    found = in_place({"model": model, "net": model})
+
+    assert found.values["model"] is found.values["net"] is model
+    assert fives(model)
+
+
+def test_a_trainer_keeps_its_identity_and_its_model_and_gets_its_new_fields() -> None:
+    model = nn.Linear(2, 1)
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    values = {"model": model, "trainer": trainer}
+    got = trained(values)
+    got["trainer"].losses.append(0.5)
+    got["trainer"].best = 0.5
+
+    found = restore(got, values)
+
+    assert found.values["trainer"] is trainer
+    assert trainer.model is model
+    assert fives(model)
+    assert (trainer.losses, vars(trainer)["best"]) == ([1.0, 0.5], 0.5)
+
+
+def test_a_scheduler_goes_on_over_the_optimiser_that_is_there() -> None:
+    model = nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=1.0)
+    values = {"model": model, "opt": opt, "plan": torch.optim.lr_scheduler.StepLR(opt, 1, 0.1)}
+    got = trained(values)
+    got["plan"].step()
+
+    found = restore(got, values)
+
+    assert found.values["plan"] is values["plan"]
+    assert values["plan"].optimizer is opt
+    assert (values["plan"].last_epoch, opt.param_groups[0]["lr"]) == (1, 0.1)
+
+
+def test_a_moving_average_is_loaded_beside_its_model() -> None:
+    model = nn.Linear(2, 1)
+    average = copy.deepcopy(model)
+
+    found = in_place({"average": average, "model": model})
+
+    assert found.values == {"average": average, "model": model}
+    assert fives(model, average)
+
+
+def test_tied_weights_stay_tied_and_are_not_tied_by_a_result() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other.weight = one.weight
+    assert in_place({"one": one, "other": other}).values == {"one": one, "other": other}
+    assert other.weight is one.weight
+
+    apart = {"one": nn.Linear(2, 2), "other": nn.Linear(2, 2)}
+    found = restore(trained({"one": one, "other": other}), apart)
+    assert found.reason == "its parts belong together in another way than in the job"
+    assert found.values["one"].weight is found.values["other"].weight
+    assert not fives(apart["one"])
+
+
+def test_two_models_of_one_optimiser_are_all_loaded() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    opt = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
+
+    assert in_place({"one": one, "other": other, "opt": opt}).values == {"one": one, "other": other, "opt": opt}
+    assert fives(one, other)
+
+
+def test_a_new_list_holds_the_models_that_were_there() -> None:
+    models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+
+    found = in_place({"models": models, "best": models[1]})
+
+    assert [new is old for new, old in zip(found.values["models"], models, strict=True)] == [True, True]
+    assert found.values["best"] is models[1]
+    assert fives(*models)
+
+
+def test_arrays_and_plain_values_are_new_and_stay_one_graph() -> None:
+    array, model = np.zeros(2), nn.Linear(2, 1)
+    values = {"array": array, "table": {"first": array}, "model": model, "pair": [model, array]}
+
+    found = in_place(values).values
+
+    assert found["array"] is not array
+    assert found["table"]["first"] is found["array"] is found["pair"][1]
+    assert found["pair"][0] is model
+
+
+def test_trainable_tensors_of_an_optimiser_are_loaded() -> None:
+    w = torch.zeros(2, requires_grad=True)
+    opt = torch.optim.SGD([w], lr=1.0)
+
+    found = in_place({"w": w, "opt": opt})
+
+    assert found.values["w"] is w
+    assert w.tolist() == [-1.0, -1.0]
+
+
+def test_twice_is_as_good_as_once() -> None:
+    model = nn.Linear(2, 1)
+    values = {"model": model, "opt": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
+
+    for _ in range(2):
+        assert in_place(values).values == values
+    assert fives(model)
+    assert values["opt"].param_groups[0]["params"][0] is model.weight  # type: ignore[attr-defined]
+
+
+def test_plain_attributes_modes_and_frozen_weights_come_along() -> None:
+    model = Counting(2, 1)
+    got = trained({"model": model})
+    got["model"].seen = 3
+    got["model"].eval()
+    got["model"].weight.requires_grad_(False)
+
+    restore(got, {"model": model})
+
+    assert (model.seen, model.training, model.weight.requires_grad) == (3, False, False)
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (nn.Linear(3, 1), "its weights have other shapes or types"),
+        (nn.Sequential(nn.Linear(2, 1)), "the job's is a Linear"),
+        (nn.Linear(2, 1, bias=False), "it is built in another way"),
+        (nn.Linear(2, 1).double(), "its weights have other shapes or types"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_new_with_all_of_its_graph(there: nn.Module, why: str) -> None:
+    model = nn.Linear(2, 1)
+    values = {"model": model, "opt": torch.optim.SGD(model.parameters(), lr=0.1)}
+    before = {key: one.clone() for key, one in there.state_dict().items()}
+
+    found = restore(trained(values), {**values, "model": there})
+
+    assert found.reason == why
+    assert found.values["opt"].param_groups[0]["params"][0] is found.values["model"].weight
+    assert all(torch.equal(before[key], one) for key, one in there.state_dict().items())
+
+
+def test_an_optimiser_without_its_model_is_new_unless_its_weights_are_asked_for() -> None:
+    model = nn.Linear(2, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = model.weight.detach().clone()
+
+    found = in_place({"opt": opt})
+    assert found.reason == "the model that it trains is not among the results"
+    assert found.values["opt"] is not opt
+    assert torch.equal(model.weight, before)
+
+    assert restore(trained({"opt": opt}), {"opt": opt}, with_weights=True).values["opt"] is opt
+    assert torch.equal(model.weight, before - 1)
+
+
+def test_a_name_that_was_bound_to_nothing_gets_the_model_that_is_there() -> None:
+    model = nn.Linear(2, 1)
+
+    found = restore(trained({"model": model, "best": model}), {"model": model, "best": None})
+
+    assert found.values["best"] is found.values["model"] is model

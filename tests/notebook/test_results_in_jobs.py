@@ -1,0 +1,93 @@
+"""How a later job takes what earlier jobs brought back: in one graph, and connected with what was made from it."""
+
+from __future__ import annotations
+
+from jupyter_dlaas.notebook.records import NameFact, ResultRef
+from tests.notebook.cases import codes, facts, job, prelude
+
+
+def result_of(
+    job: str, name: str, type_name: str = "Net", *, is_restored: bool = False, has_weights: bool = False
+) -> NameFact:
+    """A variable of the kernel that a job brought back after cell 3, or after the last one."""
+    ref = ResultRef(job, name, after_cell=3, is_restored=is_restored)
+    return NameFact(type_name=type_name, result=ref, has_weights=has_weights)
+
+
+def test_the_next_job_takes_results_of_one_job_in_one_line_and_of_two_jobs_in_two() -> None:
+    known = facts(
+        model=result_of("first-1", "model"), opt=result_of("first-1", "opt"), best=result_of("second-2", "best")
+    )
+    made = job("%%train first -o model,opt\nmodel, opt = 1, 2", train="print(model, opt, best)", facts=known)
+
+    assert prelude(made)[1:] == [
+        'best = dlaas.result("second-2", "best")',
+        'model, opt = dlaas.result("first-1", "model", "opt")',
+    ]
+    assert [ref.name for ref in made.results] == ["best", "model", "opt"]
+
+
+def test_the_next_job_takes_only_those_results_that_it_needs() -> None:
+    known = facts(model=result_of("first-1", "model"), opt=result_of("first-1", "opt"))
+    made = job("%%train first -o model,opt\nmodel, opt = 1, 2", train="print(opt)", facts=known)
+
+    assert prelude(made)[1:] == ['opt = dlaas.result("first-1", "opt")']
+
+
+MODEL = "model = Linear()\nopt = SGD(model.parameters())"
+AGAIN = "%%train first -o model\nopt.step()"
+
+
+def test_a_result_is_loaded_into_the_model_that_an_optimiser_was_made_over() -> None:
+    known = facts(model=result_of("first-1", "model", is_restored=True), opt=NameFact(type_name="SGD"))
+    made = job("from torch import Linear, SGD", MODEL, AGAIN, train="model(1)\nopt.step()", facts=known)
+
+    assert prelude(made)[-3:] == [
+        *MODEL.splitlines(),
+        'model = dlaas.result("first-1", "model", into={"model": model})',
+    ]
+    assert codes(made) == []
+
+
+def test_an_alias_of_a_restored_model_is_the_trained_model_in_the_job() -> None:
+    known = facts(model=result_of("first-1", "model", is_restored=True), net=NameFact(type_name="Linear"))
+    made = job("from torch import Linear\nnet = model = Linear()", AGAIN, train="print(net)", facts=known)
+
+    assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model", into={"model": model})'
+
+
+def test_a_result_that_nothing_else_refers_to_is_taken_without_making_the_old_object() -> None:
+    known = facts(model=result_of("first-1", "model", is_restored=True))
+    made = job("from torch import Linear\nmodel = Linear()", AGAIN, train="print(model)", facts=known)
+
+    assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model")'
+    assert "model = Linear()" not in prelude(made)
+
+
+def test_an_optimiser_over_a_model_that_a_result_replaced_is_refused() -> None:
+    known = facts(
+        model=result_of("first-1", "model", has_weights=True), opt=NameFact(type_name="SGD", has_weights=True)
+    )
+    made = job("from torch import Linear, SGD", MODEL, AGAIN, train="model(1)\nopt.step()", facts=known)
+
+    assert [problem.code for problem in made.errors] == ["result_apart"]
+    assert made.errors[0].message == (
+        "cell [2], line 2: `opt` would refer to another `model` than the one that first-1 brought back. "
+        "Make `opt` again in a cell of its own, or in the training cell."
+    )
+
+
+def test_a_value_that_was_computed_from_a_replaced_result_is_computed_from_the_old_one() -> None:
+    known = facts(level=result_of("first-1", "level", "int"), table=NameFact(type_name="list"))
+    made = job("level = 1\ntable = [level]", AGAIN, train="print(level, table)", facts=known)
+
+    assert prelude(made)[1:] == ["level = 1", "table = [level]", 'level = dlaas.result("first-1", "level")']
+    assert codes(made) == []
+
+
+def test_a_pushed_optimiser_beside_a_model_taken_from_a_job_is_refused() -> None:
+    known = facts(model=result_of("first-1", "model"), opt=NameFact(type_name="SGD", shares=("model",)))
+    made = job("x = 1", AGAIN, train="model(1)\nopt.step()", push=("opt",), facts=known)
+
+    assert [problem.code for problem in made.errors] == ["push_apart"]
+    assert made.errors[0].message.endswith("Push them together: --push opt,model.")

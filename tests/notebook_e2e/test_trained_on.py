@@ -1,0 +1,116 @@
+"""After `-o model` training goes on: in the next job, in the notebook's own loop, through every name of the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook_e2e.rooms import Kernel, Pool, displays_of
+
+LOOP = (
+    "for epoch in range(5):\n    loss = (model(X) - Y).pow(2).mean(); opt.zero_grad(); loss.backward(); opt.step()\n"
+    "    losses.append(loss.item())"
+)
+
+
+@pytest.fixture(scope="module")
+def torched(kernel: Kernel) -> Kernel:
+    kernel.run(
+        "import copy, torch\nfrom torch import nn\ntorch.manual_seed(0)\nX = torch.randn(64, 4)\n"
+        "Y = X.sum(1, keepdim=True)\nlosses = []\n"
+        "def error():\n    return (model(X) - Y).pow(2).mean().item()"
+    )
+    return kernel
+
+
+def fresh(kernel: Kernel, optimiser: str = "torch.optim.SGD(model.parameters(), lr=0.05)") -> None:
+    kernel.run("model = nn.Linear(4, 1)")
+    kernel.run(f"opt = {optimiser}\nlosses = []")
+
+
+@pytest.mark.parametrize("names", ["model", "model,opt"])
+def test_the_same_cell_again_trains_on_and_so_does_the_notebook(torched: Kernel, pool: Pool, names: str) -> None:
+    fresh(torched, "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)")
+    torched.run("first_error, first_weight = error(), model.weight")
+    cell = f"%%train twice -o {names},losses --wait\n{LOOP}"
+
+    errors = [torched.value("first_error")]
+    for _ in range(3):
+        torched.run(cell)
+        errors.append(torched.value("error()"))
+    torched.run(LOOP)
+    errors.append(torched.value("error()"))
+
+    assert errors == sorted(errors, reverse=True)
+    assert len(set(errors)) == 5
+    assert torched.value("(model.weight is first_weight, opt.param_groups[0]['params'][0] is model.weight)") == (
+        True,
+        True,
+    )
+
+
+def test_all_that_refers_to_a_model_refers_to_the_trained_one(torched: Kernel, pool: Pool) -> None:
+    torched.run(
+        "class Trainer:\n    def __init__(self, model, opt):\n        self.model, self.opt, self.seen = model, opt, 0\n"
+        "    def fit(self):\n        loss = (self.model(X) - Y).pow(2).mean(); self.opt.zero_grad(); loss.backward()\n"
+        "        self.opt.step(); self.seen += 1"
+    )
+    fresh(torched, "torch.optim.Adam(model.parameters(), lr=0.1)")
+    torched.run(
+        "net = model\nplan = torch.optim.lr_scheduler.StepLR(opt, 1)\ntrainer = Trainer(model, opt)\n"
+        "average = copy.deepcopy(model)\nmodels = [model, average]"
+    )
+
+    torched.run("%%train held -o model,trainer --wait\ntrainer.fit()\ntrainer.fit()")
+
+    assert torched.value("(net is model, trainer.model is model, models[0] is model, plan.optimizer is opt)") == (
+        (True,) * 4
+    )
+    assert torched.value("(trainer.seen, opt.state[model.weight]['step'].item(), trainer.opt is opt)") == (2, 2.0, True)
+    assert torched.value("torch.equal(average.weight, model.weight)") is False
+    before = torched.value("error()")
+    torched.run("%%train held -o model --wait\nopt.zero_grad(); (net(X) - Y).pow(2).mean().backward(); opt.step()")
+    assert "into={" in torched.run("%dlaas source held").stdout
+    assert torched.value("error()") < before
+
+
+def test_what_was_done_to_a_result_in_the_notebook_is_done_in_the_next_job(torched: Kernel, pool: Pool) -> None:
+    torched.run("model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))")
+    torched.run("%%train body -o model --wait\nmodel[0].weight.data.fill_(0.5)")
+    torched.run("model[1] = nn.Linear(4, 2)")
+    torched.run("%%train head -o shapes --wait\nshapes = [tuple(p.shape) for p in model.parameters()]")
+
+    assert torched.value("shapes") == [(4, 4), (4,), (2, 4), (2,)]
+
+
+def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_is_named(
+    torched: Kernel, pool: Pool
+) -> None:
+    fresh(torched)
+    made = torched.value("len(In)") - 2
+    torched.run("alias = model")
+    sent = torched.run("%%train wider -o model --wait\nmodel = nn.Linear(4, 2)")
+
+    torched.listen(lambda: displays_of(torched, f"model: assigned here from {sent.job['id']}."))
+    (said,) = displays_of(torched, f"model: assigned here from {sent.job['id']}.")
+    assert said.splitlines()[1] == (
+        "model: this is another object than before (its weights have other shapes or types); `alias`, `opt` still "
+        "refer to the old one. Run the cells that make them again."
+    )
+    refused = torched.run(f"%%train apart\n{LOOP}", fails=True)
+    assert f"cell [{made}], line 1: `opt` would refer to another `model` than the one that {sent.job['id']}" in (
+        refused.evalue
+    )
+
+
+def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, pool: Pool) -> None:
+    text = "class Net(nn.Linear):\n    def forward(self, x):\n        return super().forward(x) * {factor}"
+    torched.run(text.format(factor=1))
+    torched.run("edited = Net(4, 1)\nuntouched = edited.weight.detach().clone()")
+    sent = torched.run("%%train edited -o edited\nimport time\ntime.sleep(1)\nedited.weight.data.fill_(7.0)")
+    torched.run(text.format(factor=2))
+
+    torched.listen(lambda: displays_of(torched, "edited: left as it is, since `Net` was edited after the submit."))
+    assert torched.value("torch.equal(edited.weight, untouched)") is True
+    torched.run(f"got = dlaas.result('{sent.job['id']}', 'edited')")
+    assert torched.value("(got(torch.ones(1, 4)) - got.bias).item()") == 28.0
+    assert torched.value("type(got) is Net") is False
