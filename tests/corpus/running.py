@@ -180,12 +180,17 @@ class Runner:
             before = here.look()
             said = here.run(_train_cell(notebook.source, names, options), notebook.training)
             after = here.look()
-            result.kernel_changed = _changed(before, after, names)
+            result.kernel_changed = _changed(before, after, names, after["drivers"])
             view = self._view_of(said)
             self._describe(view, result)
             result.names = names
             result.not_brought = {name: "not brought back" for name in names if name not in view.results}
-            same = [name for name in after["has_weights"] if after["ids"][name] == before["ids"].get(name)]
+            # State is loaded into the object that is there: what is neither another object nor another state stayed.
+            same = [
+                name
+                for name in after["has_weights"]
+                if all(after[what][name] == before[what].get(name) for what in ("ids", "digests"))
+            ]
             result.not_brought |= {name: "not loaded here" for name in names if name in same}
             figures: dict[str, Leaf] = here.look([n for n in names if n not in result.not_brought])["figures"]
         return figures
@@ -218,13 +223,13 @@ def _train_cell(source: str, names: list[str], options: str) -> str:
     return f"{head} {options}{outputs} --wait\n{body}"
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any], names: list[str]) -> list[str]:
-    """What is another than before, beside the names that were asked for."""
+def _changed(before: dict[str, Any], after: dict[str, Any], names: list[str], holders: list[str]) -> list[str]:
+    """What is another than before, beside the names that were asked for, and the state of what holds their objects."""
     asked = set(names)
     found = [what for what in before if what not in _WARNED and before[what] != after[what]]
-    for kind in ("ids", "digests"):
+    for kind, apart in (("ids", asked), ("digests", asked | {*holders})):
         one, other = before[kind], after[kind]
-        found += [f"{kind}: {n}" for n in sorted({*one, *other} - asked) if one.get(n) != other.get(n)]
+        found += [f"{kind}: {n}" for n in sorted({*one, *other} - apart) if one.get(n) != other.get(n)]
     return found
 
 
