@@ -48,11 +48,12 @@ class FirstSteps:
         params = [one for group in optimiser.param_groups for one in group["params"]]
         self._moved.update((id(one), one) for one in params if one.grad is not None)
         weights = self._weights()
-        if self._first is None:
-            self._first = {number: _gist(one) for number, one in weights.items()}
         if not weights.keys().isdisjoint(self._moved):
             self._end()
-        elif number == _STEPS and not self._moved:  # else a function may return its model only at the end
+            return
+        if self._first is None:  # what only a suspicious first step costs
+            self._first = {number: _gist(one) for number, one in weights.items()}
+        if number == _STEPS and not self._moved:  # else a function may return its model only at the end
             self._report(weights)
 
     def end(self) -> dict[str, object]:
