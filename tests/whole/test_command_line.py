@@ -105,3 +105,12 @@ def test_every_verb_does_what_it_says(site: Build) -> None:
     assert " runs: process " in dlaas("engine", "status")
     dlaas("engine", "stop")
     until(lambda: not here.orphans(), "nothing is left", 10)
+
+
+def test_a_log_of_any_length_is_printed_whole(site: Build) -> None:
+    here = site()
+    job = here.submit("for i in range(200_000):\n    print('line', i)\n", name="long")
+    job.wait(60)
+
+    lines = here.terminal("jupyter", "dlaas", "logs", "long").splitlines()
+    assert [line for line in lines if line.startswith("line ")] == [f"line {i}" for i in range(200_000)]
