@@ -255,15 +255,29 @@ def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp
     assert loaded[1]["value"] == "d"
 
 
-@pytest.mark.parametrize("damage", ["state", "manifest", "both"])
+def save_with_file(folder: Path, step: int, **content: Any) -> None:
+    """Save as a framework's own loop does, which puts files beside the state."""
+
+    def add(part: Path) -> dict[str, Any]:
+        (part / "own").write_text("weights")
+        return {}
+
+    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=(), add=add)()
+
+
+@pytest.mark.parametrize("damage", ["state", "manifest", "both", "file", "no file"])
 def test_any_damage_leads_to_the_checkpoint_before(tmp_path: Path, damage: str) -> None:
-    save(tmp_path, 1, value="a")
-    save(tmp_path, 2, value="b")
+    save_with_file(tmp_path, 1, value="a")
+    save_with_file(tmp_path, 2, value="b")
     folder = manifests(tmp_path)[-1][0]
     if damage in ("state", "both"):
         (folder / "state.bin").write_bytes((folder / "state.bin").read_bytes()[:-1])
     if damage in ("manifest", "both"):
         (folder / "manifest.json").write_text('{"step": 2')
+    if damage == "file":
+        (folder / "own").write_text("weight")
+    if damage == "no file":
+        (folder / "own").unlink()
     loaded = checkpoints.load(tmp_path, may_tidy=True)
 
     assert loaded is not None
