@@ -1,4 +1,4 @@
-"""What a program's syntax tree says of it, for rules about the program: comments and prose in strings do not count."""
+"""Identifiers of a program by its syntax tree, for rules about the program: comments and prose do not count."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Words:
 
 
 def words_in(path: Path) -> Words:
-    """The words of a file; none where it is no Python."""
+    """Collect the words of a file; none where it is not valid Python."""
     return words_of(path.read_text(encoding="utf-8", errors="replace"))
 
 
 @lru_cache(maxsize=64)
 def words_of(text: str) -> Words:
-    """The words of a program's text; none where it is no Python."""
+    """Collect the words of a program's text; none where it is not valid Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -236,7 +236,7 @@ def _read(text: str) -> _Line:
 
 
 def _timed(text: str, line: _Line) -> bool:
-    """Read "3 60% (0m 1s) 0.25"; False where the line is none of that kind."""
+    """Read "3 60% (0m 1s) 0.25"; return False for a line of another kind."""
     for pattern in _TIMED:
         match = pattern.match(text)
         loss = _TIMED_LOSS.match(text, match.end()) if match else None

@@ -24,7 +24,7 @@ _OTHER_SHAPES: Final = "its weights have other shapes or types"
 _OTHERWISE_BUILT: Final = "it is built in another way"
 _NO_WEIGHTS: Final = "the model that it trains is not among the results"
 _DEPTH_MAX: Final = 8
-"""How far models are looked for inside of other objects."""
+"""Depth to which other objects are searched for models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class _Pairs:
         return copy.deepcopy(value, self._memo)
 
     def actions(self) -> Iterator[Callable[[], object]]:
-        """What loads the state, once everything is known to fit."""
+        """Return the calls that load the state, once everything is known to fit."""
         for old, new in self._order:
             if _is_torch(new, "nn", "Module"):
                 yield from _module_actions(old, new)
@@ -194,7 +194,7 @@ class _Pairs:
         """An object of the user's that holds models: its fields are taken over. Containers are only looked through."""
         inside: list[tuple[Any, Any]] = []
         if depth == _DEPTH_MAX or id(new) in self._seen:
-            return "it is no model"
+            return "it is not a model"
         self._seen.add(id(new))
         if type(new) is dict:
             inside = [(old[key], new[key]) for key in new if key in old]
@@ -209,7 +209,7 @@ class _Pairs:
                 self.conflict = self.conflict or (why if _has_state(mine) and _has_state(theirs) else "")
         if len(self.old_of) > count and _has_plain_fields(new):
             return self._note(old, new)
-        return "it is no model"
+        return "it is not a model"
 
 
 def _has_plain_fields(value: Any) -> bool:

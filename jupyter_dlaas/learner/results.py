@@ -1,4 +1,4 @@
-"""What `-o model,history` brings back: a file per name, read again in the user's own kernel only.
+"""Results, as `-o model,history` brings them back: a file per name, read again in the user's own kernel only.
 
 Names whose values share objects are one object graph: an optimiser that is stored apart from its model comes back with
 weights of its own, and then trains nothing, in silence. The file of such a name holds the whole graph, and the files of

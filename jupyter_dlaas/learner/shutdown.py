@@ -45,7 +45,7 @@ _OWN_FILES: Final = frozenset({"metrics.jsonl", "prelude.lock", "stdout.log"})
 
 
 def join_threads(place: Place) -> None:
-    """Wait for threads as the interpreter does: executors shut down first, then whoever is no daemon ends by itself.
+    """Wait for threads as the interpreter does: executors shut down first, then every non-daemon thread ends by itself.
 
     A wait that lasts is explained in the log, once.
     """

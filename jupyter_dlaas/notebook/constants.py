@@ -1,4 +1,4 @@
-"""What constants in a program tell before it runs: branches and loops that surely run, annotations as text. Pure."""
+"""Facts that constants tell before a program runs: branches and loops that surely run, annotations as text. Pure."""
 
 from __future__ import annotations
 
