@@ -167,7 +167,7 @@ class Requests:
         _check_environment(submit.environment)
         for name in spec.outputs:
             if not name.isidentifier():
-                raise Invalid(f"spec.outputs: '{name[:60]}' is no variable name")
+                raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
 
     async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
         """What would go wrong with this submit, and when it would start. Nothing is kept."""
