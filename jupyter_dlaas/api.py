@@ -22,6 +22,9 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from jupyter_dlaas import sources, words
 from jupyter_dlaas.client import Client, new_key
+from jupyter_dlaas.hash_seed import DEFAULT as DEFAULT_HASH_SEED
+from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.hash_seed import hash_seed_of, own_hash_seed
 from jupyter_dlaas.protocol import (
     Cursor,
     File,
@@ -195,6 +198,7 @@ def prepare(
         files=(*files, *parcel.files),
         environment={
             **words.without_jupyter(os.environ if environment is None else environment),
+            HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
             **words.environment(env),
         },
         learners=start_with,
