@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _NormBase as _Norm
 
+from jupyter_dlaas.learner.averaging import registrations
+
 __all__ = ["Accumulated"]
 
 
@@ -20,17 +22,24 @@ class Accumulated:
     """Gradients and statistics at the last boundary, as far as the next steps build on them."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._parameters = [one for model in models for one in model.parameters()]
-        norms = (one for model in models for one in model.modules() if isinstance(one, _Norm))
-        self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
+        self._models = list(models)
+        self._list()
         self._counted: list[torch.Tensor] = []
         self.is_open = False
         """No optimiser has stepped since: the gradients are not complete yet."""
         self._kept: list[torch.Tensor | bool] = []
         """Of each parameter whether it had a gradient; while they are added up, the gradient itself."""
 
+    def _list(self) -> None:
+        self._registrations = registrations()
+        self._parameters = [one for model in self._models for one in model.parameters()]
+        norms = (one for model in self._models for one in model.modules() if isinstance(one, _Norm))
+        self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
+
     def keep(self, *, may_lose: bool) -> None:
         """At a boundary. `may_lose`: there are others in the gang who may be lost."""
+        if self._registrations != registrations():
+            self._list()
         is_open = self.is_open
         self._kept, self._counted = [], []
         if may_lose:

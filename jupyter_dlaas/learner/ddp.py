@@ -5,7 +5,6 @@ Loaded by `running` only in a gang whose program uses torch.
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,19 +15,18 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_dlaas.learner import checkpoints, groups, nccl
+from jupyter_dlaas.learner.averaging import Averager, count_registrations
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
 from jupyter_dlaas.learner.gating import Gate
 from jupyter_dlaas.learner.shared_memory import Room, Sum
+from jupyter_dlaas.learner.shared_model import SharedModel, attach
 from jupyter_dlaas.learner.working import Work
 from jupyter_dlaas.wire import DlaasError
 
 __all__ = ["Gang", "NotShareable", "to_device"]
 
-_SLOT: Final = "_dlaas_ddp"
 _HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
-_new_object: Final[Any] = vars(copyreg)["__newobj__"]
-_reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """Newer versions of torch call it by the first name, and warn at the second."""
@@ -61,6 +59,10 @@ class Gang:
         """Squared norms of this learner's own gradients, in a step in which they are watched."""
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
+        self._shared: list[SharedModel] = []
+        self._loose = Averager(self)
+        """Parameters of the prepared optimisers that belong to no prepared model."""
+        count_registrations()
         self._group: Any = None
         self._room: Room | None = None
         self._adds_up_in_room = False
@@ -92,8 +94,14 @@ class Gang:
             self.work.reset()
         for ddp in self._wrappers:
             self._put(ddp, self._lonely if group is None else group)
+        self.watch_passes()
         if old[0] is not None:
             groups.drop(old)
+
+    def watch_passes(self) -> None:
+        """Look at each parameter in the next few backward passes: does DDP average all that they reach?"""
+        for shared in self._shared:
+            shared.watch(is_close=not self.is_alone)
 
     def meet(self, host: str, port: int) -> None:
         """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
@@ -128,8 +136,21 @@ class Gang:
 
         Raises NotShareable for options that no gang can have that may change.
         """
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            return model
+        ddp = None
+        hook = Averaging(self)
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            ddp = self._ddp(model, options, hook)
+            self._wrappers.append(ddp)
+        if self._group is not None and (self.may_change or ddp is None):
+            self.share([*model.parameters(), *model.buffers()])
+        shared = SharedModel(self, model, ddp, hook)
+        attach(model, shared, self)
+        self._models.append(model)
+        self._shared.append(shared)
+        shared.watch(is_close=not self.is_alone)
+        return model
+
+    def _ddp(self, model: torch.nn.Module, options: dict[str, Any], hook: Averaging) -> DistributedDataParallel:
         on_gpu = self.device.type == "cuda"
         # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
@@ -142,14 +163,45 @@ class Gang:
         if self.may_change:
             _settle(ddp)
         # A lambda, since torch refuses annotations other than its own here.
-        ddp.register_comm_hook(_Averaging(self), lambda averaging, bucket: averaging.begin(bucket))
+        ddp.register_comm_hook(hook, lambda averaging, bucket: averaging.begin(bucket))
         if self.may_change and self._group is not None:
             self._put(ddp, self._group)
-            self.share([*model.parameters(), *model.buffers()])
-        _attach(model, ddp, self)
-        self._models.append(model)
-        self._wrappers.append(ddp)
-        return model
+        return ddp
+
+    def let_go(self, ddp: DistributedDataParallel) -> None:
+        """This model's gradients are averaged otherwise from now on."""
+        self._wrappers.remove(ddp)
+        del ddp.reducer, ddp.logger  # with these go its hooks
+
+    def cover(self, loose: Sequence[torch.nn.Parameter]) -> None:
+        """Average also these, which belong to no model, from now on."""
+        before = {id(one) for one in self._loose.parameters}
+        if before != {id(one) for one in loose}:
+            self.share([one for one in loose if id(one) not in before])
+            self._loose.take(loose)
+
+    def check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before an optimiser steps: average the gradients that no backward pass has averaged since its last step."""
+        if not self.is_alone and not self.is_stranded:
+            for shared in self._shared:
+                shared.check_step(optimizer)
+
+    def shares(self, parameters: Sequence[torch.nn.Parameter]) -> bool:
+        """Whether one of these is averaged."""
+        known = {id(one) for shared in self._shared for one in shared.parameters}
+        known |= {id(one) for one in self._loose.parameters}
+        return any(id(one) in known for one in parameters)
+
+    @property
+    def modes(self) -> list[bool]:
+        """For each model whether DDP averages its gradients: the same in all learners."""
+        return [shared.ddp is not None for shared in self._shared]
+
+    def take_modes(self, modes: Sequence[bool]) -> None:
+        """Average as the others do."""
+        for shared, has_ddp in zip(self._shared, modes, strict=False):
+            if not has_ddp:
+                shared.average_late()
 
     def skew(self) -> float | None:
         """Of all bytes of gradients, those of the largest one; None without any."""
@@ -310,7 +362,7 @@ class Gang:
             self.is_stranded = True
 
 
-class _Averaging:
+class Averaging:
     """The averaging of one model's gradients, bucket by bucket, while its backward pass goes on.
 
     In a gang that may change, DDP is told of each bucket that it is done already, and the last one waits for all: what
@@ -320,6 +372,8 @@ class _Averaging:
     def __init__(self, gang: Gang) -> None:
         self._gang = gang
         self._begun: list[Any] = []
+        self.passes = 0
+        """How many backward passes it has averaged as a whole."""
         self._ready: dict[int, tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]] = {}
         """A bucket -> its memory, and what says that it is done: the same in each step."""
 
@@ -329,12 +383,27 @@ class _Averaging:
         if gang.is_alone:
             return self._now(number, buffer)
         gang.weigh(buffer)
+        is_last = bucket.is_last()
+        self.passes += is_last
         if gang.may_change:
-            self._talk(buffer, is_first=number == 0, is_last=bucket.is_last())
+            self._talk(buffer, is_first=number == 0, is_last=is_last)
             return self._now(number, buffer)
+        begun = gang.reduced(buffer)
+        self._begun = [] if is_last else [*self._begun, begun]
         averaged: torch.futures.Future[torch.Tensor]
-        averaged = gang.reduced(buffer).then(lambda done: done.value()[0])
+        averaged = begun.then(lambda done: done.value()[0])
         return averaged
+
+    def finish(self) -> None:
+        """Wait for the buckets of a pass that did not come to its last one."""
+        begun, self._begun = self._begun, []
+        try:
+            for one in begun:
+                one.wait()
+        except RuntimeError:
+            if not self._gang.may_change:
+                raise
+            self._gang.lost()
 
     def _talk(self, buffer: torch.Tensor, *, is_first: bool, is_last: bool) -> None:
         gang = self._gang
@@ -441,56 +510,6 @@ def _settle(ddp: Any) -> None:
     for one, own in users:
         one.update(own)
     reducer._rebuild_buckets()
-
-
-def _attach(model: torch.nn.Module, ddp: DistributedDataParallel, gang: Gang) -> None:
-    """Route calls of the model through DDP, and nothing else: attributes, state_dict and pickles stay the model's own.
-
-    Its class becomes a subclass of the same name; only an instance's own class can change what calling it does.
-    """
-    plain = type(model)
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        wrapper = self.__dict__.get(_SLOT)
-        if wrapper is None or wrapper.is_inside or gang.is_alone or not torch.is_grad_enabled():
-            return plain.__call__(self, *args, **kwargs)
-        wrapper.is_inside = True
-        try:
-            return wrapper.ddp(*args, **kwargs)
-        finally:
-            wrapper.is_inside = False
-
-    def reduce_ex(self: Any, protocol: Any) -> Any:
-        twin = plain.__new__(plain)
-        twin.__dict__.update({name: value for name, value in self.__dict__.items() if name != _SLOT})
-        reduced: Any = twin.__reduce_ex__(protocol)
-        how, arguments, *rest = reduced
-        if how is _new_object and arguments == (plain,):
-            # pickle compares that one's class with the class of the object, which only looks like it
-            how, arguments = _reconstructor, (plain, object, None)
-        return (how, arguments, *rest)
-
-    body = {
-        "__call__": call,
-        "__reduce_ex__": reduce_ex,
-        "__module__": plain.__module__,
-        "__qualname__": plain.__qualname__,
-        "__doc__": plain.__doc__,
-    }
-    metaclass: Any = type(plain)
-    model.__class__ = metaclass(plain.__name__, (plain,), body)
-    # Past the module's own __setattr__, which would make DDP a part of the model that it holds.
-    model.__dict__[_SLOT] = _Wrapper(ddp)
-
-
-class _Wrapper:
-    """Not a module, so that nothing that walks over modules sees it."""
-
-    __slots__ = ("ddp", "is_inside")
-
-    def __init__(self, ddp: DistributedDataParallel) -> None:
-        self.ddp = ddp
-        self.is_inside = False
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

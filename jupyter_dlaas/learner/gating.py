@@ -7,9 +7,12 @@ the loss (the first of two optimisers, say) is not repeated then.
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 __all__ = ["Gate"]
@@ -30,6 +33,13 @@ class Gate:
         """What learning rates are multiplied by, for one step of an optimiser."""
         self.before_step: Callable[[], None] | None = None
         """Called before an optimiser steps; may raise, or set `has_failed`."""
+        self.check: Callable[[Any], None] | None = None
+        """Called with an optimiser before it steps: are its gradients everybody's?"""
+        self.mean: Callable[[Any], Any] | None = None
+        """The mean of a loss over the gang; may set `has_failed`."""
+        self.may_lose: Callable[[], bool] = lambda: False
+        """Whether others may be lost in the step, so that it is made again."""
+        self._gated: dict[int, Any] = {}
         self._is_open = False
         self._done: dict[str, int] = {}
         """How often each object has stepped in the step in flight,"""
@@ -87,37 +97,108 @@ class Gate:
     # -- of objects
 
     def optimizer(self, name: str, one: Any) -> None:
-        """Let this optimiser step only where it counts, with its learning rates multiplied by `factor`."""
+        """Let this optimiser step only where it counts, with its learning rates multiplied by `factor`.
+
+        Also each optimiser that it holds (SAM's `base_optimizer`, Lookahead's `optimizer`): some programs call methods
+        of the outer one that are no `step`.
+        """
+        if id(one) in self._gated:
+            return
+        self._gated[id(one)] = one
         plain, gate = one.step, self
+        is_simple = _takes_one_gradient(one)
 
         @functools.wraps(plain)
         def step(self: Any, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
             loss = None
+            if closure is not None and not is_simple:
+                return gate._step_with(name, self, plain, closure, options)
             if closure is not None:
                 import torch
 
                 with torch.enable_grad():
                     loss = closure()
+            if gate.check is not None and not gate.has_failed:
+                gate.check(self)
             if gate.before_step is not None and not gate.has_failed:
                 gate.before_step()
             gate.has_stepped = True
-            if not gate._may(name):
-                return loss
-            factor = gate.factor() if gate.factor is not None else 1.0
-            if factor == 1.0:
-                plain(**options)
-                return loss
-            rates = [group["lr"] for group in self.param_groups]
-            for group in self.param_groups:
-                group["lr"] = group["lr"] * factor
-            try:
-                plain(**options)
-            finally:
-                for group, rate in zip(self.param_groups, rates, strict=True):
-                    group["lr"] = rate
+            if gate._may(name):
+                with gate._rates(self):
+                    found = plain(**options)
+                loss = found if loss is None else loss
             return loss
 
         one.step = types.MethodType(step, one)  # as LRScheduler does
+        self.held_by(name, one)
+
+    def knows(self, optimizer: Any) -> bool:
+        """Whether this optimiser's steps are gated."""
+        return id(optimizer) in self._gated
+
+    def held_by(self, name: str, one: Any) -> None:
+        """Gate the optimisers that an object holds."""
+        import torch
+
+        for attribute, value in sorted(vars(one).items()):
+            if isinstance(value, torch.optim.Optimizer):
+                self.optimizer(f"{name}.{attribute}", value)
+
+    @contextmanager
+    def _rates(self, optimizer: Any) -> Iterator[None]:
+        factor = self.factor() if self.factor is not None else 1.0
+        if factor == 1.0:
+            yield
+            return
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _step_with(
+        self, name: str, optimizer: Any, plain: Callable[..., Any], closure: Callable[[], Any], options: dict[str, Any]
+    ) -> Any:
+        """A step of an optimiser that calls its closure as often as it likes, maybe at other weights.
+
+        The closure gives it the gang's mean loss, by which all learners search alike. What was changed is taken back
+        when others are lost in the midst of it.
+        """
+        import torch
+
+        gate = self
+        last: list[Any] = []
+
+        def mean_closure() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            if gate.check is not None and not gate.has_failed:
+                gate.check(optimizer)
+            if gate.before_step is not None and not gate.has_failed:
+                gate.before_step()
+            if gate.mean is not None and not gate.has_failed:
+                loss = gate.mean(loss)
+            last[:] = [loss]
+            if gate.has_failed:
+                raise _Torn
+            return loss
+
+        gate.has_stepped = True
+        if not gate._may(name):
+            with torch.enable_grad():
+                return closure()
+        undo = _snapshot(optimizer) if gate.may_lose() else None
+        try:
+            with gate._rates(optimizer):
+                return plain(mean_closure, **options)
+        except _Torn:
+            gate._done[name] -= 1
+            if undo is not None:
+                undo()
+            return last[0]
 
     def scheduler(self, name: str, one: Any) -> None:
         """Let this scheduler step only where it counts."""
@@ -149,3 +230,34 @@ class Gate:
                 self.load_state_dict(kept)
 
         one.update = types.MethodType(update, one)
+
+
+class _Torn(Exception):
+    """Ends a step in which others were lost."""
+
+
+def _takes_one_gradient(optimizer: Any) -> bool:
+    """Whether it calls a closure once, before anything else, as most of torch's optimisers do; and needs none."""
+    kind = type(optimizer)
+    parameter = inspect.signature(kind.step).parameters.get("closure")
+    is_needed = parameter is not None and parameter.default is parameter.empty
+    return kind.__module__.partition(".")[0] == "torch" and not is_needed
+
+
+def _snapshot(optimizer: Any) -> Callable[[], None]:
+    """Keep an optimiser's parameters and state. Returns what puts them back."""
+    import torch
+
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    kept = [one.detach().clone() for one in parameters]
+    # Keys are parameters, and stay these.
+    state = {key: copy.deepcopy(value) for key, value in optimizer.state.items()}
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for one, value in zip(parameters, kept, strict=True):
+                one.copy_(value)
+        optimizer.state.clear()
+        optimizer.state.update(state)
+
+    return put_back

@@ -17,7 +17,7 @@ from jupyter_dlaas.protocol import Elastic
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.running import Run
 
-__all__ = ["alone", "has_own_loop", "look", "look_at_loop", "look_at_parts", "look_at_steps"]
+__all__ = ["alone", "has_own_loop", "has_roles", "look", "look_at_loop", "look_at_parts", "look_at_steps"]
 
 _KNOWS_OTHERS: Final = re.compile(
     r"distribut(ed|e|ion)\b|DistributedDataParallel|fully_shard|WORLD_SIZE|process_count|mpi4py|horovod"
@@ -69,6 +69,11 @@ def has_own_loop(context: Context) -> bool:
     """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
     words = words_in(context.job_dir / "train.py")
     return "jupyter_dlaas" in words.modules and not words.methods.isdisjoint(_LOOPS)
+
+
+def has_roles(context: Context) -> bool:
+    """Whether each learner may be meant to train something of its own."""
+    return any(not words.names.isdisjoint({*_ROLES, "is_main"}) for words in _programs(context.job_dir))
 
 
 def look(context: Context, why: str) -> None:

@@ -65,6 +65,8 @@ class Batches:
         run = self._run
         if here.call == 0:
             run._meter.steps_per_epoch = max(run._meter.steps_per_epoch, todo.steps)
+        if run._gang is not None and run._exact is None:
+            run._gang.watch_passes()
         if run._is_joining:
             yield from self._rehearse(todo)
             position = run._regrouping.join()

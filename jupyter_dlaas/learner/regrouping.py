@@ -153,6 +153,7 @@ class Regrouping:
         run = self._run
         run._restored = content | {"has_rehearsed": run._is_joining}
         run._put_back_objects()
+        self._gang.take_modes(content["modes"])
         run.state.clear()
         run.state.update(content["state"])
         run._put_back_values()

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, lonely, saving, streams, values
+from jupyter_dlaas.learner import checkpoints, lonely, parameters, saving, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Reading, source_of
@@ -234,20 +234,8 @@ class Run:
         if is_gang:
             self._meet()
         if torch is not None and (is_gang or self._exact is not None):
-            for name, one in self._objects[-len(given) :]:
-                if isinstance(one, torch.nn.Module):
-                    if self._exact is None:
-                        self._gang.wrap(one, dict(ddp or {}))
-                elif isinstance(one, torch.optim.Optimizer):
-                    self._gate.optimizer(name, one)
-                elif one is scheduler:
-                    self._gate.scheduler(name, one)
-                elif one is scaler:
-                    self._gate.scaler(name, one)
-            if is_gang and self._may_change():
-                module = importlib.import_module("jupyter_dlaas.learner.accumulating")
-                models = [one for _, one in self._objects if isinstance(one, torch.nn.Module)]
-                self._accumulated = module.Accumulated(models)
+            preparing = importlib.import_module("jupyter_dlaas.learner.preparing")
+            preparing.prepare(self, self._objects[-len(given) :], scheduler, scaler, ddp or {})
         return given[0] if len(given) == 1 else tuple(given)
 
     def _begin_exact(self, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
@@ -507,6 +495,8 @@ class Run:
         content = {
             "format": 1,
             "objects": {name: one.state_dict() for name, one in self._objects},
+            "parameters": parameters.snapshot(self._objects),
+            "modes": self._gang.modes if self._gang is not None else [],
             "state": self.state,
             "values": own,
             "streams": streams.snapshot(),
@@ -537,6 +527,7 @@ class Run:
         for name, one in self._objects:
             if name in kept:
                 one.load_state_dict(kept[name])
+        parameters.put_back(self._objects, self._restored.get("parameters", {}))
 
     def _put_back_step(self, content: dict[str, Any]) -> None:
         """What is under way over several steps, or within one."""

@@ -146,6 +146,29 @@ LOOPS: dict[str, str] = {
         """,
         prepare='model, opt = run.prepare(model, opt, ddp={"find_unused_parameters": True})',
     ),
+    "layers unfrozen in an epoch": _loop(
+        "if epoch == 1:\n    model.requires_grad_(True)\n" + _flat(_TRAIN),
+        before="model[0].requires_grad_(False)",
+    ),
+    "a closure that is called several times": _loop(
+        """
+        def closure():
+            opt.zero_grad()
+            loss = loss_of(x, y)
+            loss.backward()
+            return loss
+        opt.step(closure)
+        """,
+        before="""
+        class Twice(torch.optim.SGD):
+            def step(self, closure):
+                for _ in range(2):
+                    loss = closure()
+                    super().step()
+                return loss
+        opt = Twice(model.parameters(), lr=0.05, momentum=0.9)
+        """,
+    ),
     "two optimisers": _loop(
         """
         for one in (opt, other):
