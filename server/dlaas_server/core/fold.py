@@ -14,8 +14,8 @@ from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingRes
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.protocol import RETRIED, Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, is_retried
+from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
 __all__ = [
     "Story",
@@ -466,7 +466,7 @@ def _lost(job: Job, fact: Fact) -> Told:
     failure = fact.failure or Failure(
         cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
     )
-    if failure.cause not in RETRIED or job.restarts >= job.spec.retries:
+    if not is_retried(failure) or job.restarts >= job.spec.retries:
         return _broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
     delay = 0.0 if job.restarts == 0 else min(2.0 ** (job.restarts - 1), 60.0)
