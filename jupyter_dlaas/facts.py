@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.protocol import Failure, Note
 from jupyter_dlaas.wire import Json, decode, encode
 
 __all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line"]
@@ -98,6 +98,8 @@ class FactKind(StrEnum):
     """Several learners of this program would share nothing; `why`: a sentence, which says what to do. With `learners`:
 
     it cannot go on at another size than that."""
+    REPORT = "report"
+    """Training found what its owner must know: `note`."""
     LOST = "lost"
     """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
     STORING = "storing"
@@ -153,6 +155,7 @@ class Fact:
     skew: float | None = None
     results: tuple[str, ...] | None = None
     why: str | None = None
+    note: Note | None = None
 
 
 def fact_to_line(fact: Fact) -> bytes:
