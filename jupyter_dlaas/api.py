@@ -40,7 +40,7 @@ from jupyter_dlaas.protocol import (
     Submit,
 )
 from jupyter_dlaas.stream import Follower, LogLines
-from jupyter_dlaas.wire import DlaasError, Invalid
+from jupyter_dlaas.wire import DlaasError, Invalid, decode_float
 
 __all__ = ["Job", "JobFailed", "Prepared", "job", "jobs", "pool", "prepare", "result", "submit", "train"]
 
@@ -426,7 +426,7 @@ class Job:
                     rows = [row for row in rows if row["step"] is None or row["step"] <= record["rewind"]]
                     continue
                 head = {"step": record.get("step"), "epoch": record.get("epoch"), "time": record.get("t")}
-                rows.append(head | record.get("values", {}))
+                rows.append(head | {name: decode_float(value) for name, value in record.get("values", {}).items()})
             if found["to"] <= offset:
                 break
             offset, size = found["to"], found["size"]

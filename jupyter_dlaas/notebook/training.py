@@ -14,7 +14,8 @@ from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
-from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
+from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
+from jupyter_dlaas.notebook.trained import only_hands_on
 
 __all__ = ["Watcher", "looks_like_training", "training_cells"]
 

@@ -466,10 +466,7 @@ class Guardian:
                 self._tell.checkpoints()
             elif message.get("t") == "pace":
                 self._tell.pace(one.generation, message)
-            if isinstance(asks := message.get("asks"), list):
-                self._tell.asked(*asks)
-            if isinstance(alone := message.get("alone"), list):
-                self._tell.alone(*alone)
+            self._tell.of_program(message)
             if not one.is_ready:
                 one.is_ready = True
                 self._tell.ready(one)

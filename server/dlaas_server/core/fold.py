@@ -305,6 +305,13 @@ def _alone(job: Job, fact: Fact) -> Told:
     return _tell(job, "alone", f"{fact.why}{why}")
 
 
+def _report(job: Job, fact: Fact) -> Told:
+    """Its training found what its owner must know."""
+    if fact.note is None:
+        return job, ()
+    return _tell(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
+
+
 def _guardian_up(job: Job, fact: Fact) -> Told:
     job = replace(job, awaited=None, slow=None)  # a guardian tells it again
     if fact.took_over:
@@ -568,6 +575,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.PACE: _pace,
     FactKind.ASKED: _asked,
     FactKind.ALONE: _alone,
+    FactKind.REPORT: _report,
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.AWAITED: _awaited,
