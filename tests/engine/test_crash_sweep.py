@@ -1,7 +1,7 @@
 """The engine is killed before and after every write and every act, and replaced: the end is always the same.
 
-Over the points of each scene: all of them, or every second one in a quick run. A new engine gets what was committed, the pool what was done, and nothing else
-survives.
+Over the points of each scene: all of them, or every second one in a quick run. A new engine gets what was committed,
+the pool what was done, and nothing else survives.
 """
 
 from __future__ import annotations
