@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from jupyter_dlaas.learner import lonely, parameters
+from jupyter_dlaas.learner import lonely, parameters, summed
 from jupyter_dlaas.learner.accumulating import Accumulated
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
     if gang is not None and run._exact is None:
         _cover(run)
         if gate.check is None:
+            if run._sums:
+                summed.add_up(gang)
+            elif not run.rank:
+                summed.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
             gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), run._may_lose
             _Others(run).watch()
     if gang is not None and gang.may_change:
@@ -63,6 +67,29 @@ def _follow_groups(run: Run, optimizer: Any) -> None:
     optimizer.add_param_group = add_param_group
 
 
+def _samples(run: Run) -> tuple[int, int] | None:
+    """How many samples this learner has of a step in which others have some, too; and all of them."""
+    gang = run._gang
+    if gang.is_alone or not run._is_looping or not 0.0 < gang.weight < 1.0:
+        return None
+    return run._share, round(run._share / gang.weight)
+
+
+def _tell_of_sum(run: Run, kind: summed.Kind) -> None:
+    size = run.world_size
+    if kind is summed.Kind.SUM:
+        said = (
+            f"The loss adds up over samples, and gradients of {size} learners are averaged: steps are {size} times "
+            'smaller than with one. Type run.prepare(…, loss="sum"), or divide the loss by the number of samples.'
+        )
+    else:
+        said = (
+            "The loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
+            'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
+        )
+    print(f"[{said}]", file=sys.stderr, flush=True)
+
+
 class _Mean:
     """The mean over the gang of a loss that a closure gives: all learners search along a line alike."""
 
@@ -74,7 +101,9 @@ class _Mean:
         is_tensor = isinstance(loss, torch.Tensor)
         if gang.is_alone or not (isinstance(loss, int | float) or (is_tensor and loss.numel() == 1)):
             return loss
-        mean = gang.mean([float(loss)], gang.weight)[0]
+        share = gang.weight if self._run._sums and gang.weight else 1.0
+        value = float(loss.detach() if is_tensor else loss)
+        mean = gang.mean([value / share], gang.weight)[0]
         self._run._gate.has_failed |= gang.is_stranded
         return loss.detach().new_full(loss.shape, mean) if is_tensor else mean
 

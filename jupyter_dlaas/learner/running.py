@@ -106,6 +106,8 @@ class Run:
         self.names_logged: set[str] = set()
         """What `log` was called with so far."""
         self._share = 1
+        self._sums = False
+        """The loss adds up over samples."""
         self._base: values.Base = {}
         self._trained = Trained()
         self._last_step_s: float | None = None
@@ -208,13 +210,18 @@ class Run:
         scaler: Any = None,
         ddp: dict[str, Any] | None = None,
         shards: int | None = None,
+        loss: str = "mean",
     ) -> Any:
         """Hand over model and optimiser (or several), and get them back, ready for any number of learners.
 
         They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
         where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
+        `loss="sum"`: the loss adds up over samples (reduction="sum"), so learners' gradients add up, too.
         `shards`: exact mode, see `train_step`. Raises NotPreparable, NotShareable, NotExact.
         """
+        if loss not in ("mean", "sum"):
+            raise NotPreparable(f'run.prepare(loss={loss!r}): a loss is a "mean" over samples, or their "sum"')
+        self._sums = loss == "sum"
         given = [one for one in (*objects, scheduler, scaler) if one is not None]
         for one in given:
             if not callable(getattr(one, "state_dict", None)) or not callable(getattr(one, "load_state_dict", None)):

@@ -15,6 +15,7 @@ from jupyter_dlaas.notebook.cells import UNREADABLE, clean_cell, lines_of
 from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.edits import Edits, Rewritten, end_of, start_of
 from jupyter_dlaas.notebook.loops import Batches, NoLoop, Training, find, place
+from jupyter_dlaas.notebook.losses import Kind, kind_of
 from jupyter_dlaas.notebook.patterns import range_in
 from jupyter_dlaas.notebook.preflight import check_size
 from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
@@ -131,6 +132,7 @@ class _Writer:
         self.run = next(name for name in ("run", "job_run", "dlaas_run", "dlaas_job_run") if name not in taken)
         self.outer_sheet = found.scope.sheet
         scopes = {id(one.way[-1].scope.node) for one in found.batches if not one.why_not} | {id(found.scope.node)}
+        self.loss = kind_of(notebook, found.ends)
         self.is_global = len(scopes) > 1 or found.scope.is_module
 
     def suggestion(self) -> Suggestion:
@@ -203,6 +205,8 @@ class _Writer:
         if found.scaler:
             named.append(f"scaler={found.scaler}")
             back.append(found.scaler)
+        if self.loss is Kind.SUM:
+            named.append('loss="sum"')
         call = f"{self.run}.prepare({', '.join([*objects, *named])})"
         own = found.scope.bound() | found.scope.all_parameters
         is_own = found.scope.is_module or all(one.partition(".")[0].partition("[")[0] in own for one in back)
@@ -465,6 +469,11 @@ class _Writer:
                         "the number of steps, not on this learner's loss."
                     )
                     break
+            if self.loss is Kind.MIXED:
+                self.hints.append(
+                    f"{place(found.ends[0][-1])}: the loss adds a sum over samples to a mean. Averaged over learners, "
+                    "the sum counts less than with one: divide it by the number of samples."
+                )
             if _sums_samples(one.loop):
                 self.hints.append(
                     f"{place(one.way[-1], one.loop)}: with several learners each sums up its own samples only; divide "

@@ -283,6 +283,37 @@ def a_closure_for_sgd(prepare: Any, batches: Any) -> Any:
     return model
 
 
+@loop
+def a_sum_as_loss(prepare: Any, batches: Any) -> Any:
+    model = net()
+    model, opt = prepare(model, sgd(model, lr=0.01), loss="sum")
+    for epoch in range(EPOCHS):
+        for number, (x, y) in enumerate(batches(epoch)):
+            (model(x) - y).square().sum().backward()
+            if number % 2:  # gradients of two batches
+                opt.step()
+                opt.zero_grad()
+    return model
+
+
+@loop
+def a_sum_in_a_closure(prepare: Any, batches: Any) -> Any:
+    model = net()
+    opt = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
+    model, opt = prepare(model, opt, loss="sum")
+    for epoch in range(EPOCHS):
+        for x, y in batches(epoch):
+
+            def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+                opt.zero_grad()
+                loss: torch.Tensor = (model(x) - y).square().sum()
+                loss.backward()
+                return loss
+
+            opt.step(closure)
+    return model
+
+
 class SAM(torch.optim.Optimizer):
     """Sharpness-aware minimisation, as most write it."""
 

@@ -23,9 +23,11 @@ from jupyter_dlaas.learner.gating import Gate
 from tests.learner.gang_loops import LOOPS, shares
 
 torch.set_num_threads(1)
+backward = torch.autograd.backward
 out, may_change, size = sys.argv[1], sys.argv[2] == "live", 2
 
-def prepare(run, *objects):
+def prepare(run, *objects, loss="mean"):
+    run._sums = loss == "sum"
     named = [(f"{len(run._objects) + n}:{type(one).__name__}", one) for n, one in enumerate(objects)]
     run._objects += named
     preparing.prepare(run, named, None, None, {})
@@ -48,6 +50,7 @@ def learner(rank, port):
         if may_change:
             gang.enter(groups.build_group(("127.0.0.1", port), number + 1, rank, size), rank, size)
         run = types.SimpleNamespace(_gang=gang, _gate=gate, _exact=None, _objects=[], _context=None, rank=rank)
+        run._is_looping = False
         run._may_lose = lambda: may_change
         try:
             model = loop(functools.partial(prepare, run), functools.partial(batches, run))
@@ -59,6 +62,7 @@ def learner(rank, port):
             break
         finally:
             optimizer._global_optimizer_pre_hooks.clear()
+            torch.autograd.backward = backward
     with open(f"{out}/{rank}.json", "w") as file:
         json.dump(found, file)
 
@@ -100,7 +104,7 @@ def test_two_learners_train_what_one_would(trained: list[dict[str, Any]], name: 
     def batches(epoch: int) -> Any:
         return [batch for batch, _ in shares(epoch, 0, 1)]
 
-    alone = LOOPS[name](lambda *objects: objects, batches)
+    alone = LOOPS[name](lambda *objects, **_: objects, batches)
 
     first, second = (one.get(name, "it did not come so far") for one in trained)
     assert isinstance(first, list), first
