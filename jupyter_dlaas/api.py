@@ -25,6 +25,7 @@ from jupyter_dlaas.client import Client, new_key
 from jupyter_dlaas.hash_seed import DEFAULT as DEFAULT_HASH_SEED
 from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.hash_seed import hash_seed_of, own_hash_seed
+from jupyter_dlaas.package_data import package_data
 from jupyter_dlaas.protocol import (
     Cursor,
     File,
@@ -155,7 +156,10 @@ def prepare(
     folder = Path(directory or Path.cwd()).expanduser().absolute()
     travelling = sources.included(include, folder)
     if script.path is not None:
-        travelling = {**sources.own_modules(script.text, script.path.parent, script.path), **travelling}
+        modules = sources.own_modules(script.text, script.path.parent, script.path)
+        data = package_data(script.text, modules)
+        travelling = {**data.files, **modules, **travelling}
+        files, notes = (*files, *data.inputs()), (*notes, *data.notes)
     parcel = sources.pack(travelling)
     size = words.sizes(gpus, learners, gpus_per_learner)
     sizing = words.elastic(elastic)
@@ -526,11 +530,13 @@ def _decorated(function: Callable[..., Any], options: Mapping[str, Any]) -> Call
         if functions.is_in_job():
             return function(*args, **kwargs)
         text, named = functions.program_of(function, args, kwargs)
-        parcel = sources.pack(named)
+        data = package_data(text, named)
+        parcel = sources.pack({**data.files, **named})
         given = dict(options)
         given.setdefault("name", words.job_name(function.__name__))
         given.setdefault("framework", functions.framework_of(function))
-        given["files"] = (*given.get("files", ()), *parcel.files)
+        given["files"] = (*given.get("files", ()), *parcel.files, *data.inputs())
+        given["notes"] = (*given.get("notes", ()), *data.notes)
         given["uploads"] = {**(given.get("uploads") or {}), **(parcel.uploads or {})}
         return submit(text, **given)
 

@@ -32,6 +32,7 @@ from jupyter_dlaas.learner import (
 )
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
+from jupyter_dlaas.learner.originals import link_originals
 from jupyter_dlaas.learner.tracebacks import CellMap
 from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import nursery
@@ -165,6 +166,7 @@ def _prepare(context: Context) -> shutdown.Shutdown:
         print(f"[the directory {directory} is not there ({error.strerror}); running in {job_dir}]", flush=True)
         os.chdir(job_dir)
         directory = str(job_dir)
+    link_originals(job_dir)
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:

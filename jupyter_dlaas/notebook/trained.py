@@ -114,8 +114,8 @@ class Trainings:
             found = found or set(call.args & binds)
             return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)
         own = self.methods.get(call.verb, Behaviour())
-        found = {call.receiver, *self._first_of(call), *own.given_for(call, own.trained_params), *own.trained}
-        return self._with_parts({name for name in found if name is not None})
+        found = {*self._first_of(call), *own.given_for(call, own.trained_params), *own.trained}
+        return self._with_parts(found | {call.receiver} if call.receiver is not None else found)
 
     def _with_parts(self, names: set[str]) -> frozenset[str]:
         """The names, and what their objects hold that can be trained."""
