@@ -141,6 +141,7 @@ class Call:
     is_dropped: bool  # nobody takes its value
     is_called: bool  # its value is called at once: `register("net")(Net)`, also as a decorator
     line: int
+    has_number: bool = False  # a number above 1 stands among its positional arguments
 
     @property
     def args(self) -> frozenset[str]:
@@ -517,7 +518,18 @@ def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         is_dropped=is_dropped,
         is_called=is_called,
         line=node.lineno,
+        has_number=any(_is_number(arg) for arg in node.args),
     )
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value > 1  # True and 1 are modes
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) or _is_number(right)
+        case _:
+            return False
 
 
 def _objects(node: ast.AST) -> set[str]:

@@ -30,6 +30,15 @@ DATA: Final = re.compile(
 )
 """Makers of what a training reads or writes to, and does not train."""
 APPLIES: Final = words("apply_gradients apply_updates minimize")
+EPOCHS: Final = words(
+    "epochs max_epochs n_epochs num_epochs nb_epochs epoch n_epoch num_epoch nb_epoch epoch_length total_timesteps"
+)
+"""Arguments by which a call is told how long to train."""
+INFERENCE: Final = {"SVI": words("run step update"), "MCMC": words("run"), "NUTS": words("run"), "ADVI": words("fit")}
+"""Makers of objects of NumPyro, Pyro and their like, and the methods by which these learn."""
+_TRAINERS: Final = re.compile(r"trainer|^train$|runner|solver|experiment", re.IGNORECASE)
+_TRAINER_KINDS: Final = re.compile(r"Trainer|trainer$|Runner|Solver|Experiment")
+_MODES: Final = re.compile(r"mode|^(is|was)_|training$|flag", re.IGNORECASE)
 _LEARNERS: Final = words("learn learner")
 
 
@@ -86,8 +95,8 @@ class Trainings:
             if self.call_trains(call):
                 trains = True
                 trained |= self._trained_by(call, uses, binds)
-            elif call.receiver and call.receiver not in self.modules and call.verb in FITS:
-                if call.verb == "train" and "train" not in call.receiver.lower():
+            elif call.receiver and call.receiver not in self.modules and self._may_fit(call):
+                if call.verb == "train" and not self.is_training(call):
                     continue  # `model.train()` sets a mode
                 fits |= self._with_parts({call.receiver, *self._first_of(call)})
         return frozenset(fits), frozenset(trained - self.modules), trains
@@ -100,6 +109,33 @@ class Trainings:
         """The model that `trainer.fit(model, …)` is given."""
         first = [names for key, names in call.handed if key in {0, "model"}] if _takes_model(call) else []
         return frozenset().union(*first)
+
+    def _may_fit(self, call: Call) -> bool:
+        return call.verb in FITS or self.is_training(call)
+
+    def is_training(self, call: Call) -> bool:
+        """A method trains by what it is given, or by what made its object.
+
+        `stepper.train(20)`, `trainer.run(loader, max_epochs=5)`, `svi.run(key, 9, data)`, `nlp.update(docs, sgd=opt)`.
+        """
+        receiver = call.receiver or ""
+        kind = self.kinds.get(receiver, "")
+        is_trainer = _TRAINERS.search(receiver) is not None or _TRAINER_KINDS.search(kind) is not None
+        options = {key for key, _ in call.handed if isinstance(key, str)}
+        match call.verb:
+            case "train":  # without any of these it sets a mode
+                is_given = any(not _MODES.search(name) for name in call.args)
+                return is_trainer or call.has_number or is_given or bool(options - {"mode"})
+            case "run" | "search" | "start":
+                is_evaluator = "eval" in f"{receiver} {kind}".lower()
+                made_to_train = call.verb == "run" and kind.startswith("create_") and is_trainer
+                if not is_evaluator and (made_to_train or not options.isdisjoint(EPOCHS)):
+                    return True
+            case "update" if "sgd" in options:
+                return True
+            case _:
+                pass
+        return call.verb in INFERENCE.get(kind, ()) or (receiver == "svi" and call.verb in INFERENCE["SVI"])
 
     def _trained_by(self, call: Call, uses: frozenset[str], binds: frozenset[str]) -> frozenset[str]:
         if self._is_step(call):
