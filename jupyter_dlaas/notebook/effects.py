@@ -22,9 +22,7 @@ def words(text: str) -> frozenset[str]:
 
 
 SHOW_ROOTS = words(
-    """
-    print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance
-    """
+    "print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance"
 )
 SHOW_VERBS = ("show", "plot", "display", "visual", "print", "summary", "describe", "info", "imshow", "draw", "savefig")
 PURE_VERBS = words(
@@ -100,8 +98,7 @@ HANDS_ON = words(
 )  # calls that are given a function and do not run it
 RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
-STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
-    training_step""")
+STEPS = words("backward train_on_batch apply_gradients apply_updates minimize manual_backward training_step")
 PARAMETERS = words("parameters named_parameters trainable_parameters")
 VARIABLES = words("trainable_variables trainable_weights")
 OPTIMISERS = re.compile(

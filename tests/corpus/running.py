@@ -183,8 +183,8 @@ class Runner:
             for cell in notebook.order:
                 here.run(notebook.cells[cell - 1], cell)
             before = here.look()
-            cell = _train_cell(notebook.source, names, options)
-            said = [here.run(cell, notebook.training) for _ in range(self.times)][-1]
+            training = _train_cell(notebook.source, names, options)
+            said = [here.run(training, notebook.training) for _ in range(self.times)][-1]
             after = here.look()
             result.kernel_changed = _changed(before, after, names, after["drivers"])
             view = self._view_of(said)
