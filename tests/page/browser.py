@@ -26,14 +26,14 @@ FLAGS = (
     "--disable-sync",
 )
 PATIENCE_MS = 60_000
-OPEN_ALONE = """
-async path => {
+CLOSE_ALL = """
+async () => {
   const { commands } = window.jupyterapp;
   await commands.execute('docmanager:save-all');
   await commands.execute('application:close-all');
-  await commands.execute('docmanager:open', { path });
 }
 """
+OPEN = "path => { window.jupyterapp.commands.execute('docmanager:open', { path }); }"
 
 
 def chromium_path() -> str:
@@ -100,10 +100,13 @@ class Lab:
 
         One that is new opens in the page as it stands, beside nothing else; one that was saved, in a page loaded anew.
         """
+        is_loaded = self.page.url.startswith(self.server.url)
+        if cells is not None and is_loaded:
+            self.page.evaluate(CLOSE_ALL)  # first: Lab asks what to do with an open file that has changed on disk
         if cells is not None:
             write_notebook(self.site.work / name, cells)
-        if cells is not None and self.page.url.startswith(self.server.url):
-            self.page.evaluate(OPEN_ALONE, name)
+        if cells is not None and is_loaded:
+            self.page.evaluate(OPEN, name)
             self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
         else:
             self.read(name)
