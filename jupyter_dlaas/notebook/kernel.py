@@ -52,14 +52,14 @@ IMMUTABLE: Final = (
     types.ModuleType,
 )
 _FIELDS: Any = vars(types.ModuleType)["__dict__"].__get__
-_WRITABLE: Final[Mapping[type, str]] = {
-    dt.datetime: "datetime",
-    dt.date: "datetime",
-    dt.timedelta: "datetime",
-    uuid.UUID: "uuid",
-    PosixPath: "pathlib",
-}
-"""Small plain values that need an import to be written, and of what."""
+_WRITABLE: Final = (
+    (dt.datetime, "datetime"),
+    (dt.date, "datetime"),
+    (dt.timedelta, "datetime"),
+    (uuid.UUID, "uuid"),
+    (PosixPath, "pathlib"),
+)
+"""Small plain values that need an import to be written, and of what. No dict: to look up a class may call its hash."""
 IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
 
 
@@ -341,8 +341,9 @@ def _plain(value: Any, depth: int) -> str | None:
         return repr(value) if len(value) <= LITERAL_CHARS_MAX else None
     if kind is int or kind is float or kind is bool or kind is complex or value is None:
         return repr(value)
-    if (module := _WRITABLE.get(kind)) is not None:
-        return _imported(value, module)
+    for writable, module in _WRITABLE:
+        if kind is writable:
+            return _imported(value, module)
     if depth == 0:
         return None
     if kind is list or kind is tuple or kind is set:
@@ -379,7 +380,8 @@ def _has_text(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind is str or kind is bytes:
         return True
-    if depth == 0 or kind not in {list, tuple, dict, set, frozenset}:
+    is_container = kind is list or kind is tuple or kind is dict or kind is set or kind is frozenset
+    if depth == 0 or not is_container:
         return False
     parts = list(islice(value, TEXTS_MAX))
     parts += list(islice(dict.values(value), TEXTS_MAX)) if kind is dict else []
