@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_dlaas.api import Job, job, jobs, pool, result, submit, train
-    from jupyter_dlaas.learner import Run, pushed, random_as_before, run, shell, shell_lines
+    from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire import DlaasError
 
 __version__ = "0.1.0"
@@ -28,6 +28,7 @@ _HOME: Final = {
     "DlaasError": "jupyter_dlaas.wire",
     "Run": "jupyter_dlaas.learner",
     "pushed": "jupyter_dlaas.learner",
+    "random_anew": "jupyter_dlaas.learner",
     "random_as_before": "jupyter_dlaas.learner",
     "run": "jupyter_dlaas.learner",
     "shell": "jupyter_dlaas.learner",
@@ -43,6 +44,7 @@ __all__ = [
     "load_ipython_extension",
     "pool",
     "pushed",
+    "random_anew",
     "random_as_before",
     "result",
     "run",

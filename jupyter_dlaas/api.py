@@ -359,7 +359,10 @@ class Job:
         return self
 
     def halt(self) -> Job:
-        """Write a checkpoint and give the devices back; `resume` goes on there."""
+        """Write a checkpoint and give the devices back; `resume` goes on there.
+
+        A plain loop writes no checkpoint: `resume` starts it over. Its `view().actions` say so in `confirm`.
+        """
         return self._act("halt")
 
     def resume(self) -> Job:

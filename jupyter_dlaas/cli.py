@@ -18,6 +18,7 @@ from typing import Any, Final
 from jupyter_dlaas import __version__, api, doors, engines, show, words
 from jupyter_dlaas.client import Client
 from jupyter_dlaas.protocol import (
+    ActionId,
     Cursor,
     Forbidden,
     JobView,
@@ -165,13 +166,15 @@ def _parser() -> argparse.ArgumentParser:
     one = verb("scale", _scale, "Ask for so many learners, while it runs", of_job=True)
     one.add_argument("learners", metavar="N")
     for name, says in (
-        ("halt", "Write a checkpoint and give the devices back"),
+        ("halt", "Write a checkpoint and give the devices back; asks first where none can be written"),
         ("resume", "Go on with a halted job"),
         ("cancel", "End a job for good"),
         ("checkpoint", "Write a checkpoint at the next step; training goes on"),
         ("retry", "The same again, as a new job"),
     ):
-        verb(name, _act, says, of_job=True)
+        one = verb(name, _act, says, of_job=True)
+        if name == "halt":
+            one.add_argument("--yes", action="store_true", help="halt it, too, if it starts over when it is resumed")
     verb("why", _why, "Why a job is where it is", of_job=True)
     verb("story", _story, "All that happened to a job", of_job=True)
     verb("attach", _attach, "Follow a job: its states and its log; Ctrl-C detaches", of_job=True)
@@ -427,8 +430,24 @@ def _scale(options: argparse.Namespace) -> int:
 
 
 def _act(options: argparse.Namespace) -> int:
-    view = _client(options).act(options.name, options.verb)
+    client = _client(options)
+    if options.verb == "halt" and not options.yes:
+        _ask_before_halt(client.job(options.name))
+    view = client.act(options.name, options.verb)
     return _out(options, view, show.job_text(view, _ink()))
+
+
+def _ask_before_halt(view: JobView) -> None:
+    """Raise NotAllowed where a halt would lose the training, and nobody at a terminal agrees to that."""
+    lost = next((action.confirm for action in view.actions if action.id is ActionId.HALT), None)
+    if lost is None:
+        return
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{view.id}: {lost} Halt it all the same? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+            return
+        raise NotAllowed(f"{view.id} was not halted")
+    raise NotAllowed(f"{view.id} was not halted. {lost} To halt it all the same: halt {view.id} --yes")
 
 
 def _why(options: argparse.Namespace) -> int:

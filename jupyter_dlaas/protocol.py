@@ -306,6 +306,8 @@ class Action:
     label: str
     enabled: bool = True
     why_not: str | None = None
+    confirm: str | None = None
+    """What is lost by it, as a sentence: a front end asks before it does this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,6 +424,8 @@ class JobView:
     """What was measured at each size."""
     speedup: str = ""
     """The same in a sentence: "2 → 4: 1.3× faster"."""
+    checkpoint_step: int | None = None
+    """The step at which the newest checkpoint was written; None: there is none to go on from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from jupyter_dlaas.learner.inputs import pushed
     from jupyter_dlaas.learner.running import Run, run
     from jupyter_dlaas.learner.shell import shell, shell_lines
-    from jupyter_dlaas.learner.streams import random_as_before
+    from jupyter_dlaas.learner.streams import random_anew, random_as_before
 
-__all__ = ["Run", "pushed", "random_as_before", "run", "shell", "shell_lines"]
+__all__ = ["Run", "pushed", "random_anew", "random_as_before", "run", "shell", "shell_lines"]
 
 _HOME: Final = {
     "Run": "jupyter_dlaas.learner.running",
     "pushed": "jupyter_dlaas.learner.inputs",
+    "random_anew": "jupyter_dlaas.learner.streams",
     "random_as_before": "jupyter_dlaas.learner.streams",
     "run": "jupyter_dlaas.learner.running",
     "shell": "jupyter_dlaas.learner.shell",

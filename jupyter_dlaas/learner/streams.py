@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import functools
+import importlib
 import json
 import random
 import sys
 from array import array
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from jupyter_dlaas.learner import imports
 from jupyter_dlaas.learner.context import current
+from jupyter_dlaas.learner.seeds import derive, seed_all
 
-__all__ = ["put_back", "random_as_before", "snapshot", "written"]
+__all__ = ["completed", "note_beginnings", "put_back", "random_anew", "random_as_before", "snapshot", "written"]
 
 
 def snapshot() -> dict[str, Any]:
-    """Where Python's, NumPy's and torch's random streams are, as far as they are in use."""
+    """Where the random streams of Python, NumPy, torch, TensorFlow and Keras are, as far as they are in use."""
     found: dict[str, Any] = {"python": random.getstate()}
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -27,6 +30,12 @@ def snapshot() -> dict[str, Any]:
         found["torch"] = torch.get_rng_state()
         if torch.cuda.is_initialized():
             found["cuda"] = torch.cuda.get_rng_state_all()
+    tensorflow = _tensorflow_state()
+    if tensorflow is not None:
+        found["tensorflow"] = tensorflow
+    keras = _keras_generator()
+    if keras is not None:
+        found["keras"] = [int(number) for number in keras.state.numpy()]
     return found
 
 
@@ -40,23 +49,96 @@ def put_back(found: dict[str, Any]) -> None:
         torch.set_rng_state(found["torch"])
         if "cuda" in found and torch.cuda.is_available() and torch.cuda.device_count() == len(found["cuda"]):
             torch.cuda.set_rng_state_all(found["cuda"])
+    if "tensorflow" in found and "tensorflow" in sys.modules:
+        _put_tensorflow(found["tensorflow"], sys.modules["tensorflow"])
+    keras = _keras_generator()
+    if keras is not None and "keras" in found:
+        keras.state.assign(found["keras"])
+
+
+def _tensorflow_state() -> tuple[int, Any] | None:
+    """The global seed of TensorFlow and the generator of its operations' seeds; None where no seed is set.
+
+    Without a global seed each operation draws its seed from the system, which cannot be repeated.
+    """
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    seed, generator = getattr(context, "_seed", None), getattr(context, "_rng", None)
+    return (int(seed), generator.getstate()) if seed is not None and generator is not None else None
+
+
+def _put_tensorflow(found: Any, module: Any) -> None:
+    seed, (version, numbers, gauss) = found
+    now = _tensorflow_state()
+    if now is None or now[0] != seed:
+        module.random.set_seed(seed)  # this drops compiled operations, too, so only where it must be
+    context = sys.modules["tensorflow.python.eager.context"]
+    context._context._rng.setstate((version, tuple(numbers), gauss))
+
+
+def _keras_generator() -> Any:
+    """The generator that Keras 3 uses where it is given no seed; None as long as nobody used it."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    return None if state is None else state.get_global_attribute("global_seed_generator")
 
 
 # --------------------------------------------------------------------------------- those of a notebook's cells
 
 
+LIBRARIES: Final = ("numpy.random", "torch")
+"""The modules whose streams begin somewhere else each time that they are loaded."""
+
+
 def written() -> str:
     """Where the streams are, as text for `random_as_before`: equal texts, equal numbers to come."""
-    version, numbers, gauss = random.getstate()
-    found: dict[str, Any] = {"random": [version, _text(array("I", numbers)), gauss]}
-    numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
-    if numpy_random is not None:
-        kind, keys, *rest = numpy_random.get_state()
-        found["numpy.random"] = [kind, _text(array("I", keys.tolist())), *rest]
-    if torch is not None:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        found["torch"] = [_text(state.numpy().tobytes()) for state in (torch.get_rng_state(), *cuda)]
+    found: dict[str, Any] = {"random": _written_state(random.getstate())}
+    found |= {name: state for name in LIBRARIES if (state := _written_of(name)) is not None}
+    tensorflow = _tensorflow_state()
+    if tensorflow is not None:
+        found["tensorflow"] = [tensorflow[0], _written_state(tensorflow[1])]
+    keras = _keras_generator()
+    if keras is not None:
+        found["keras"] = [int(number) for number in keras.state.numpy()]
     return json.dumps(found)
+
+
+def note_beginnings(note: Callable[[str, Any], None]) -> None:
+    """Call `note(library, state)` when a library with random streams is loaded, with where these begin."""
+    for name in LIBRARIES:
+        if name not in sys.modules:
+            imports.after(name, functools.partial(_note, note, name))
+
+
+def completed(text: str, beginnings: Mapping[str, Any]) -> str:
+    """`written` at some moment, with the libraries that were loaded since, at their beginnings."""
+    new = {name: state for name, state in beginnings.items() if f'"{name}": [' not in text}
+    return json.dumps(json.loads(text) | new) if new else text
+
+
+def _note(note: Callable[[str, Any], None], name: str, _module: Any) -> None:
+    state = _written_of(name)
+    if state is not None:
+        note(name, state)
+
+
+def _written_of(name: str) -> Any:
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    if name == "numpy.random":
+        kind, keys, *rest = module.get_state()
+        return [kind, _text(array("I", keys.tolist())), *rest]
+    cuda = module.cuda.get_rng_state_all() if module.cuda.is_initialized() else []
+    return [_text(state.numpy().tobytes()) for state in (module.get_rng_state(), *cuda)]
+
+
+def _written_state(state: tuple[Any, ...]) -> list[Any]:
+    version, numbers, gauss = state
+    return [version, _text(array("I", numbers)), gauss]
+
+
+def _read_state(found: Sequence[Any]) -> tuple[Any, ...]:
+    version, numbers, gauss = found
+    return version, tuple(array("I", _bytes(numbers))), gauss
 
 
 def random_as_before(cell: int) -> None:
@@ -66,11 +148,28 @@ def random_as_before(cell: int) -> None:
     if path is None or not path.exists():
         return
     found = json.loads(json.loads(path.read_text())[str(cell)])
-    version, numbers, gauss = found["random"]
-    random.setstate((version, tuple(array("I", _bytes(numbers))), gauss))
-    for name, act in (("numpy.random", _put_numpy), ("torch", _put_torch)):
+    acts = {"keras": _put_keras, "numpy.random": _put_numpy, "torch": _put_torch, "tensorflow": _put_written_tensorflow}
+    for name, act in acts.items():
         if name in found:
             imports.after(name, functools.partial(act, found[name]))
+    random.setstate(_read_state(found["random"]))
+
+
+def random_anew() -> None:
+    """Let the random streams go on with the job's own numbers. Outside of a job: nothing."""
+    context = current()
+    if context is not None:
+        seed_all(derive(context.seed, "training"), later=True)
+
+
+def _put_keras(found: list[int], module: Any) -> None:
+    python = random.getstate()  # whoever makes the generator draws its first seed there
+    importlib.import_module(f"{module.__name__}.src.random.seed_generator").global_seed_generator().state.assign(found)
+    random.setstate(python)
+
+
+def _put_written_tensorflow(found: list[Any], module: Any) -> None:
+    _put_tensorflow((found[0], _read_state(found[1])), module)
 
 
 def _put_numpy(found: list[Any], module: Any) -> None:

@@ -10,9 +10,10 @@ import ast
 from collections.abc import Sequence
 
 from jupyter_dlaas.notebook.cells import Line, files_run, files_written, labels, statements_of, training_statements
-from jupyter_dlaas.notebook.chance import restores
+from jupyter_dlaas.notebook.chance import Streams, follow
 from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.directories import with_directories
+from jupyter_dlaas.notebook.drawing import scan
 from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
@@ -38,6 +39,7 @@ from jupyter_dlaas.notebook.records import (
     TrainingCell,
 )
 from jupyter_dlaas.notebook.render import render
+from jupyter_dlaas.notebook.repeating import judge
 from jupyter_dlaas.notebook.resolve import Solved, solve
 from jupyter_dlaas.notebook.slicing import Given
 from jupyter_dlaas.notebook.tracing import Step, Trace, trace
@@ -74,20 +76,19 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     immutable = [n for n, fact in facts.names.items() if fact.is_immutable] if facts is not None else []
     traced = trace([*history, *goal_statements], immutable)
     goal = len(history)
-    solved = solve(traced, goal, training, facts)
+    solved, random, again = _solve(cells, traced, goal, training, facts)
     modules = _own_modules(traced, solved, facts)
     prelude = [i for i in sorted(solved.slice.kept) if i < goal]
     lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
-    now = facts.chance if facts is not None else None
-    random = restores(cells, traced.steps, solved.slice.kept, goal, training.count, now)
-    placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random)]
+    placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random.restores)]
+    placed += [_anew(traced, goal)] if random.is_anew else []
     text, refs = render(
         [traced.steps[i] for i in prelude],
         [(sum(1 for i in prelude if i < line.index), line) for line in placed],
         goal_text,
         traced.steps[goal:],
         label,
-        needs_dlaas=solved.needs_dlaas or bool(random),
+        needs_dlaas=solved.needs_dlaas or bool(random.restores),
     )
     problems = (
         *check_request(cells, training, facts),
@@ -97,6 +98,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *solved.warnings,
         *check_trainings(traced, solved.slice),
         *check_raised(traced, solved.slice),
+        *again,
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules(modules),
         *check_writes(traced, goal, training.learners_max),
@@ -113,13 +115,36 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         unbound=tuple(solved.unbound),
         errors=tuple(p for p in problems if p.code not in WARNINGS),
         warnings=tuple(p for p in problems if p.code in WARNINGS),
-        chance={one.cell: one.state for one in random},
+        chance={one.cell: one.state for one in random.restores},
     )
+
+
+def _solve(
+    cells: Sequence[ExecutedCell], traced: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None
+) -> tuple[Solved, Streams, list[Problem]]:
+    """Find what the training cell needs; values that would be drawn anew come from the kernel where they are small."""
+    scanned = scan(traced.steps, goal, facts)
+    now = facts.chance if facts is not None else None
+    literals: dict[int, str] = {}
+    first: Solved | None = None
+    while True:
+        solved = solve(traced, goal, training, facts, literals)
+        if first is not None and len(solved.errors) > len(first.errors):
+            solved, literals, is_last = first, {}, True
+        else:
+            is_last = False
+        first = first or solved
+        random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
+        verdict = judge(traced.steps, solved, training, facts, scanned, random)
+        new = verdict.literals.keys() - literals.keys()
+        if is_last or not new:
+            return solved, random, verdict.warnings
+        literals |= verdict.literals
 
 
 WARNINGS = words(
     """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again"""
+    push_fresh push_changed_again drawn_again"""
 )
 
 
@@ -142,8 +167,15 @@ def _refused(errors: tuple[Problem, ...]) -> Capture:
 def _restoring(traced: Trace, index: int, cell: int) -> Given:
     """The line that puts the random streams where they were before a cell."""
     statement = traced.steps[index].statement
-    text = f"dlaas.random_as_before({cell})  # what is left out above drew random numbers"
+    text = f"dlaas.random_as_before({cell})  # random numbers go on where the notebook's did"
     return Given(index, (), text, "chance", cell=statement.label, line=statement.line)
+
+
+def _anew(traced: Trace, goal: int) -> Given:
+    """The line that gives the training random numbers of its own, as in a notebook that sets no seed."""
+    statement = traced.steps[goal].statement
+    text = "dlaas.random_anew()  # no seed is set: the training draws numbers of its own"
+    return Given(goal, (), text, "chance", cell=statement.label, line=statement.line)
 
 
 def _kept(step: Step, reason: str) -> Kept:

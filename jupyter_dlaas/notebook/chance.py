@@ -1,24 +1,26 @@
 """Where a job's random numbers must be put right, so that they are the notebook's. Pure.
 
-A seeded notebook repeats its numbers; a job that leaves a drawing statement out (a look at a batch, another model's
-training) would go on with others. The kernel notes where its random streams are before each cell; where the program
-comes to a cell with its streams elsewhere, it puts them there.
+A job that leaves a drawing statement out (a look at a batch, another model's training) would go on with other numbers,
+and so does one of a notebook that sets no seed. The kernel notes where its random streams are before each cell; where
+the program comes to a cell that drew there with its streams elsewhere, it puts them there.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
+from jupyter_dlaas.notebook.drawing import LIBRARIES, Kind, Scan
 from jupyter_dlaas.notebook.effects import QUIET_MODULES, SHOW_ROOTS, is_seed, verb_of, words
 from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
 from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step
 
-__all__ = ["Restore", "restores"]
+__all__ = ["Restore", "Streams", "follow"]
 
 QUIET_VERBS: Final = words(
     """head tail info describe summary show imshow plot item format join keys values items size numel mean sum max min
@@ -30,6 +32,10 @@ QUIET_VERBS: Final = words(
 """Calls that draw no random number, whatever they are called on."""
 
 
+_ALL: Final = frozenset({"", *LIBRARIES})
+"""All random streams; "" where it is not known which."""
+
+
 @dataclass(frozen=True, slots=True)
 class Restore:
     """Before this step, the streams go to where they were before this cell ran."""
@@ -39,51 +45,159 @@ class Restore:
     state: str
 
 
-def restores(
-    cells: Sequence[ExecutedCell], steps: Sequence[Step], kept: Collection[int], goal: int, count: int, now: str | None
-) -> list[Restore]:
+@dataclass(slots=True)
+class Streams:
+    """What becomes of the random streams on the way through the program."""
+
+    restores: list[Restore] = field(default_factory=list)  # in the program's order
+    is_anew: bool = False  # the training draws numbers of its own: nothing in the notebook is seeded
+    seeded: set[str] = field(default_factory=set)  # streams that the notebook has set to a known place
+    elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Kept steps at which some library's stream surely is not where it was in the notebook, and the libraries."""
+
+
+def follow(
+    cells: Sequence[ExecutedCell],
+    steps: Sequence[Step],
+    kept: Collection[int],
+    goal: int,
+    count: int,
+    now: str | None,
+    scan: Scan,
+) -> Streams:
     """What to put right before the training cell (`count`, with the streams at `now`), in the program's order."""
-    starts = {cell.count: cell.chance for cell in cells} | {count: now}
+    states = {cell.count: cell.chance for cell in cells} | {count: now}
     by_cell: dict[int, list[int]] = {}
     for index in range(goal):
         by_cell.setdefault(steps[index].statement.cell, []).append(index)
-    functions = _functions(steps[:goal])
-    found: list[Restore] = []
-    is_seeded = is_off = False
+    seeding = _Seeding(steps[:goal], scan)
+    found = Streams()
+    off, surely = set(_ALL), set(_ALL)  # the job begins with numbers of its own
+    seeded = found.seeded
     for at, after in pairwise([*(cell.count for cell in cells), count]):
         indexes = by_cell.get(at, [])
+        text, state, drew = states.get(at), _parts(states.get(at)), _drew(states.get(at), states.get(after))
         runs = [i for i in indexes if i in kept and steps[i].statement.node is not None]
-        state = starts.get(at)
-        if runs and is_seeded and is_off and state is not None:
-            found.append(Restore(runs[0], at, state))
-            is_off = False
-        seeds = [i for i in runs if _seeds(steps[i], functions)]
-        if seeds and not is_seeded:
-            is_seeded, is_off = True, False
-        drew = state is None or starts.get(after) is None or state != starts.get(after)
-        if drew and any(i not in kept and i > (seeds[-1] if seeds else -1) and _may_draw(steps[i]) for i in indexes):
-            is_off = True
-        if drew and not indexes:  # a job's cell, or one that nobody can read
-            is_off = True
-    if is_seeded and is_off and now is not None:
-        found.append(Restore(goal, count, now))
+        wrong = off & drew & state.keys()
+        if text is not None and wrong and _draws_from(wrong, [steps[i] for i in runs], seeding):
+            found.restores.append(Restore(runs[0], at, text))
+            off -= state.keys()
+            surely -= state.keys()
+        last_seed = max((i for i in runs if seeding.of(steps[i])), default=-1)
+        for i in indexes:
+            libraries = seeding.of(steps[i]) if i in runs else frozenset()
+            if libraries and seeding.is_steady(steps[i]):
+                off -= libraries
+                surely -= libraries
+                seeded |= libraries
+            elif libraries:
+                off |= libraries
+                surely |= libraries
+            elif i in runs:
+                found.elsewhere[i] = frozenset(surely & drew)
+            elif i > last_seed and _may_draw(steps[i]):
+                off |= drew
+                surely |= _surely_drawn(steps[i], scan.draws.get(i, ())) & drew
+        if not indexes:  # a job's cell, or one that nobody can read
+            off |= drew
+    if seeded & off and now is not None:
+        found.restores.append(Restore(goal, count, now))
+    found.is_anew = bool(found.restores) and not seeded
     return found
 
 
-def _functions(steps: Sequence[Step]) -> Mapping[str, ast.FunctionDef]:
-    nodes = [step.statement.node for step in steps]
-    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+def _parts(text: str | None) -> Mapping[str, Any]:
+    """The states of the single streams in what the kernel noted."""
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {"": text}
+    return found if isinstance(found, dict) else {"": text}
 
 
-def _seeds(step: Step, functions: Mapping[str, ast.FunctionDef]) -> bool:
-    """It sets a global seed, itself or in an own function that it calls."""
-    nodes = [step.statement.node, *(functions.get(name) for name in sorted(step.uses))]
-    return step.is_setup and any(_is_seeding(part) for node in nodes if node is not None for part in walk(node))
+def _drew(before: str | None, after: str | None) -> frozenset[str]:
+    """The streams of which something was drawn in a cell, as far as that is known; else all of them."""
+    if before is None or after is None:
+        return _ALL
+    if before == after:
+        return frozenset()
+    first, second = _parts(before), _parts(after)
+    return frozenset(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
-def _is_seeding(node: ast.AST) -> bool:
+def _surely_drawn(step: Step, draws: Sequence[Any]) -> frozenset[str]:
+    libraries = frozenset(draw.library for draw in draws if draw.kind is Kind.STREAM)
+    return _ALL if step.trains or step.fits else libraries
+
+
+def _draws_from(libraries: Collection[str], steps: Sequence[Step], seeding: _Seeding) -> bool:
+    """Some step may draw from one of these streams before another one has seeded it."""
+    left = set(libraries)
+    for step in steps:
+        seeded = seeding.of(step)
+        if not seeded and left and _may_draw(step):
+            return True
+        left -= seeded if seeding.is_steady(step) else frozenset()
+    return False
+
+
+class _Seeding:
+    """Which steps set which global seed, themselves or in an own function that they call."""
+
+    def __init__(self, steps: Sequence[Step], scan: Scan) -> None:
+        self.scan = scan
+        nodes = [step.statement.node for step in steps]
+        self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+
+    def of(self, step: Step) -> frozenset[str]:
+        """The streams that a step seeds."""
+        return frozenset().union(*(self._libraries(call) for call in self._calls(step)))
+
+    def is_steady(self, step: Step) -> bool:
+        """The seed is the same when the step runs again: not `random.seed()`, nor `seed(time.time())`."""
+        return not any(self._is_fresh(call) for call in self._calls(step))
+
+    def _calls(self, step: Step) -> list[ast.Call]:
+        if not step.is_setup:
+            return []
+        nodes = [step.statement.node, *(self.functions.get(name) for name in sorted(step.uses))]
+        parts = (part for node in nodes if node is not None for part in walk(node))
+        return [part for part in parts if isinstance(part, ast.Call) and _is_seeding(part)]
+
+    def _libraries(self, call: ast.Call) -> frozenset[str]:
+        name = self.scan.dotted(call.func)
+        match name.split("."):
+            case ["random", *_]:
+                return frozenset({"", "random"})
+            case ["numpy", *_]:
+                return frozenset({"", "numpy.random"})
+            case ["torch", "cuda" | "mps" | "xpu", *_]:
+                return frozenset()
+            case ["torch", *_]:
+                return frozenset({"", "torch"})
+            case ["tensorflow", "random" | "compat" | "set_random_seed", *_]:
+                return frozenset({"", "tensorflow"})
+            case _:
+                return _ALL
+
+    def _is_fresh(self, call: ast.Call) -> bool:
+        name = self.scan.dotted(call.func)
+        if name in {"torch.seed", "torch.random.seed"}:
+            return True
+        given = [*call.args, *(option.value for option in call.keywords)]
+        if name in {"random.seed", "numpy.random.seed"} and all(
+            isinstance(arg, ast.Constant) and arg.value is None for arg in given
+        ):
+            return True
+        inner = (part for arg in given for part in walk(arg) if isinstance(part, ast.Call))
+        return any(self.scan.draws_anew(part) for part in inner)
+
+
+def _is_seeding(node: ast.Call) -> bool:
     """`manual_seed(0)`, `make_deterministic(seed=0)`; a path or a comment that says "seed" is none."""
-    if not isinstance(node, ast.Call) or not is_seed(verb := verb_of(node.func)):
+    if not is_seed(verb := verb_of(node.func)):
         return False
     given = {keyword.arg or "" for keyword in node.keywords} | {
         arg.id for arg in node.args if isinstance(arg, ast.Name)

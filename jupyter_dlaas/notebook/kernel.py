@@ -5,6 +5,7 @@ No method of a user's object is called but of exactly known types: a property ma
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import importlib.util
 import math
@@ -13,13 +14,15 @@ import re
 import sys
 import time
 import types
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from jupyter_dlaas.hash_seed import own_hash_seed
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
@@ -29,9 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "facts_of"]
 
-LITERAL_CHARS_MAX: Final = 500
+LITERAL_CHARS_MAX: Final = 4000
 SENT_MAX: Final = 20_000  # objects of what is pushed, looked through for weights
 OTHERS_MAX: Final = 2000  # of each other variable
+TEXTS_MAX: Final = 20  # of a container: whether it holds text, the first ones tell
 PARTS_MAX: Final = 1000  # of a container: what it holds is measured by the first ones
 IMMUTABLE: Final = (
     int,
@@ -48,6 +52,14 @@ IMMUTABLE: Final = (
     types.ModuleType,
 )
 _FIELDS: Any = vars(types.ModuleType)["__dict__"].__get__
+_WRITABLE: Final = (
+    (dt.datetime, "datetime"),
+    (dt.date, "datetime"),
+    (dt.timedelta, "datetime"),
+    (uuid.UUID, "uuid"),
+    (PosixPath, "pathlib"),
+)
+"""Small plain values that need an import to be written, and of what. No dict: to look up a class may call its hash."""
 IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
 
 
@@ -63,10 +75,14 @@ class Recorder:
         known = {(cell.count, cell.source): cell for cell in self._cells}  # seen before %reload_ext
         self._cells[:] = [known.get((cell.count, cell.source), cell) for cell in _earlier_cells(shell)]
         self._chance: str | None = None
+        self._beginnings: dict[str, Any] = {}
+        """Libraries that were loaded since, and where their random streams began."""
+        self._at_load = _chance(None)
         self._begun: list[_Begun] = []
         """Cells that run, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
+        _streams().note_beginnings(self._beginnings.__setitem__)
 
     def close(self) -> None:
         """Stop listening."""
@@ -99,9 +115,16 @@ class Recorder:
                 duration_s=time.perf_counter() - begun.at_s if begun is not None else None,
                 cell_id=info.cell_id,
                 directory=begun.directory if begun is not None else None,
-                chance=begun.chance if begun is not None else None,
+                chance=self._chance_of(info.raw_cell, begun),
             )
         )
+
+    def _chance_of(self, source: str, begun: _Begun | None) -> str | None:
+        """Where the random streams were when a cell began; of libraries that it loaded, where theirs began."""
+        chance = begun.chance if begun is not None else None
+        if begun is None and _first_line(source).startswith("%load_ext"):  # nothing of the cell ran before this
+            chance = self._at_load
+        return _streams().completed(chance, self._beginnings) if chance is not None else None
 
     def _began(self, source: str) -> _Begun | None:
         """The beginning of a cell that has ended; None for the one that loaded the extension."""
@@ -159,6 +182,7 @@ def facts_of(
         own_modules=own_modules(here),
         files=_texts(files_run(cells), here),
         directory=str(here),
+        hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
         chance=_chance(None),
     )
@@ -166,8 +190,19 @@ def facts_of(
 
 def _chance(before: str | None) -> str:
     """Where the random streams are, as text; the same object as before where nothing was drawn."""
-    found: str = importlib.import_module("jupyter_dlaas.learner.streams").written()
+    found: str = _streams().written()
     return before if before == found else found
+
+
+def _streams() -> Any:
+    """By name: the learner's side is not loaded where nobody asks."""
+    return importlib.import_module("jupyter_dlaas.learner.streams")
+
+
+def _first_line(source: str) -> str:
+    """The first line that is neither blank nor a comment."""
+    lines = (line.strip() for line in source.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -266,6 +301,7 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         type_name=of_library,
         size_bytes=_size(value),
         literal=_literal(value),
+        has_text=_has_text(value, depth=3),
         shape=_shape(value),
         cannot_travel=why_it_stays(value),
         is_callable=is_a(value, type, types.FunctionType, types.BuiltinFunctionType),
@@ -305,6 +341,9 @@ def _plain(value: Any, depth: int) -> str | None:
         return repr(value) if len(value) <= LITERAL_CHARS_MAX else None
     if kind is int or kind is float or kind is bool or kind is complex or value is None:
         return repr(value)
+    for writable, module in _WRITABLE:
+        if kind is writable:
+            return _imported(value, module)
     if depth == 0:
         return None
     if kind is list or kind is tuple or kind is set:
@@ -325,6 +364,28 @@ def _plain(value: Any, depth: int) -> str | None:
             return None
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     return None
+
+
+def _imported(value: Any, module: str) -> str | None:
+    """Source text that imports what it names: `__import__("uuid").UUID('…')`."""
+    import_text = f'__import__("{module}").'
+    if module == "datetime":
+        zone = getattr(value, "tzinfo", None)
+        is_known = zone is None or zone is dt.UTC
+        return repr(value).replace("datetime.", import_text) if is_known else None
+    return import_text + repr(value).removeprefix("Posix")
+
+
+def _has_text(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return True
+    is_container = kind is list or kind is tuple or kind is dict or kind is set or kind is frozenset
+    if depth == 0 or not is_container:
+        return False
+    parts = list(islice(value, TEXTS_MAX))
+    parts += list(islice(dict.values(value), TEXTS_MAX)) if kind is dict else []
+    return any(_has_text(part, depth - 1) for part in parts)
 
 
 def _class_of(module: str, name: str) -> object:

@@ -22,6 +22,7 @@ from jupyter_dlaas.notebook.tracing import Step, Trace
 PUSH_BYTES_MAX = 2**30
 SOURCE_CHARS_MAX = 5_000_000  # read in some ten seconds, in which the kernel can do nothing else
 SLOW_S = 30.0
+SHORT_CHARS = 500  # of a value's text: no slow cell ends in it
 WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
 EVENT_WRITERS = frozenset({"SummaryWriter"})
@@ -285,7 +286,8 @@ def _loading(trace: Trace) -> set[int]:
 def _may_go(name: str, facts: KernelFacts | None) -> bool:
     """Is it worth while, and possible, to send the value?"""
     fact = facts.names.get(name) if facts is not None else None
-    return fact is None or not (fact.is_callable or fact.cannot_travel or fact.literal is not None)
+    is_short = fact is not None and fact.literal is not None and len(fact.literal) <= SHORT_CHARS
+    return fact is None or not (fact.is_callable or fact.cannot_travel or is_short)
 
 
 def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:

@@ -79,6 +79,7 @@ class NameFact:
     module: str | None = None  # where a function or class comes from
     main_names: tuple[str, ...] = ()  # classes and functions of the notebook that the object is made of
     result: ResultRef | None = None
+    has_text: bool = False  # text, or a container of text: the order of a set of these differs between processes
     has_weights: bool = False  # it holds models or optimisers; known where some name is a result
     shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
 
@@ -101,6 +102,7 @@ class KernelFacts:
     files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
     chance: str | None = None  # where the random streams are now
     directory: str | None = None  # the kernel's current one, where the job begins; None: not known
+    hash_seed: str | None = None  # the kernel's, which the job has too; None: Python drew one, and the job has another
     started_in: str | None = None  # the kernel's first one
 
 

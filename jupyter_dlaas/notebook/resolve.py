@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jupyter_dlaas.notebook.effects import reach
@@ -31,9 +31,20 @@ class Solved:
     warnings: list[Problem] = field(default_factory=list)
 
 
-def solve(trace: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None) -> Solved:
-    """Find what the training cell (the steps from `goal` on) needs, and say what it cannot have."""
+def solve(
+    trace: Trace,
+    goal: int,
+    training: TrainingCell,
+    facts: KernelFacts | None,
+    unsteady: Mapping[int, str] | None = None,
+) -> Solved:
+    """Find what the training cell (the steps from `goal` on) needs, and say what it cannot have.
+
+    `unsteady`: steps that would make another value than they did, and why; the kernel's stands for them.
+    """
     solver = _Solver(trace, goal, training, facts)
+    if unsteady:
+        solver.plan = replace(solver.plan, poison=unsteady)
     return solver.solve()
 
 

@@ -60,6 +60,7 @@ class JobWidget:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._values: dict[str, float] = {}
         self._is_closed = threading.Event()
+        self._asked: ActionId | None = None
         self.head = ipywidgets.HTML()
         self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0, layout=ipywidgets.Layout(width="100%"))
         self.less = ipywidgets.Button(description="−", tooltip="One learner less", layout={"width": "2.5em"})
@@ -73,7 +74,7 @@ class JobWidget:
         self.less.on_click(lambda _: self._scale(-1))
         self.more.on_click(lambda _: self._scale(+1))
         for action, button in self.buttons.items():
-            button.on_click(lambda _, verb=str(action): self._ask(lambda: self._job.follow().client.act(job.id, verb)))
+            button.on_click(lambda _, action=action: self._press(action))
         self.box.observe(self._on_comm, names="comm")
         self._draw(self._job.last_view)
 
@@ -92,6 +93,16 @@ class JobWidget:
     def _scale(self, by: int) -> None:
         wish = self._view.size.wish + by
         self._ask(lambda: self._job.follow().client.change(self._job.id, learners=max(1, wish)))
+
+    def _press(self, action: ActionId) -> None:
+        """Do it; where something is lost by it, say so first, and do it at the second press."""
+        lost = next((one.confirm for one in self._view.actions if one.id is action), None)
+        if lost is not None and self._asked is not action:
+            self._asked = action
+            self.said.value = f"{lost} Press {dict(_LABELS)[action]} again to do it."
+            return
+        self._asked = None
+        self._ask(lambda: self._job.follow().client.act(self._job.id, str(action)))
 
     def _ask(self, request: Any) -> None:
         """Send what a button asks for; what the pool says to it stands beside the buttons."""

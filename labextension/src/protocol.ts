@@ -31,6 +31,8 @@ export interface IAction {
   label: string;
   enabled: boolean;
   why_not: string | null;
+  /** What is lost by it, as a sentence: ask before doing it. */
+  confirm?: string | null;
 }
 
 export interface ISize {
@@ -146,6 +148,8 @@ export interface IJobView {
   restarts: number;
   speeds?: ISpeed[];
   speedup?: string;
+  /** The step of the newest checkpoint; null: there is none to go on from. */
+  checkpoint_step?: number | null;
 }
 
 export interface IDeviceView {

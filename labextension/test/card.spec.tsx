@@ -195,6 +195,40 @@ describe('the card', () => {
     expect(called.act).toHaveBeenCalledExactlyOnceWith('cancel');
   });
 
+  it('halts at once what writes checkpoints', () => {
+    show(state_of(golden.job('processing')));
+    fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
+
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('halt');
+  });
+
+  it('asks before it halts a loop that would start over', () => {
+    const view = golden.job('processing');
+    const lost = 'Its loop writes no checkpoint: when it is resumed, it starts over.';
+    const actions = view.actions.map(a => (a.id === 'halt' ? { ...a, confirm: lost } : a));
+    show(state_of({ ...view, actions }));
+    fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
+    expect(called.act).not.toHaveBeenCalled();
+    expect(screen.getByRole('alert').textContent).toBe(lost);
+
+    fireEvent.click(screen.getByRole('button', { name: 'Keep' }));
+    expect(screen.queryByText(lost)).toBeNull();
+    fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Halt job' }));
+
+    expect(called.act).toHaveBeenCalledExactlyOnceWith('halt');
+  });
+
+  it('claims a checkpoint of a halted job only where there is one', () => {
+    const halted = golden.job('halted');
+    show(state_of(halted));
+    expect(screen.getByText('Checkpoint')).toBeTruthy();
+    cleanup();
+
+    show(state_of({ ...halted, checkpoint_step: null }));
+    expect(screen.queryByText('Checkpoint')).toBeNull();
+  });
+
   it('shows what a job waits for, and halts and resumes', () => {
     show(state_of(golden.job('queued')));
     expect(screen.getByText('4 GPUs at once; 2 are free now. bert-47 holds 2.')).toBeDefined();

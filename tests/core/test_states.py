@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dlaas_server.core.fold import ask
+from dlaas_server.core.model import Job
 from dlaas_server.core.states import NEXT, Event, can, step
-from dlaas_server.core.view import actions
+from dlaas_server.core.view import actions, job_view
 from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import ActionId, NotAllowed, State
+from jupyter_dlaas.protocol import ActionId, JobView, NotAllowed, State
 from tests.core.builders import job, seats, told, training
 
 
@@ -35,6 +39,32 @@ def test_a_card_offers_halt_exactly_when_the_table_does() -> None:
     assert [a.id for a in actions(running)] == [ActionId.SCALE, ActionId.HALT, ActionId.CANCEL]
 
 
+def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
+    running = training(job(), *seats("n1", 1))
+    plain = replace(running, is_plain=True)
+
+    def lost(one: Job) -> str | None:
+        return next(action.confirm for action in actions(one) if action.id is ActionId.HALT)
+
+    assert lost(running) is None
+    assert lost(plain) == "Its loop writes no checkpoint: when it is resumed, it starts over."
+    assert lost(replace(plain, checkpoint_step=7)) is None, "it goes on there"
+    assert lost(told(plain, FactKind.BEGUN, generation=1)) is None, "a loop of a framework has begun"
+    assert lost(replace(plain, state=State.DEPLOYING)) is None, "there is nothing to lose"
+
+
+def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
+    plain = replace(training(job(), *seats("n1", 1)), is_plain=True)
+    halting, said = ask(plain, Event.HALT, by="you", now_s=200.0)
+    halted = told(told(halting, FactKind.HALTED, step=0), FactKind.CLOSED)
+
+    assert "no checkpoint can be written, so it starts over when resumed" in said[0].text
+    assert shown(halting).status_line == "stops without a checkpoint"
+    assert shown(halted).status_line == "by you"
+    assert shown(halted).reason == "There is no checkpoint: it starts over when resumed."
+    assert shown(halted).checkpoint_step is None
+
+
 def test_an_ended_job_offers_another_run_and_nothing_else() -> None:
     ended = told(training(job(), *seats("n1", 1)), FactKind.COMPLETED)
 
@@ -49,3 +79,7 @@ def test_a_job_of_fixed_size_says_why_it_cannot_be_scaled() -> None:
 
 def test_the_goal_of_a_fresh_job_is_to_run() -> None:
     assert training(job(), *seats("n1", 1)).goal is Goal.RUN
+
+
+def shown(one: Job) -> JobView:
+    return job_view(one, row=1, directory="/j", wait=None, progress=None)

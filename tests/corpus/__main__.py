@@ -82,7 +82,8 @@ def text_of(result: Result) -> str:
         same = "identical" if result.identical else f"same within {result.largest_difference:.1g}"
         same += f" ({result.compared} numbers and arrays)"
         same += f", with {result.advice_taken}" if result.advice_taken else ""
-    elif result.repeats is False:
+        same += f"; {len(result.unsteady)} others do not repeat" if result.unsteady else ""
+    elif result.same is None and result.repeats is False:
         same = "does not repeat its own numbers"
     elif result.same is None:
         same = "nothing to compare"
@@ -105,11 +106,13 @@ def summary(results: list[Result]) -> str:
     ran = [one for one in results if one.ran]
     trained = [one for one in ran if one.trained]
     repeat = [one for one in trained if one.same is not None]
+    same = sum(bool(one.same) for one in repeat)
     return "\n".join(
         (
             f"{len(results)} notebooks, {len(ran)} run",
             f"trained as a job      {_share(len(trained), len(ran))}",
-            f"same numbers          {_share(sum(bool(one.same) for one in repeat), len(repeat))} of those that repeat",
+            f"same numbers          {_share(same, len(repeat))} of those that repeat some",
+            f"repeat all            {_share(sum(one.repeats is True for one in trained), len(trained))}",
             f"curve or progress     {_share(sum(one.shows for one in trained), len(trained))}",
             f"left the kernel alone {_share(sum(not one.kernel_changed for one in trained), len(trained))}",
         )

@@ -61,7 +61,11 @@ class ForkedKernel:
 
 
 class Nursery:
-    """The processes to fork from, one per framework, started when they are first needed."""
+    """The processes to fork from, two per framework, started when they are first needed.
+
+    A fork has the hash seed of its parent. The first run of a notebook has another one than those that are held against
+    it: else numbers that hang on the order of a set would seem to repeat.
+    """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
@@ -69,18 +73,22 @@ class Nursery:
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def kernel(self, text: str, directory: Path, environment: dict[str, str], log: Path) -> ForkedKernel:
+    def kernel(
+        self, text: str, directory: Path, environment: dict[str, str], log: Path, *, is_first: bool
+    ) -> ForkedKernel:
         """A kernel for a notebook with this text: it has what that imports."""
         kind = "jax" if "jax" in text else "tensorflow" if "tensorflow" in text else "torch"
-        return ForkedKernel(self._socket(kind), directory, environment, log)
+        return ForkedKernel(self._socket(kind, hash_seed="1" if is_first else "2"), directory, environment, log)
 
-    def _socket(self, kind: str) -> Path:
-        path = self._folder / f"{kind}.sock"
+    def _socket(self, kind: str, *, hash_seed: str) -> Path:
+        name = f"{kind}-{hash_seed}"
+        path = self._folder / f"{name}.sock"
         with self._lock:
-            if kind not in self._processes:
+            if name not in self._processes:
                 command = [sys.executable, "-m", "tests.corpus.forking", str(path), *ALWAYS, *KINDS[kind]]
-                self._processes[kind] = subprocess.Popen(command, env=self._environment)
-            process = self._processes[kind]
+                environment = {**self._environment, "PYTHONHASHSEED": hash_seed}
+                self._processes[name] = subprocess.Popen(command, env=environment)
+            process = self._processes[name]
         give_up_s = time.monotonic() + 120
         while not path.exists():
             assert process.poll() is None, f"the kernels' process ended with {process.returncode}"

@@ -27,8 +27,10 @@ STEADY: Final = {
 
 
 def variables(site: Path) -> dict[str, str]:
-    """The environment of all kernels of a pool."""
-    return {**environment(site), **STEADY}
+    """The environment of all kernels of a pool. Each kernel has a hash seed of its own."""
+    whole = {**environment(site), **STEADY}
+    whole.pop("PYTHONHASHSEED", None)
+    return whole
 
 
 class CellRaised(Exception):
@@ -74,8 +76,13 @@ class Room:
 
 
 @contextmanager
-def room(site: Path, work: Path, timeout_s: float, nursery: Nursery | None = None, text: str = "") -> Iterator[Room]:
-    """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery."""
+def room(
+    site: Path, work: Path, timeout_s: float, nursery: Nursery | None = None, text: str = "", *, is_first: bool = True
+) -> Iterator[Room]:
+    """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery.
+
+    `is_first`: the notebook's first run, which has another hash seed than the others.
+    """
     log = work.parent / "kernel.log"
     manager: Any = KernelManager(transport="ipc", ip=str(log.with_suffix("")))
     if nursery is None:
@@ -83,7 +90,7 @@ def room(site: Path, work: Path, timeout_s: float, nursery: Nursery | None = Non
         with log.open("wb") as file:
             manager.start_kernel(cwd=str(work), env=variables(site), stdout=file, stderr=file)
     else:
-        manager = nursery.kernel(text, work, variables(site), log)
+        manager = nursery.kernel(text, work, variables(site), log, is_first=is_first)
     kernel = Kernel(manager)
     try:
         yield Room(kernel, work.parent, timeout_s)

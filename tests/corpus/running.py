@@ -2,7 +2,8 @@
 
 Nothing is marked in the notebook: what a name holds is read before and after the training cell, and whatever the cell
 bound or changed that has numbers in it (weights, arrays, estimators, losses) is asked back with `-o` and compared.
-Numbers that are others each time the notebook itself is run (times, unseeded ones) are found by running it again.
+Numbers that are others each time the notebook itself is run (times, unseeded ones, orders of sets) are found by running
+it again, in another process with another hash seed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Result:
     error: str = ""
     """Why one of them did not."""
     repeats: bool | None = None
-    """False: the notebook gives other weights each time, so that there is nothing to hold a job against."""
+    """All that is compared is the same when the notebook is run again. False: some numbers are others each time; then
+    `same` is about the rest, and None where nothing of interest is left."""
     same: bool | None = None
     identical: bool = False
     largest_difference: float = 0.0
@@ -76,7 +78,8 @@ class Result:
     @property
     def is_good(self) -> bool:
         """It trains as a job, and the numbers are the notebook's where that repeats its own."""
-        return self.trained and (self.same is True or self.repeats is False) and not self.kernel_changed
+        is_right = self.same is True or (self.same is None and self.repeats is False)
+        return self.trained and is_right and not self.kernel_changed
 
 
 @dataclass
@@ -140,7 +143,9 @@ class Runner:
             result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
             steady -= set(result.unsteady)
             weights = [path for path in wanted if _name(path) in own.weighty]
-            result.repeats = any(path in steady for path in weights or wanted)
+            result.repeats = steady >= {*wanted, *found}
+            if not any(path in steady for path in weights or wanted):
+                steady = set()  # what is left are counts and the like
             compared = compare(_only(wanted, steady), _only(found, steady))
         self._tell(result, compared)
         advice = {text for code, note in result.notes if code == "earlier_training" for text in _ADVICE.findall(note)}
@@ -155,8 +160,8 @@ class Runner:
 
     @staticmethod
     def _tell(result: Result, compared: Comparison) -> None:
-        result.same = compared.is_same if compared.compared and result.repeats is not False else None
-        result.repeats = True if result.same else result.repeats
+        result.same = compared.is_same if compared.compared else None
+        result.repeats = True if result.same and result.repeats is None else result.repeats
         result.identical = compared.is_identical
         result.largest_difference = compared.largest
         result.compared = compared.compared
@@ -165,7 +170,7 @@ class Runner:
     # -------------------------------------------------------------------------------------------------- the two ways
 
     def _as_it_is(self, notebook: Notebook, names: list[str] | None = None) -> _Own:
-        with self._room(notebook) as here:
+        with self._room(notebook, is_first=names is None) as here:
             for cell in notebook.order:
                 here.run(notebook.cells[cell - 1], cell)
             before = here.look()
@@ -215,11 +220,12 @@ class Runner:
         result.notes = [(note.code, note.text) for note in view.notes]
 
     @contextmanager
-    def _room(self, notebook: Notebook) -> Iterator[Room]:
+    def _room(self, notebook: Notebook, *, is_first: bool = False) -> Iterator[Room]:
         work = self.pool.folder / f"room-{next(self._count)}" / "work"
         work.parent.mkdir(parents=True)
         notebook.lay_out(work)
-        with room(self.pool.folder, work, self.timeout_s, self._nursery, "\n".join(notebook.cells)) as one:
+        text = "\n".join(notebook.cells)
+        with room(self.pool.folder, work, self.timeout_s, self._nursery, text, is_first=is_first) as one:
             yield one
 
 

@@ -90,6 +90,7 @@ def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(pat
         assert result.compared > 0
     else:
         assert result.repeats is False, told
+        assert result.same is not False, told
 
 
 @pytest.mark.timeout(900)
@@ -124,6 +125,31 @@ def test_other_numbers_are_seen(runner: Runner, tmp_path: Path) -> None:
 
     assert counter.read_text() == "xxx", "as it is, as a job, and again since they differ"
     assert (result.trained, result.same, result.differing) == (True, False, ["w"])
+
+
+def test_what_hangs_on_the_order_of_a_set_does_not_repeat(runner: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.cells"
+    path.write_text(
+        "# %%\nimport numpy as np\nletters = list(set('abcdefghijklmnop'))\n# %% train\nw = np.zeros(16)\n"
+        "for step in range(2):\n    w += [ord(letter) for letter in letters]\n"
+    )
+    result = runner.run(read(path))
+
+    assert (result.trained, result.repeats) == (True, False)
+    assert result.unsteady == ["w"], "what is left to compare is the loop's variable"
+
+
+def test_other_numbers_are_seen_beside_those_that_do_not_repeat(runner: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "timed.cells"
+    path.write_text(
+        "# %%\nimport torch, time, sys\nw = torch.ones(3)\n# %% train\nstart = time.time()\nfor step in range(2):\n"
+        "    w *= 2\ntook = torch.tensor([time.time() - start])\nif sys.argv[0].endswith('train.py'):\n    w += 1e-6\n"
+    )
+    result = runner.run(read(path))
+
+    assert (result.trained, result.repeats, result.same) == (True, False, False)
+    assert result.differing == ["w"]
+    assert not result.is_good
 
 
 def test_there_are_fifty_notebooks_and_ten_that_mix() -> None:

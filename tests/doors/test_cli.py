@@ -33,6 +33,20 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, said.out, said.err
 
 
+def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = "Its loop writes no checkpoint: when it is resumed, it starts over."
+    pool.set_view(actions=[{"id": "halt", "label": "Halt", "enabled": True, "why_not": None, "confirm": lost}])
+
+    code, out, err = run(capsys, "halt", "fake-1")
+    assert (code, out) == (4, "")
+    assert f"fake-1 was not halted. {lost} To halt it all the same: halt fake-1 --yes" in err
+    assert not [one for one in pool.asked() if one["uri"].endswith("/halt")]
+
+    code, out, err = run(capsys, "halt", "fake-1", "--yes")
+    assert (code, err) == (0, "")
+    assert [one for one in pool.asked() if one["uri"].endswith("/halt")]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+
+import pytest
 
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, TrainingCell
@@ -51,7 +54,47 @@ def test_nothing_is_made_up_for_where_all_that_drew_goes_along() -> None:
 
 
 def test_a_notebook_that_seeds_nothing_gets_the_jobs_own_numbers() -> None:
-    assert not restored(job("import torch", "print(torch.rand(3))", train="torch.rand(3)", streams="abc"))
+    made = job("import torch", "print(torch.rand(3))", train="torch.rand(3)", streams="abc")
+
+    assert not restored(made)
+    assert "import jupyter_dlaas" not in made.text
+
+
+def test_what_a_notebook_without_a_seed_drew_is_drawn_again_alike() -> None:
+    made = job("import torch", "w = torch.rand(3)", "x = 2", "v = f(w)", train="w.sum() * x * v", streams="aabbc")
+
+    assert restored(made) == {2: "a"}
+    assert made.text.index("random_as_before(2)") < made.text.index("w = torch.rand(3)")
+    assert made.text.index("x = 2") < made.text.index("dlaas.random_anew()") < made.text.index("__main__")
+
+
+def test_each_library_has_its_own_seed() -> None:
+    first = streams(torch=1)
+    after = streams(torch=2)
+    split = streams(torch=2, numpy=2)
+    cells = ("import torch, numpy as np\ntorch.manual_seed(0)", "i = np.random.permutation(9)")
+    ran = [
+        ExecutedCell(count=n, source=s, chance=c) for n, (s, c) in enumerate(zip(cells, (first, after), strict=True), 1)
+    ]
+
+    made = capture(ran, TrainingCell(count=3, source="print(i)"), KernelFacts(chance=split))
+
+    assert restored(made) == {2: after}
+    assert "random_anew" not in made.text  # what is seeded goes on as in the notebook
+
+
+@pytest.mark.parametrize(
+    "seed", ["torch.seed()", "random.seed()", "np.random.seed(None)", "torch.manual_seed(int(time.time()))"]
+)
+def test_a_seed_that_is_another_one_each_time_seeds_nothing(seed: str) -> None:
+    made = job(f"import torch, random, time, numpy as np\n{seed}", "w = torch.rand(3)", train="print(w)", streams="abc")
+
+    assert restored(made) == {2: "b"}
+
+
+def streams(**libraries: int) -> str:
+    """What the kernel notes, in short."""
+    return json.dumps({"random": [0], "numpy.random": [libraries.get("numpy", 0)], "torch": [libraries["torch"]]})
 
 
 def test_what_was_drawn_before_the_seed_does_not_count() -> None:
@@ -71,4 +114,4 @@ def test_without_a_kernel_nothing_is_known_and_nothing_is_done() -> None:
 def test_a_path_that_says_seed_seeds_nothing() -> None:
     first = "import sys\nsys.path.append('/data/seed_bank')  # the seed bank"
 
-    assert not restored(job(first, "print(rand(3))", "w = rand(3)", train="w.sum()", streams="abcd"))
+    assert not restored(job(first, "print(rand(3))", train="rand(3)", streams="abc"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import socket
 import sqlite3
 import subprocess
 import sys
 import threading
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable
@@ -30,12 +32,21 @@ def test_small_plain_values_are_known_as_source_text() -> None:
     assert [eval(str(fact(value, None).literal)) for value in values] == values
 
 
+def test_times_unique_names_and_paths_are_known_as_source_text() -> None:
+    now = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
+    values = [now, now.replace(tzinfo=None), now.date(), dt.timedelta(1), uuid.UUID(int=3), Path("a/b"), [Path("c")]]
+    elsewhere = now.replace(tzinfo=dt.timezone(dt.timedelta(hours=1)))
+
+    assert [eval(str(fact(value, None).literal), {}) for value in values] == values
+    assert fact(elsewhere, None).literal is None
+
+
 def test_numbers_that_have_no_literal_are_written_as_calls() -> None:
     assert [fact(value, None).literal for value in (float("inf"), float("nan"))] == ['float("inf")', 'float("nan")']
 
 
 def test_large_values_and_objects_have_no_literal() -> None:
-    assert [fact(value, None).literal for value in ("x" * 1000, list(range(1000)), object(), [object()])] == [None] * 4
+    assert [fact(value, None).literal for value in ("x" * 5000, list(range(1000)), object(), [object()])] == [None] * 4
 
 
 def test_what_lives_only_in_this_process_is_told_apart(tmp_path: Path) -> None:

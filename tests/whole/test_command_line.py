@@ -86,7 +86,7 @@ def test_every_verb_does_what_it_says(site: Build) -> None:
     dlaas("scale", "slow", "1")
     until(lambda: "Stays at 2 learners" in dlaas("why", "slow"), "it would begin anew")
     assert "line 0" in dlaas("logs", "slow")
-    dlaas("halt", "slow")
+    dlaas("halt", "slow", "--yes")  # a plain loop, which starts over
     until(lambda: here.job("slow").status == "HALTED", "it is halted")
     assert "hello from __main__" in dlaas("logs", "behind", "-f")
     dlaas("resume", "slow")

@@ -178,6 +178,7 @@ HALTED: Final = replace(
     state_label="Halted",
     tone="idle",
     status_line="by you at step 3,652",
+    checkpoint_step=3652,
     transition=None,
     size=Size(min=1, max=8, wish=4, held=0),
     actions=(SCALE, RESUME, CANCEL),

@@ -94,7 +94,24 @@ export const commands: JupyterFrontEndPlugin<void> = {
       label: trans.__('Halt the Job'),
       describedBy,
       isEnabled: args => can(model_of(args), 'halt'),
-      execute: act('halt')
+      execute: async args => {
+        const model = model_of(args);
+        const lost = model?.view.actions.find(a => a.id === 'halt')?.confirm;
+        if (lost) {
+          const answer = await showDialog({
+            title: trans.__('Halt %1?', model?.id ?? ''),
+            body: lost,
+            buttons: [
+              Dialog.cancelButton({ label: trans.__('Keep') }),
+              Dialog.warnButton({ label: trans.__('Halt job') })
+            ]
+          });
+          if (!answer.button.accept) {
+            return;
+          }
+        }
+        await act('halt')(args);
+      }
     });
     app.commands.addCommand(CommandIDs.resume, {
       label: trans.__('Resume the Job'),

@@ -62,47 +62,57 @@ function why_not(action: IAction, stale: boolean): string | null {
 }
 
 const KEEP_MS = 5000;
+/** Longer where there is a sentence to read. */
+const KEEP_LOST_MS = 15000;
 
-/** Cancel asks in place: the button turns to `Cancel job` and `Keep` for five seconds. */
-function CancelButton(props: {
+/** A button that asks in place: it turns to `yes` and `Keep` for a few seconds. */
+function AskingButton(props: {
   action: IAction;
-  view: IJobView;
+  icon: IconName;
+  yes: string;
+  /** What is lost by it, where that needs to be said. */
+  lost: string | null;
+  keep_ms: number;
+  asks: boolean;
   stale: boolean;
-  now_s: number;
-  onCancel: () => void;
+  onYes: () => void;
 }): React.JSX.Element {
   const [asking, set_asking] = React.useState(false);
+  const { keep_ms } = props;
   React.useEffect(() => {
     if (!asking) {
       return;
     }
-    const timer = window.setTimeout(() => set_asking(false), KEEP_MS);
+    const timer = window.setTimeout(() => set_asking(false), keep_ms);
     return () => window.clearTimeout(timer);
-  }, [asking]);
-  if (asking && props.action.enabled && !props.stale) {
+  }, [asking, keep_ms]);
+  if (asking && props.asks && props.action.enabled && !props.stale) {
     return (
       <>
+        {props.lost !== null && (
+          <span className="jp-dlaas-asking" role="alert">
+            {props.lost}
+          </span>
+        )}
         <Button
-          icon="x"
-          label="Cancel job"
+          icon={props.icon}
+          label={props.yes}
           onClick={() => {
             set_asking(false);
-            props.onCancel();
+            props.onYes();
           }}
         />
         <Button label="Keep" onClick={() => set_asking(false)} />
       </>
     );
   }
-  const { started_s } = props.view;
-  const ran_little = started_s === null || props.now_s - started_s < 60;
   return (
     <Button
-      icon="x"
+      icon={props.icon}
       label={props.action.label}
       folds
       why_not={why_not(props.action, props.stale)}
-      onClick={() => (ran_little ? props.onCancel() : set_asking(true))}
+      onClick={() => (props.asks ? set_asking(true) : props.onYes())}
     />
   );
 }
@@ -115,18 +125,34 @@ export function Actions(props: {
   stale: boolean;
 }): React.JSX.Element {
   const { view } = props.state;
+  const ran_little = view.started_s === null || props.now_s - view.started_s < 60;
   const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.state === 'FAILED'));
   return (
     <div className="jp-dlaas-actions" role="group" aria-label={`Actions for ${view.id}`}>
       {shown.map(action =>
         action.id === 'cancel' ? (
-          <CancelButton
+          <AskingButton
             key={action.id}
             action={action}
-            view={view}
+            icon="x"
+            yes="Cancel job"
+            lost={null}
+            keep_ms={KEEP_MS}
+            asks={!ran_little}
             stale={props.stale}
-            now_s={props.now_s}
-            onCancel={() => props.handlers.act('cancel')}
+            onYes={() => props.handlers.act('cancel')}
+          />
+        ) : action.id === 'halt' ? (
+          <AskingButton
+            key={action.id}
+            action={action}
+            icon="halt"
+            yes="Halt job"
+            lost={action.confirm ?? null}
+            keep_ms={KEEP_LOST_MS}
+            asks={Boolean(action.confirm)}
+            stale={props.stale}
+            onYes={() => props.handlers.act('halt')}
           />
         ) : (
           <Button

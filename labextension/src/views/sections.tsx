@@ -391,12 +391,12 @@ function resize_fact(view: IJobView): IFact | null {
 
 /** Label over value: what a halted or ended job came to. */
 export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Element | null {
-  const { view, progress, curves } = props.state;
+  const { view, curves } = props.state;
   const facts: (IFact | null)[] = [];
-  if (view.state === 'HALTED' && progress) {
+  if (view.state === 'HALTED' && typeof view.checkpoint_step === 'number') {
     facts.push({
       label: 'Checkpoint',
-      value: `step ${format.count(progress.step)}`,
+      value: `step ${format.count(view.checkpoint_step)}`,
       small: ''
     });
   }
@@ -430,7 +430,7 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
     facts.push({
       label: 'Restarts',
       value: format.count(view.restarts),
-      small: 'from the last checkpoint'
+      small: typeof view.checkpoint_step !== 'number' ? 'from the start' : 'from the last checkpoint'
     });
   }
   const shown = facts.filter((f): f is IFact => f !== null);

@@ -90,8 +90,9 @@ def _halt(job: Job, by: str, now_s: float) -> Told:
     job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
     if job.is_closed:
         return _tell(replace(job, ended_s=None), "halt", f"Halted by {by} while it waited.")
+    what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
     job = _goal(job, Goal.HALT)
-    return _tell(job, "halt", f"{by} asked for a halt: checkpoint, then the devices are given back.")
+    return _tell(job, "halt", f"{by} asked for a halt: {what}, then the devices are given back.")
 
 
 def _resume(job: Job, by: str, now_s: float) -> Told:
@@ -517,7 +518,7 @@ def _halted(job: Job, fact: Fact) -> Told:
     at = fact.step or 0
     job = replace(job, step=at)
     if not fact.has_checkpoint:
-        return _tell(job, "left", "Halted without a checkpoint: it starts afresh when resumed.")
+        return _tell(job, "left", "Halted without a checkpoint: it starts over when resumed.")
     return _tell(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners left.")
 
 

@@ -229,6 +229,11 @@ class Job:
         return self.spec.name
 
     @property
+    def starts_over(self) -> bool:
+        """It trains, and halted now it would begin anew when resumed: it has no checkpoint, and can write none."""
+        return self.state is State.PROCESSING and self.is_plain and self.checkpoint_step is None
+
+    @property
     def waits(self) -> bool:
         """It is in the queue."""
         return self.state is State.QUEUED and self.intent is Intent.RUN

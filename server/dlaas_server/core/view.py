@@ -100,6 +100,7 @@ def job_view(
         progress=None if job.state in (State.QUEUED, State.CANCELLED) else progress,
         failure=job.failure if job.state is State.FAILED or transition == "restarting" else None,
         resizes=job.resizes,
+        checkpoint_step=job.checkpoint_step,
         outputs=job.spec.outputs,
         results=job.results,
         origin=job.spec.origin,
@@ -166,9 +167,12 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
         case State.FAILED | State.CANCELLED:
             return f"after {ran}" if ran else ""
         case State.HALTED:
-            return f"by {job.halted_by} at step {job.step:,}" if job.halted_by else f"at step {job.step:,}"
+            at = "" if job.checkpoint_step is None else f"at step {job.step:,}"
+            return " ".join(part for part in (f"by {job.halted_by}" if job.halted_by else "", at) if part)
+        case _ if transition in ("halting", "preempting"):
+            return "stops without a checkpoint" if job.starts_over else "writes a checkpoint"
         case _:
-            return "writes a checkpoint" if transition in ("halting", "preempting") else ""
+            return ""
 
 
 def _reason(job: Job, wait: Wait | None) -> str:
@@ -179,13 +183,16 @@ def _reason(job: Job, wait: Wait | None) -> str:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
     if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
-        return "There is no checkpoint: it starts afresh when resumed."
+        return "There is no checkpoint: it starts over when resumed."
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
         why = f"Makes room: {job.preempted}. " if job.preempted is not None else ""
         return f"{why}Goes back to the queue as soon as the halt is done."
     if job.resize is not None and job.resize.why and not job.state.is_final:
         return job.resize.why
     return job.awaited or "" if job.state is State.PROCESSING else ""
+
+
+STARTS_OVER: Final = "Its loop writes no checkpoint: when it is resumed, it starts over."
 
 
 def _sentence(text: str) -> str:
@@ -200,7 +207,8 @@ def actions(job: Job) -> tuple[Action, ...]:
     if job.state is not State.HALTED and can(job.state, Event.HALT):
         halting = job.intent is Intent.HALT or job.goal is Goal.HALT
         busy = "it is halting" if halting else "it is being cancelled" if job.intent is Intent.CANCEL else None
-        out.append(Action(id=ActionId.HALT, label="Halt", enabled=busy is None, why_not=busy))
+        lost = STARTS_OVER if job.starts_over else None
+        out.append(Action(id=ActionId.HALT, label="Halt", enabled=busy is None, why_not=busy, confirm=lost))
     if job.state is State.HALTED or (job.intent is Intent.HALT and can(job.state, Event.RESUME)):
         out.append(Action(id=ActionId.RESUME, label="Resume"))
     if can(job.state, Event.CANCEL):

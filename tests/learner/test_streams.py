@@ -1,0 +1,96 @@
+"""Random streams: noted in the notebook, put back in its job, for each library and whenever that is loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.selection import exhaustive
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = """
+import json, sys
+from jupyter_dlaas.learner import streams
+found = {}
+streams.note_beginnings(found.__setitem__)
+early = streams.written()
+BEFORE
+LOOK
+noted = streams.completed(streams.written() if NOTES_LATE else early, found)
+print(json.dumps([noted, DRAW]))
+"""
+JOB = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from jupyter_dlaas.learner import streams
+streams.current = lambda: SimpleNamespace(job_dir=Path(sys.argv[1]), seed=7)
+streams.random_anew()  # as at the start of a job
+LOADED
+streams.random_as_before(3)
+BEFORE
+print(json.dumps(DRAW))
+"""
+
+
+def run(source: str, folder: Path, **parts: str) -> str:
+    for name, text in parts.items():
+        source = source.replace(name, text)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", dedent(source), str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip().splitlines()[-1]
+
+
+PYTHON = ("import random", "random.random()", False)
+NUMPY = ("import numpy.random as npr", "npr.rand(3).tolist()", False)
+TORCH = ("import torch", "torch.rand(3).tolist()", False)
+TENSORFLOW = ("import tensorflow as tf; tf.random.set_seed(0)", "tf.random.uniform((3,)).numpy().tolist()", True)
+KERAS = ("import keras; keras.utils.set_random_seed(0)", "keras.random.normal((3,)).numpy().tolist()", True)
+
+
+@pytest.mark.parametrize(
+    ("before", "draw", "is_seeded", "is_loaded"),
+    [
+        (*PYTHON, True),
+        (*NUMPY, True),
+        (*NUMPY, False),
+        (*TORCH, False),
+        (*TENSORFLOW, False),
+        pytest.param(*TORCH, True, marks=exhaustive),
+        pytest.param(*TENSORFLOW, True, marks=exhaustive),
+        pytest.param(*KERAS, True, marks=exhaustive),
+        pytest.param(*KERAS, False, marks=exhaustive),
+    ],
+)
+def test_a_job_draws_what_the_notebook_drew(
+    before: str, draw: str, is_seeded: bool, is_loaded: bool, tmp_path: Path
+) -> None:
+    look = draw if is_seeded else "pass"  # the notebook drew something that the job leaves out
+    noted, wanted = json.loads(
+        run(
+            NOTEBOOK,
+            tmp_path,
+            BEFORE=before,
+            LOOK=look,
+            DRAW=draw,
+            NOTES_LATE=str(is_seeded),
+        )
+    )
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "chance.json").write_text(json.dumps({"3": noted}))
+
+    first, then = (before, "pass") if is_loaded else ("pass", before.partition(";")[0])
+    found = run(JOB, tmp_path, LOADED=first, BEFORE=then, DRAW=draw)
+
+    assert json.loads(found) == wanted

@@ -1,0 +1,210 @@
+"""Values that a second run would not give again come from the kernel, or are reported before the job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
+
+LARGE = NameFact(type_name="numpy.ndarray", size_bytes=10_000)
+TEXTS = NameFact(type_name="list", has_text=True)
+NUMBERS = NameFact(type_name="list")
+FUNCTION = NameFact(type_name="function", is_callable=True, is_immutable=True)
+
+
+def small(text: str, kind: str = "str") -> NameFact:
+    return NameFact(type_name=kind, literal=text, has_text=kind == "str")
+
+
+def job(
+    *cells: str,
+    train: str,
+    names: Mapping[str, NameFact],
+    push: tuple[str, ...] = (),
+    hash_seed: str | None = None,
+    with_cells: tuple[int, ...] = (),
+) -> Capture:
+    """A job of a notebook whose cells ran before the extension was loaded: nothing is known of its random streams."""
+    ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(cells, 1)]
+    training = TrainingCell(count=len(cells) + 1, source=train, push=push, with_cells=with_cells)
+    return capture(ran, training, KernelFacts(names=names, hash_seed=hash_seed))
+
+
+def warned(made: Capture) -> list[str]:
+    assert made.is_ready, made.errors
+    return [problem.message for problem in made.warnings if problem.code == "drawn_again"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from sklearn.model_selection import train_test_split\nx = train_test_split(range(9))",
+        "from sklearn.model_selection import train_test_split as split\nx = split(range(9), random_state=None)",
+        "import sklearn.model_selection as ms\nx = list(ms.KFold(3, shuffle=True).split(range(9)))",
+        "from sklearn.model_selection import KFold\nk = KFold(3, shuffle=True)\nx = list(k.split(range(9)))",
+        "from sklearn.datasets import make_moons\nx = make_moons(100)",
+        "from sklearn.utils import shuffle\nx = shuffle(range(9))",
+        "import torch\nx, y = torch.utils.data.random_split(range(9), [5, 4])",
+        "from torch.utils.data import random_split\nx = random_split(range(9), [5, 4])",
+        "import torch\nx = torch.randperm(9)",
+        "import torch\nx = torch.empty(3).uniform_()",
+        "import tensorflow as tf\nx = tf.random.normal((3,))",
+        "import numpy as np\nx = np.random.permutation(9)",
+        "import numpy.random as npr\nx = npr.rand(3)",
+        "import numpy as np\nrng = np.random.default_rng()\nx = rng.permutation(9)",
+        "import numpy as np\nx = np.random.default_rng().permutation(9)",
+        "import random\nx = []\nfor i in range(9):\n    x.append(random.random())",
+        "from random import sample\nx = sample(range(9), 3)",
+        "import random\nx = sorted(range(9), key=lambda i: random.random())",
+        "import random\nx = [3, 1, 2]\nrandom.shuffle(x)",
+        "import pandas as pd\nx = pd.DataFrame().sample(frac=1)",
+        "import random\ndef draw(n):\n    return [random.random() for _ in range(n)]\nx = draw(9)",
+        "import numpy as np\nclass Noise:\n    def __init__(self):\n        self.x = np.random.rand(3)\nx = Noise()",
+        "import os\nx = list(os.urandom(9))",
+        "import uuid\nx = [uuid.uuid4()]",
+        "import time\nx = [time.time()]",
+        "from datetime import datetime\nx = {'at': datetime.now()}",
+        "import tempfile\nx = tempfile.TemporaryDirectory()",
+        "import secrets\nx = [secrets.token_hex(4)]",
+    ],
+)
+def test_what_would_be_drawn_anew_is_reported_with_what_to_type(cell: str) -> None:
+    names = {"x": LARGE, "rng": LARGE, "draw": FUNCTION, "Noise": FUNCTION}
+    warnings = warned(job(cell, train="print(x)", names=names))
+
+    assert len(warnings) == 1
+    assert warnings[0].startswith("cell [1], line ")
+    assert "--push x sends what the notebook has" in warnings[0]
+    assert not warned(job(cell, train="print(x)", names=names, push=("x",)))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from sklearn.model_selection import train_test_split\nx = train_test_split(range(9), random_state=0)",
+        "from sklearn.model_selection import train_test_split\nx = train_test_split(range(9), shuffle=False)",
+        "from sklearn.model_selection import KFold\nx = list(KFold(3).split(range(9)))",
+        "import torch\nx = torch.utils.data.random_split(range(9), [5, 4], generator=torch.Generator().manual_seed(0))",
+        "import torch\ntorch.manual_seed(0)\nx = torch.randperm(9)",
+        "import numpy as np\nx = np.random.default_rng(0).permutation(9)",
+        "import numpy as np\nrng = np.random.default_rng(0)\nx = rng.permutation(9)",
+        "import random\nrandom.seed(0)\nx = random.sample(range(9), 3)",
+        "import pandas as pd\nx = pd.DataFrame().sample(frac=1, random_state=0)",
+        "import torch\nx = torch.nn.Linear(3, 1)",  # a job starts from fresh weights
+        "x = 'a b'.split()",
+        "def random(n):\n    return n\nx = random(3)",
+        "import time\nx = time.perf_counter()",
+    ],
+)
+def test_what_is_seeded_or_draws_nothing_is_not_reported(cell: str) -> None:
+    names = {"x": LARGE, "rng": LARGE, "random": FUNCTION}
+
+    assert not warned(job(cell, train="print(x)", names=names))
+
+
+def test_one_push_has_all_names_that_would_be_drawn_anew() -> None:
+    cell = "import numpy as np, torch\nx = np.random.rand(9)\ny = torch.rand(9)\nz = torch.rand(9)"
+    warnings = warned(job(cell, train="print(x, y)", names=dict.fromkeys("xyz", LARGE)))
+
+    assert [text.count("--push x,y sends") for text in warnings] == [1, 1]
+
+
+def test_only_the_values_that_the_job_needs_are_reported() -> None:
+    cell = "import numpy as np\nx = np.random.rand(9)\nn = len(x)"
+    names = {"x": LARGE, "n": small("9", "int")}
+
+    assert not warned(job(cell, train="print(3)", names=names))
+    made = job(cell, train="print(n)", names=names)
+    assert "n = 9  # the kernel's value" in made.text
+    assert "x = np.random" not in made.text
+    assert not warned(made)
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("import random\nx = random.randint(0, 9)", "7"),
+        ("import time\nx = f'run-{time.time()}'", "'run-1'"),
+        ("import tempfile\nx = tempfile.mkdtemp()", "'/tmp/a'"),
+        ("import random\nx = [3, 1, 2]\nrandom.shuffle(x)", "[2, 3, 1]"),
+        ("import random\nx = []\nfor i in range(2):\n    x.append(random.random())", "[0.5, 0.25]"),
+        ("from datetime import datetime\nat = datetime.now()\nx = f'run-{at}'", "'run-1'"),  # of what cannot be written
+        ("x = tuple(set('abc'))", "('b', 'a', 'c')"),
+        ("text = 'abc'\nletters = set(text)\nx = {c: i for i, c in enumerate(letters)}", "{'b': 0}"),
+    ],
+)
+def test_small_values_are_written_into_the_program(cell: str, value: str) -> None:
+    made = job(cell, train="print(x)", names={"x": small(value), "at": LARGE, "letters": TEXTS})
+
+    assert f"x = {value}  # the kernel's value: cell [1], line" in made.text
+    assert not warned(made)
+
+
+def test_a_small_value_that_was_bound_again_later_is_not_taken() -> None:
+    cell = "import random\nx = random.random()\ny = [x] * 1000\nx = 3"
+    made = job(cell, train="print(y)", names={"x": small("3", "int"), "y": NUMBERS})
+
+    assert "x = random.random()" in made.text
+    assert len(warned(made)) == 1
+
+
+def test_a_cell_that_is_asked_for_again_draws_anew_without_a_word() -> None:
+    cell = "import numpy as np\nx = np.random.rand(9)"
+
+    assert not warned(job(cell, train="print(x)", names={"x": LARGE}, with_cells=(1,)))
+
+
+# ---------------------------------------------------------------------------------------------------- orders of sets
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = list(set(words))",
+        "x = [w for w in set(words)]",
+        "x = [*set(words)]",
+        "x = list(set(words) - {'a'})",
+        "x = list({w.lower() for w in words})",
+        "s = set(words) | {'<pad>'}\nx = list(s)",
+        "x = {}\nfor i, w in enumerate(set(words)):\n    x[w] = i",
+        "x = []\nfor w in set(words):\n    x.append(w)",
+        "x = dict(zip(set(words), range(9)))",
+        "import numpy as np\nx = np.array(list(set(words)))",
+        "def vocabulary(t):\n    found = set(t)\n    return {w: i for i, w in enumerate(found)}\nx = vocabulary(words)",
+        "class Vocabulary:\n    def __init__(self, t):\n        self.words = list(set(t))\nx = Vocabulary(words)",
+        "x = [hash(w) % 8 for w in words]",
+    ],
+)
+def test_the_order_of_a_set_of_strings_is_reported_unless_the_job_has_the_same(cell: str) -> None:
+    names = {"x": TEXTS, "s": TEXTS, "words": TEXTS, "vocabulary": FUNCTION, "Vocabulary": FUNCTION}
+    cells = ("words = open('words.txt').read().split()", cell)
+    warnings = warned(job(*cells, train="print(x)", names=names))
+
+    assert len(warnings) == 1
+    assert "--push x sends what the notebook has" in warnings[0]
+    assert not warned(job(*cells, train="print(x)", names=names, hash_seed="0"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "fact"),
+    [
+        ("x = sorted(set(words))", TEXTS),
+        ("x = sorted(list(set(words)))", TEXTS),
+        ("x = sorted(w for w in set(words))", TEXTS),
+        ("x = [0] * len(set(words))", NUMBERS),
+        ("x = list(set(labels))", NUMBERS),  # numbers are their own hashes
+        ("x = list({1, 2, 3})", TEXTS),
+        ("x = {}\nfor w in set(words):\n    x[w] = []", TEXTS),
+        ("x = {w: [] for w in set(words)}", TEXTS),
+        ("x = [w for w in words if w in set(words)]", TEXTS),
+        ("x = {w: i for i, w in enumerate(sorted(set(words)))}", TEXTS),
+    ],
+)
+def test_sets_whose_order_does_not_matter_are_not_reported(cell: str, fact: NameFact) -> None:
+    names = {"x": fact, "words": TEXTS, "labels": NUMBERS}
+    first = "words = open('words.txt').read().split()\nlabels = open('labels.bin', 'rb').read()"
+
+    assert not warned(job(first, cell, train="print(x)", names=names))
