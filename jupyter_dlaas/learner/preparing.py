@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from jupyter_dlaas.learner import lonely, parameters, summed
+from jupyter_dlaas.learner import divergence, lonely, parameters, summed
 from jupyter_dlaas.learner.accumulating import Accumulated
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
                 summed.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
             gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), run._may_lose
             _Others(run).watch()
+            if run._context is not None:
+                run._context.at_end.append(lambda: divergence.at_end(run))
     if gang is not None and gang.may_change:
         run._accumulated = Accumulated([one for _, one in run._objects if isinstance(one, torch.nn.Module)])
 
