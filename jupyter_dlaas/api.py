@@ -22,6 +22,10 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from jupyter_dlaas import sources, words
 from jupyter_dlaas.client import Client, new_key
+from jupyter_dlaas.hash_seed import DEFAULT as DEFAULT_HASH_SEED
+from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.hash_seed import hash_seed_of, own_hash_seed
+from jupyter_dlaas.package_data import package_data
 from jupyter_dlaas.protocol import (
     Cursor,
     File,
@@ -37,7 +41,7 @@ from jupyter_dlaas.protocol import (
     Submit,
 )
 from jupyter_dlaas.stream import Follower, LogLines
-from jupyter_dlaas.wire import DlaasError, Invalid
+from jupyter_dlaas.wire import DlaasError, Invalid, decode_float
 
 __all__ = ["Job", "JobFailed", "Prepared", "job", "jobs", "pool", "prepare", "result", "submit", "train"]
 
@@ -152,7 +156,10 @@ def prepare(
     folder = Path(directory or Path.cwd()).expanduser().absolute()
     travelling = sources.included(include, folder)
     if script.path is not None:
-        travelling = {**sources.own_modules(script.text, script.path.parent, script.path), **travelling}
+        modules = sources.own_modules(script.text, script.path.parent, script.path)
+        data = package_data(script.text, modules)
+        travelling = {**data.files, **modules, **travelling}
+        files, notes = (*files, *data.inputs()), (*notes, *data.notes)
     parcel = sources.pack(travelling)
     size = words.sizes(gpus, learners, gpus_per_learner)
     sizing = words.elastic(elastic)
@@ -195,6 +202,7 @@ def prepare(
         files=(*files, *parcel.files),
         environment={
             **words.without_jupyter(os.environ if environment is None else environment),
+            HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
             **words.environment(env),
         },
         learners=start_with,
@@ -422,7 +430,7 @@ class Job:
                     rows = [row for row in rows if row["step"] is None or row["step"] <= record["rewind"]]
                     continue
                 head = {"step": record.get("step"), "epoch": record.get("epoch"), "time": record.get("t")}
-                rows.append(head | record.get("values", {}))
+                rows.append(head | {name: decode_float(value) for name, value in record.get("values", {}).items()})
             if found["to"] <= offset:
                 break
             offset, size = found["to"], found["size"]
@@ -522,11 +530,13 @@ def _decorated(function: Callable[..., Any], options: Mapping[str, Any]) -> Call
         if functions.is_in_job():
             return function(*args, **kwargs)
         text, named = functions.program_of(function, args, kwargs)
-        parcel = sources.pack(named)
+        data = package_data(text, named)
+        parcel = sources.pack({**data.files, **named})
         given = dict(options)
         given.setdefault("name", words.job_name(function.__name__))
         given.setdefault("framework", functions.framework_of(function))
-        given["files"] = (*given.get("files", ()), *parcel.files)
+        given["files"] = (*given.get("files", ()), *parcel.files, *data.inputs())
+        given["notes"] = (*given.get("notes", ()), *data.notes)
         given["uploads"] = {**(given.get("uploads") or {}), **(parcel.uploads or {})}
         return submit(text, **given)
 

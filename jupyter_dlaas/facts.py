@@ -11,11 +11,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.protocol import RETRIED, Failure, Note
 from jupyter_dlaas.wire import Json, decode, encode
 
-__all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line"]
+__all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line", "is_retried"]
+
+_ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
+"""Failures that the same program meets again on the same machine, though they are not its fault."""
+
+
+def is_retried(failure: Failure) -> bool:
+    """Whether trying again may help."""
+    return failure.cause in RETRIED and failure.code not in _ALIKE
 
 
 class Goal(StrEnum):
@@ -98,6 +107,8 @@ class FactKind(StrEnum):
     """Several learners of this program would share nothing; `why`: a sentence, which says what to do. With `learners`:
 
     it cannot go on at another size than that."""
+    REPORT = "report"
+    """Training found what its owner must know: `note`."""
     LOST = "lost"
     """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
     STORING = "storing"
@@ -153,6 +164,7 @@ class Fact:
     skew: float | None = None
     results: tuple[str, ...] | None = None
     why: str | None = None
+    note: Note | None = None
 
 
 def fact_to_line(fact: Fact) -> bytes:

@@ -64,11 +64,11 @@ def bar(fraction: float, width: int = 20) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits ("0.412", "84.1"), whole numbers with commas ("11,730")."""
+    """Three significant digits ("0.412", "84.1"), whole numbers with commas ("11,730"), "NaN" and "∞"."""
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
     if not math.isfinite(value):
-        return str(value)
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) < 0.001:

@@ -52,6 +52,7 @@ __all__ = [
     "TooOld",
     "Unavailable",
     "Where",
+    "is_report",
 ]
 
 PROTOCOL: Final = 1
@@ -199,6 +200,11 @@ class Note:
 
     code: str = field(metadata=rule(longest=60))
     text: str = field(metadata=rule(longest=4000))
+
+
+def is_report(note: Note) -> bool:
+    """True for what a training found out about itself, beside what was known at submit."""
+    return note.code.startswith("report_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas import figures
-from jupyter_dlaas.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State
+from jupyter_dlaas.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State, is_report
 
 __all__ = [
     "Ink",
@@ -271,6 +271,7 @@ def job_text(view: JobView, ink: Ink) -> str:
     said = [plain(one) for one in (view.status_line, view.reason) if one]
     unit = view.unit if view.size.held * max(1, view.gpus_per_learner) == 1 else f"{view.unit}s"
     size = f"{size_text(view)} {unit}" if view.gpus_per_learner else f"{view.size.held} learners, no GPU"
+    said += [plain(note.text) for note in view.notes if is_report(note)]
     tone = _TONES.get(view.tone, "")
     state = plain(view.state_label) or str(view.state)
     said += [f"Speed: {plain(view.speedup)}"] if view.speedup else []

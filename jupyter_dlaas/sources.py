@@ -67,13 +67,14 @@ def read_script(source: str | Path) -> Script:
 def own_modules(text: str, folder: Path, path: Path | None = None) -> dict[str, Path]:
     """The modules below `folder` that a program imports, and that those import: name in the job to file.
 
-    Of a package that is imported, all its `.py` files go. `path` is the program itself, which does not travel twice.
+    Of a package that is imported, all its `.py` files go; also of one without `__init__.py`.
+    `path` is the program itself, which does not travel twice.
     """
     found: dict[str, Path] = {}
     texts = [text]
     while texts:
-        for root in sorted(_imported(texts.pop())):
-            for file in _files_of(folder, root):
+        for module in sorted(_imported(texts.pop())):
+            for file in _files_of(folder, module):
                 name = file.relative_to(folder).as_posix()
                 if name not in found and file != path:
                     found[name] = file
@@ -86,19 +87,26 @@ def _imported(text: str) -> set[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return set()  # it fails where it is imported, with its own traceback
-    roots: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            roots.add(node.module.partition(".")[0])
-    return roots
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
 
 
-def _files_of(folder: Path, root: str) -> list[Path]:
-    if (folder / root / "__init__.py").is_file():
+def _files_of(folder: Path, module: str) -> list[Path]:
+    root = module.partition(".")[0]
+    is_package = (folder / root / "__init__.py").is_file()
+    if not is_package and (file := folder / f"{root}.py").is_file():
+        return [file]
+    path = folder.joinpath(*module.split("."))
+    if is_package or (
+        path != folder / root and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
+    ):
         return [file for file in _walk(folder / root) if file.suffix == ".py"]
-    return [file] if (file := folder / f"{root}.py").is_file() else []
+    return []
 
 
 def _text(path: Path) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, TypeVar
 
-__all__ = ["DlaasError", "Invalid", "Json", "decode", "encode", "rule", "schema"]
+__all__ = ["DlaasError", "Invalid", "Json", "decode", "decode_float", "encode", "encode_float", "rule", "schema"]
 
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 """Any JSON value: for what only passes through."""
@@ -31,6 +31,20 @@ _NAMES: Final[dict[object, str]] = {
     float: "a number",
     bool: "true or false",
 }
+
+
+def encode_float(value: float) -> float | str:
+    """Write NaN and the infinities, which JSON lacks, by the names that protobuf's JSON gives them."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def decode_float(value: object) -> float:
+    """Read what `encode_float` wrote; anything else that is not a number is NaN."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value), math.nan)
 
 
 class DlaasError(Exception):

@@ -44,6 +44,8 @@ class Context:
     """The names of train.py, as it runs."""
     is_terminated: bool = False
     """SIGTERM came."""
+    is_orphaned: bool = False
+    """No guardian answered for so long that this learner ends itself."""
     at_end: list[Callable[[], dict[str, Any]]] = field(default_factory=list)
     """Called when user code ended or left; each gives fields of result.json."""
     started_s: float = field(default_factory=time.time)

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner.beating import BEAT_S, Beats
+from jupyter_dlaas.protocol import Note
 from jupyter_dlaas.runtime.files import connect
 from jupyter_dlaas.runtime.orphans import last_s, ttl_s
 
 __all__ = ["Control"]
 
+_REPORTS_MAX: Final = 20
 _TAKE_S: Final = 5.0
 """A guardian that takes nothing for so long (it is stopped, say) is left, and called anew: nobody waits for it."""
 
@@ -53,6 +55,12 @@ class Control:
         with self._lock:
             self._state |= fields
             self._send(self._state)
+
+    def report(self, note: Note) -> None:
+        """Tell the guardian a note for the card; the first ones of a process count."""
+        reports = self._state.get("reports", [])
+        if len(reports) < _REPORTS_MAX:
+            self.state(reports=[*reports, [note.code, note.text]])
 
     def tell(self, **message: Any) -> None:
         """Tell the present guardian something; lost where there is none."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner import imports
 from jupyter_dlaas.learner.context import Context
+from jupyter_dlaas.learner.reports import OPTIMIZER, report
 
 __all__ = ["FirstSteps", "watch"]
 
@@ -75,11 +76,10 @@ class FirstSteps:
         if not weights or any(first.get(number) != _gist(one) for number, one in weights.items()):
             return
         names = ", ".join(self._context.spec.outputs) or "the prepared model"
-        print(
-            f"[The optimiser moves no weight of {names}: it was made over another model than the one that is trained. "
-            "Make the optimiser after the model, or bring both from the notebook: --push model,opt.]",
-            file=sys.stderr,
-            flush=True,
+        report(
+            OPTIMIZER,
+            f"The optimiser moves no weight of {names}: it was made over another model than the one that is trained. "
+            "Make the optimiser after the model, or bring both from the notebook: --push model,opt.",
         )
         self._end()
 

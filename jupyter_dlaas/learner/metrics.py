@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_dlaas.learner.reports import NOT_FINITE, report
+from jupyter_dlaas.wire import decode_float, encode_float
+
 __all__ = ["History", "Metrics", "number_of"]
 
 _PATIENCE_S: Final = 5.0
@@ -83,6 +86,19 @@ def _not_a_number(name: str, what: str, advice: str, error: Exception | None = N
     return TypeError(f"run.log({name}=…): {what} is not a number{raised}. {advice}")
 
 
+_NAN_CHECKS: Final = (
+    ("torch", "torch.autograd.set_detect_anomaly(True)"),
+    ("jax", 'jax.config.update("jax_debug_nans", True)'),
+    ("tensorflow", "tf.debugging.enable_check_numerics()"),
+)
+"""What a framework offers to find the first NaN."""
+
+
+def _nan_advice() -> str:
+    checks = [check for module, check in _NAN_CHECKS if module in sys.modules]
+    return f" To find the operation that made it: {checks[0]}" if checks else ""
+
+
 def _is_ours(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,8 +148,8 @@ class Metrics:
 
     def _keep(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            self.history.setdefault(name, []).append(math.nan if value is None else value)
-            if value is None:
+            self.history.setdefault(name, []).append(decode_float(value))
+            if not math.isfinite(self.history[name][-1]):
                 self._not_finite.add(name)
 
     def open(self) -> None:
@@ -168,25 +184,24 @@ class Metrics:
             self._fd = None
 
     def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add one record. NaN and the infinities, which JSON lacks, are written as null, and told once per metric."""
+        """Add one record. NaN and infinite values are reported once per metric."""
         if self._fd is not None:
-            self._tell_not_finite(values, step)
+            self._report_not_finite(values, step)
         self._keep(dict(values))
         if self._fd is not None:
-            sent = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            sent = {name: encode_float(value) for name, value in values.items()}
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
 
-    def _tell_not_finite(self, values: dict[str, float], step: int) -> None:
-        """Say in the log which metrics become NaN or infinite; past what reads this process' lines for metrics."""
+    def _report_not_finite(self, values: dict[str, float], step: int) -> None:
+        """Report which metrics become NaN or infinite, and at which step."""
         for name, value in values.items():
             if math.isfinite(value) or name in self._not_finite:
                 continue
             self._not_finite.add(name)
             what = "NaN" if math.isnan(value) else "infinite"
-            said = (
-                f"became {what} at step {step}" if self.history.get(name) else f"is {what} from the start (step {step})"
-            )
-            print(f"[{name} {said}; its curve shows finite values only]", file=sys.__stderr__, flush=True)
+            said = f"became {what} at step {step}" if self.history.get(name) else f"is {what} from its first value"
+            at = "" if self.history.get(name) else f" (step {step})"
+            report(NOT_FINITE, f"{name} {said}{at}.{_nan_advice() if math.isnan(value) else ''}")
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -13,20 +13,33 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jupyter_dlaas.learner import autolog, first_steps, memory, notebookisms, prelude, seeds, shutdown, watching
+from jupyter_dlaas.learner import (
+    autolog,
+    failure_report,
+    first_steps,
+    memory,
+    notebookisms,
+    prelude,
+    seeds,
+    shutdown,
+    watching,
+)
 from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
-from jupyter_dlaas.learner.tracebacks import CellMap, failure_of, in_cells
-from jupyter_dlaas.protocol import Cause, Failure, JobSpec
+from jupyter_dlaas.learner.originals import link_originals
+from jupyter_dlaas.learner.tracebacks import CellMap
+from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import nursery
-from jupyter_dlaas.runtime.failures import NO_WORD
+from jupyter_dlaas.runtime.failures import NO_WORD, from_exit
 from jupyter_dlaas.runtime.files import FULL, write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
+from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.warm import Output, restream
 from jupyter_dlaas.wire import decode, encode
 
@@ -42,30 +55,67 @@ def main(arguments: list[str]) -> NoReturn:
     enter(context)
     cells = CellMap(job_dir / "train.py", context.spec.cells)
     code = 1
+    raised: list[BaseException] = []
     try:
         ending = _prepare(context)
         context.control.beats.script = cells.script
         context.control.beats.where = cells.place
         context.control.start()
-        code, body = _run(context, cells)
+        code, body = _run(context, cells, raised)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.state(storing=True)
             body |= _store_results(context)
-        for at_end in context.at_end:
-            body |= at_end()
+        body |= _at_end(context)
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
             body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
         body["at_s"] = body.get("at_s") or time.time()
-        write_whole(learner_folder(job_dir, member) / "result.json", json.dumps(body).encode())
+        _write(context, body)
+        if raised:
+            failure_report.call_hook(raised.pop())
         ending.run(has_failed=body["outcome"] in ("error", "exit"))
     except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
-        sys.excepthook(*sys.exc_info())
+        failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
+        with failure_report.calm():
+            if raised:  # a signal handler of the program, say, came before its error was reported
+                code, body = _ended_by(raised[0], context, cells)
+                _write(context, body | {"at_s": time.time()})
+            else:
+                failure_report.show("".join(traceback.format_exception(error)), _log(context))
     finally:
-        shutdown.flush_streams()
-        # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
-        os._exit(code)
+        try:
+            shutdown.flush_streams()
+        finally:
+            # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
+            os._exit(code)
+
+
+def _at_end(context: Context) -> dict[str, Any]:
+    """What others add to the result. It is theirs: what goes wrong in it is told in the log, and costs no result."""
+    body: dict[str, Any] = {}
+    for at_end in context.at_end:
+        try:
+            body |= at_end()
+        except Exception as error:
+            failure_report.show("".join(traceback.format_exception(error)), _log(context))
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+    return body
+
+
+def _write(context: Context, body: dict[str, Any]) -> None:
+    """Leave the result where the guardian reads it; where the disk takes nothing, tell it the failure."""
+    try:
+        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(body).encode())
+    except OSError:
+        if body["failure"] is None:
+            raise
+        context.control.tell(t="failed", failure=body["failure"])
+
+
+def _log(context: Context) -> Path:
+    return learner_folder(context.job_dir, context.member) / LOG
 
 
 def _context(job_dir: Path, member: int) -> Context:
@@ -101,7 +151,12 @@ def _prepare(context: Context) -> shutdown.Shutdown:
 
     signal.signal(signal.SIGTERM, on_term)
     _forks_end_as_usual(on_term)
-    context.control.on_orphaned = lambda: os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_orphaned() -> None:
+        context.is_orphaned = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    context.control.on_orphaned = on_orphaned
     context.control.on_message = lambda message: _told(message)
     sys.argv = [str(job_dir / "train.py"), *spec.command]
     directory = spec.directory or str(job_dir)
@@ -111,6 +166,7 @@ def _prepare(context: Context) -> shutdown.Shutdown:
         print(f"[the directory {directory} is not there ({error.strerror}); running in {job_dir}]", flush=True)
         os.chdir(job_dir)
         directory = str(job_dir)
+    link_originals(job_dir)
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
@@ -152,8 +208,8 @@ def _told(message: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
-    """User code, from its first line to its last thread."""
+def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple[int, dict[str, Any]]:
+    """User code, from its first line to its last thread. `raised` takes the error that ended it."""
     script = context.job_dir / "train.py"
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
@@ -165,20 +221,41 @@ def _run(context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
         try:
             prelude.execute(script, module.__dict__, context)
         except SystemExit as end:
-            if end.code or isinstance(end, Leave) or context.is_terminated:
+            if isinstance(end, Leave) or context.is_terminated or not failure_report.is_success(end):
                 raise
         shutdown.join_threads(cells.place)
-    except Leave:
-        return 0, {"outcome": "left", "code": 0, "failure": None}
-    except SystemExit as end:
-        return _exit(end, context)
     except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes its failure
-        if context.is_terminated:  # the signal came in the middle of something that took it for an error
-            return 0, {"outcome": "left", "code": 0, "failure": None}
-        failure = failure_of(error, cells, context.job_dir / "files")
-        print(in_cells(error, cells), end="", file=sys.stderr, flush=True)
-        return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
+        raised.append(error)
+        failure_report.restore_builtins()
+        with failure_report.calm():
+            ended = _ended_by(error, context, cells)
+        if ended[1]["outcome"] != "error":
+            raised.clear()
+        return ended
     return 0, {"outcome": "ok", "code": 0, "failure": None}
+
+
+def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
+    """Exit code and result of a program that came to its end by an exception."""
+    kind = type(error)  # whatever its __class__ says
+    if issubclass(kind, Leave) or context.is_terminated:  # also one that took the signal for an error
+        # The guardian passes over a failure where it asked the learner to end.
+        is_signal = context.is_terminated and not context.is_orphaned
+        failure = encode(from_exit(None, signal.SIGTERM)) if is_signal else None
+        return 0, {"outcome": "left", "code": 0, "failure": failure}
+    own_folder = context.job_dir / "files"
+    if not issubclass(kind, SystemExit):
+        is_alone = context.world_size == 1 and not context.may_change
+        failure, text = failure_report.report(error, cells, own_folder, is_alone=is_alone)
+        failure_report.show(text, _log(context))
+        return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
+    assert isinstance(error, SystemExit)
+    if failure_report.is_success(error):
+        return 0, {"outcome": "ok", "code": 0, "failure": None}
+    code, failure, text = failure_report.report_exit(error, cells, own_folder)
+    if text:
+        failure_report.show(text, _log(context))
+    return code, {"outcome": "exit", "code": code, "failure": _with_member(failure, context)}
 
 
 def _be_main_process(main: types.ModuleType) -> None:
@@ -196,18 +273,6 @@ def _be_main_process(main: types.ModuleType) -> None:
 def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
     body: dict[str, Any] = encode(failure)
     return body | {"raised_by": [context.member]}
-
-
-def _exit(end: SystemExit, context: Context) -> tuple[int, dict[str, Any]]:
-    if context.is_terminated:
-        return 0, {"outcome": "left", "code": 0, "failure": None}
-    if end.code is None or end.code == 0:
-        return 0, {"outcome": "ok", "code": 0, "failure": None}
-    if isinstance(end.code, int):
-        return end.code & 0xFF, {"outcome": "exit", "code": end.code & 0xFF, "failure": None}
-    print(end.code, file=sys.stderr, flush=True)
-    what = Failure(cause=Cause.YOUR_CODE, code="exit_code", what=f"sys.exit: {end.code}"[:500], advice="See the log.")
-    return 1, {"outcome": "exit", "code": 1, "failure": _with_member(what, context)}
 
 
 def _store_results(context: Context) -> dict[str, Any]:

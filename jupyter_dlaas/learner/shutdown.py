@@ -166,7 +166,10 @@ class Shutdown:
         return not path.startswith(_INSTALLED) and "site-packages" not in path
 
     def _has_open_files(self) -> bool:
-        return bool(self._files() - self._before)
+        try:
+            return bool(self._files() - self._before)
+        except OSError:  # no descriptor is left for the look
+            return True
 
     def _files(self) -> set[tuple[str, str]]:
         """The descriptors of this process that are open for writing, with the names of their files or pipes."""
@@ -242,5 +245,5 @@ def _spare_teardown() -> None:
 def flush_streams() -> None:
     """Write out what was printed."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(Exception):  # closed, None, or of a class of the program's
             stream.flush()

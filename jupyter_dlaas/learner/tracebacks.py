@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import re
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from jupyter_dlaas.protocol import Failure, Where
+from jupyter_dlaas.protocol import Cause, Failure, Where
 from jupyter_dlaas.runtime.failures import from_exception
 
-__all__ = ["CellMap", "failure_of", "in_cells"]
+__all__ = ["CellMap", "arguments_text", "class_names", "failure_of", "in_cells"]
 
 _OURS: Final = str(Path(__file__).parent.parent)
 _LONGEST: Final = 20_000
 _AROUND: Final = 3
+_ARGUMENT_MAX: Final = 500
+_ARGUMENTS_MAX: Final = 4
+_NUMBER_MAX: Final = 10**100
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 
@@ -112,15 +117,50 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int, str]]:
 def in_cells(error: BaseException, cells: CellMap) -> str:
     """The traceback as the log shows it: in cells, without our frames, of bounded length."""
     text = "".join(traceback.format_exception(type(error), error, _user_part(error.__traceback__)))
-    text = cells.rewrite(text)
-    if len(text) > _LONGEST:
-        half = _LONGEST // 2
-        text = f"{text[:half]}\n… {len(text) - _LONGEST:,} characters left out …\n{text[-half:]}"
-    return text
+    return _clipped(cells.rewrite(text), _LONGEST)
 
 
-def failure_of(error: BaseException, cells: CellMap, own_folder: Path) -> Failure:
-    """Cause, what, where and advice for an exception that ended user code."""
+def _clipped(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n… {len(text) - longest:,} characters left out …\n{text[-half:]}"
+
+
+def failure_of(error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False) -> Failure:
+    """Cause, what, where and advice for an exception that ended user code. A group is told by its first exception."""
+    told = in_cells(error, cells)
+    first, others = _first_of_group(error)
+    where = _where(first, cells, own_folder) or _where(error, cells, own_folder)
+    names, message = class_names(first), _message(first)
+    failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone)
+    if type(first) is KeyboardInterrupt and _is_raised(first):  # no signal came: trying again cannot help
+        failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
+        failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
+    if first is not error:
+        more = f" and {others} more" if others else ""
+        failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
+    return failure
+
+
+def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
+    """The first exception that is no group, and how many others there are beside it."""
+    others = 0
+    while isinstance(error, BaseExceptionGroup):
+        others += len(error.exceptions) - 1
+        error = error.exceptions[0]
+    return error, others
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether a `raise` statement raised it, not a signal handler or a library in C."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb is not None and tb.tb_frame.f_code.co_code[tb.tb_lasti] == _RAISE
+
+
+def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | None:
     where: Where | None = None
     if isinstance(error, SyntaxError) and error.filename == cells.script and error.lineno is not None:
         where = cells.where(error.filename, error.lineno, None)
@@ -129,26 +169,61 @@ def failure_of(error: BaseException, cells: CellMap, own_folder: Path) -> Failur
         users = [one for one in frames if one[0] == cells.script or one[0].startswith(str(own_folder))]
         if users or frames:
             where = cells.where(*(users or frames)[-1])
-    names = [kind.__name__ for kind in type(error).__mro__]
-    told = _told_by_worker(error)
-    for path, line, function in _FRAME.findall(told):
+    for path, line, function in _FRAME.findall(_told_by_worker(error)):
         if path == cells.script or path.startswith(str(own_folder)):
             where = cells.where(path, int(line), function)
-    return from_exception(names, _message(error), where=where, traceback=in_cells(error, cells))
+    return where
 
 
 def _told_by_worker(error: BaseException) -> str:
     """The traceback of another process as text, where the error came from one: a DataLoader's, or a pool's."""
     cause = error.__cause__
-    if cause is not None and type(cause).__name__ in ("RemoteTraceback", "_RemoteTraceback"):
-        return str(cause)
-    return str(error) if _IN_WORKER.match(str(error)) else ""
+    if cause is not None and class_names(cause)[0] in ("RemoteTraceback", "_RemoteTraceback"):
+        return _text(cause)
+    text = _text(error)
+    return text if _IN_WORKER.match(text) else ""
 
 
 def _message(error: BaseException) -> str:
     """What it says, without the text of another process' traceback around it."""
-    found = _IN_WORKER.match(str(error))
+    text = _text(error)
+    found = _IN_WORKER.match(text)
     if found is None:
-        return str(error)
-    last = str(error).rstrip().rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
+        return text
+    last = text.rstrip().rpartition("\n")[2].removeprefix(f"{class_names(error)[0]}: ")
     return f"{last} (in {found[1]})"
+
+
+def _text(error: BaseException) -> str:
+    """What it says, of bounded length; its arguments where it cannot be asked."""
+    try:
+        return _clipped(str(error), _LONGEST)
+    except Exception:  # noqa: BLE001 - an exception of any class may fail in any way when it is printed
+        return arguments_text(error)
+
+
+# -- by nothing that the class of an exception can change --------------------------------------------------------------
+
+
+def class_names(error: BaseException) -> list[str]:
+    """The names of its class and the classes that it derives from, the nearest first."""
+    return [_class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
+
+
+def _class_name(cls: type) -> str:
+    name: str = type.__dict__["__name__"].__get__(cls)
+    return name[:_ARGUMENT_MAX]
+
+
+def arguments_text(error: BaseException) -> str:
+    """Its arguments, as far as they are plain values."""
+    parts = []
+    for one in BaseException.__dict__["args"].__get__(error)[:_ARGUMENTS_MAX]:
+        kind = type(one)
+        if kind is str:
+            parts.append(one[:_ARGUMENT_MAX])
+        elif kind in (float, bool, type(None)) or (kind is int and abs(one) < _NUMBER_MAX):
+            parts.append(repr(one))
+        else:
+            parts.append(f"<{_class_name(kind)}>")
+    return ", ".join(parts)

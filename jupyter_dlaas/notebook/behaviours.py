@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.notebook.effects import (
@@ -15,6 +15,7 @@ from jupyter_dlaas.notebook.effects import (
     effects_of,
     is_seed,
     is_step,
+    optimised_names,
     reach,
     walk_now,
 )
@@ -30,7 +31,10 @@ class Behaviour:
     touches: frozenset[str] = frozenset()  # module-level objects
     params: tuple[str, ...] = ()
     touched_params: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()  # of the module-level objects, those that surely are different afterwards
     trains: bool = False
+    trained: frozenset[str] = frozenset()  # module-level objects that it trains
+    trained_params: frozenset[str] = frozenset()
     asks: bool = False  # input()
     seeds: bool = False
     keeps: bool = False  # it is another one after each call: it counts in a closure or in a default argument
@@ -43,13 +47,20 @@ class Behaviour:
 
     def touched_args(self, call: Call) -> frozenset[str]:
         """Which of the variables that a call hands over are different afterwards."""
-        named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
         found: set[str] = set()
-        for key, names in call.handed:
-            param = key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None
+        for param, names in self._handed(call):
             if param is None or param in self.touched_params or param not in self.params:
                 found |= names if self.touched_params else set()
         return frozenset(found)
+
+    def given_for(self, call: Call, params: frozenset[str]) -> frozenset[str]:
+        """The variables that a call hands over for these parameters."""
+        return frozenset().union(*(names for param, names in self._handed(call) if param in params))
+
+    def _handed(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
+        named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
+        for key, names in call.handed:
+            yield key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None, names
 
     def also(self, other: Behaviour) -> Behaviour:
         return replace(
@@ -57,6 +68,9 @@ class Behaviour:
             touches=self.touches | other.touches,
             touched_params=self.touched_params | other.touched_params,
             trains=self.trains or other.trains,
+            altered=self.altered | other.altered,
+            trained=self.trained | other.trained,
+            trained_params=self.trained_params | other.trained_params,
             asks=self.asks or other.asks,
             seeds=self.seeds or other.seeds,
             calls=self.calls | other.calls,
@@ -102,11 +116,15 @@ def behaviour_of(function: Function) -> Behaviour:
         keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
+    trained = reach(optimised_names(body) | _stepped(effects.calls), held)
     found = Behaviour(
         touches=reached - own,
         params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
         touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
+        altered=effects.altered - own,
+        trained=trained - own,
+        trained_params=trained & params,
         asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
         seeds=any(call.verb in SEEDS or (call.is_dropped and is_seed(call.verb)) for call in effects.calls),
         keeps=bool(outer) or not reached.isdisjoint(_remembering(function)),
@@ -118,8 +136,18 @@ def behaviour_of(function: Function) -> Behaviour:
         line=getattr(function, "lineno", 0),
     )
     for one, _ in run:
-        found = found.also(Behaviour(trains=one.trains, asks=one.asks, seeds=one.seeds, calls=one.calls - own))
+        found = found.also(
+            Behaviour(
+                trains=one.trains, trained=one.trained - own, asks=one.asks, seeds=one.seeds, calls=one.calls - own
+            )
+        )
     return found
+
+
+def _stepped(calls: Sequence[Call]) -> frozenset[str]:
+    """Optimisers that take a step, and receivers of `fit`."""
+    fitted = {call.receiver for call in calls if is_step(call) or call.verb in FITS - {"train"}} - {None}
+    return frozenset(name for name in fitted if name) - {c.receiver for c in calls if c.verb == "backward"}
 
 
 def _runs_of(name: str, calls: Sequence[Call]) -> list[Call]:

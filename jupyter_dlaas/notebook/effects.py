@@ -22,9 +22,7 @@ def words(text: str) -> frozenset[str]:
 
 
 SHOW_ROOTS = words(
-    """
-    print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance
-    """
+    "print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance"
 )
 SHOW_VERBS = ("show", "plot", "display", "visual", "print", "summary", "describe", "info", "imshow", "draw", "savefig")
 PURE_VERBS = words(
@@ -52,6 +50,8 @@ CHANGING_VERBS = words(
     add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
     """
 )
+TAKES = words("setdefault pop popitem popleft")  # they change a collection where their value is used, too
+COLLECTS = TAKES | words("append extend insert add update remove discard clear appendleft")
 SEEDS = words(
     """
     manual_seed manual_seed_all seed seed_all set_seed set_random_seed seed_everything enable_full_determinism
@@ -98,8 +98,13 @@ HANDS_ON = words(
 )  # calls that are given a function and do not run it
 RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
-STEPS = words("""backward train_on_batch apply_gradients apply_updates minimize manual_backward
-    training_step""")
+STEPS = words("backward train_on_batch apply_gradients apply_updates minimize manual_backward training_step")
+PARAMETERS = words("parameters named_parameters trainable_parameters")
+VARIABLES = words("trainable_variables trainable_weights")
+OPTIMISERS = re.compile(
+    r"^(SGD|ASGD|AdamW?|Nadam|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|RMSprop|RMSProp|Rprop|LBFGS|Lion|LARS|LAMB)$"
+    r"|Optimi[sz]er$"
+)
 USES_GRADIENTS = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
 VIEWS = words(
     """
@@ -133,6 +138,7 @@ class Call:
     is_dropped: bool  # nobody takes its value
     is_called: bool  # its value is called at once: `register("net")(Net)`, also as a decorator
     line: int
+    has_number: bool = False  # a number above 1 stands among its positional arguments
 
     @property
     def args(self) -> frozenset[str]:
@@ -198,6 +204,12 @@ class Effects:
     entered: frozenset[str]  # names in the head of a `with`
     passed: frozenset[str]  # names that a loop or comprehension goes over
     values: frozenset[str]  # names that stand for their object, not only for what a call of them returns
+
+    @property
+    def altered(self) -> frozenset[str]:
+        """Objects that surely are different afterwards: an item is assigned, or added to a collection."""
+        collects = [call for call in self.calls if call.verb in COLLECTS and (call.is_dropped or call.verb in TAKES)]
+        return self.touches | {call.receiver for call in collects if call.receiver}
 
 
 def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -322,6 +334,30 @@ def is_step(call: Call) -> bool:
     if call.verb == "step" and call.receiver:
         return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
     return call.verb in STEPS
+
+
+def optimised_names(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """What optimisers are given: `model` of `model.parameters()`, `w` of `SGD([w])`, `params` of `opt.init(params)`."""
+    found: set[str] = set()
+    for node in walk_now(nodes):
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner, attr=verb)) if verb in PARAMETERS:
+                found |= _objects(inner)
+            case ast.Attribute(value=inner, attr=attr) if attr in VARIABLES:
+                found |= _objects(inner)
+            case ast.Call(func=ast.Attribute(value=inner, attr="init"), args=[given, *_]) if is_optimiser(inner):
+                found |= _objects(given)
+            case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
+                found |= _objects(given)
+            case _:
+                continue
+    return frozenset(found) - {"self"}
+
+
+def is_optimiser(node: ast.expr) -> bool:
+    """`opt`, `self.optimizer`, `tx`: optax's name for one."""
+    name = verb_of(node)
+    return name == "tx" or "opt" in name.lower()
 
 
 class Gradients(NamedTuple):
@@ -479,7 +515,18 @@ def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         is_dropped=is_dropped,
         is_called=is_called,
         line=node.lineno,
+        has_number=any(_is_number(arg) for arg in node.args),
     )
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value > 1  # True and 1 are modes
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) or _is_number(right)
+        case _:
+            return False
 
 
 def _objects(node: ast.AST) -> set[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas import figures
 from jupyter_dlaas.protocol import MIME, Bundle, JobView, State
-from jupyter_dlaas.wire import DlaasError, Json, encode
+from jupyter_dlaas.wire import DlaasError, Json, decode_float, encode
 
 if TYPE_CHECKING:
     from jupyter_dlaas.api import Job
@@ -148,13 +148,9 @@ def _took(view: JobView) -> list[str]:
 
 
 def _values(points: Json) -> list[float]:
-    """The values of a curve, in order; what is no finite number is left out."""
-    found = []
-    for point in points if isinstance(points, list) else ():
-        value = point[2] if isinstance(point, list) and len(point) > 2 else None
-        if isinstance(value, int | float) and math.isfinite(value):
-            found.append(float(value))
-    return found
+    """The values of a curve, in order, NaN and infinite ones among them."""
+    rows = points if isinstance(points, list) else []
+    return [decode_float(point[2]) for point in rows if isinstance(point, list) and len(point) > 2]
 
 
 def _last_values(curves: Mapping[str, Json]) -> list[tuple[str, float]]:
@@ -165,12 +161,13 @@ def _last_values(curves: Mapping[str, Json]) -> list[tuple[str, float]]:
 
 
 def blocks(values: Sequence[float]) -> str:
-    """A curve in block characters."""
+    """A curve in block characters; "×" stands where a value is NaN or infinite."""
     wide = min(_BLOCKS_WIDE, len(values))
-    low = min(values)
-    span = (max(values) - low) or 1.0
-    at = (round(n * (len(values) - 1) / max(1, wide - 1)) for n in range(wide))
-    return "".join(_BLOCKS[min(7, int((values[n] - low) / span * 8))] for n in at)
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low = min(finite)
+    span = (max(finite) - low) or 1.0
+    shown = [values[round(n * (len(values) - 1) / max(1, wide - 1))] for n in range(wide)]
+    return "".join(_BLOCKS[min(7, int((v - low) / span * 8))] if math.isfinite(v) else "×" for v in shown)
 
 
 def html_of(bundle: Bundle) -> str:

@@ -130,19 +130,22 @@ def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
     problems: dict[tuple[str, int], Problem] = {}
     for trained in sorted(found.trained, key=lambda t: t.index):
         statement = trace.steps[trained.index].statement
-        names = _list(trained.names)
-        push = f"--push {','.join(trained.names)}"
         line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
         place = f"{statement.label}, line {line}"
+        needed = trained.names or trained.also
+        names, push = _list(needed), f"--push {','.join(needed)}"
+        again = f"--with-cell {statement.cell} runs the cell again in the job."
         if trained.is_kept:
-            text = f"{place} trains {names} again in the job, since its result is needed; {push} sends today's instead."
-            problem = Problem("training_again", text, statement.label, line, trained.names)
+            text = f"{place} trains again in the job, which needs {names} of it; {push} sends today's instead."
+        elif trained.names:
+            text = f"{place} trained {names} here; the job starts from fresh weights. {push} sends today's, {again}"
         else:
             text = (
-                f"{place} trained {names} here; the job starts from fresh weights. {push} sends today's, "
-                f"--with-cell {statement.cell} runs the cell again in the job."
+                f"{place} changed {names} while it trained something else; the job leaves that training out, and "
+                f"{names} is without it. {push} sends today's, {again}"
             )
-            problem = Problem("earlier_training", text, statement.label, line, trained.names)
+        code = "training_again" if trained.is_kept else "earlier_training"
+        problem = Problem(code, text, statement.label, line, needed)
         problems[statement.label, line] = problem
     return tuple(problems.values())
 

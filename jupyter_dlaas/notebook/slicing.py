@@ -104,7 +104,10 @@ class Trained:
 
     index: int
     names: tuple[str, ...]
+    """What the job would need of it: trained objects; of one that is kept, what it binds."""
     is_kept: bool
+    also: tuple[str, ...] = ()
+    """Of one that is left out and trains nothing that is needed: what it changed beside."""
 
 
 @dataclass(slots=True)
@@ -282,12 +285,13 @@ class _Pass:
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
         elif self._trains(step) and not self._gives_result(step, binds):
-            self._leave_training(index, binds, changes)
+            self._leave_training(index, binds, changes, wanted)
         elif reason := self._why_blocked(index, step):
             self._cannot(index, step, binds | changes, reason)
         else:
             if self._trains(step):
-                self.slice.trained.append(Trained(index, tuple(sorted(changes or binds)), is_kept=True))
+                trained = changes & (step.trained | step.fits)
+                self.slice.trained.append(Trained(index, tuple(sorted(binds | trained or changes)), is_kept=True))
             if step.may_register:
                 self.imported.add(statement.source)
             self.keep(index, _because(binds, changes))
@@ -353,12 +357,16 @@ class _Pass:
         """`history = model.fit(x)` with `history` needed; not `model = train(model)`, which only trains on."""
         return bool(binds) and not step.is_block and not binds <= (step.flow.reads | step.flow.soft)
 
-    def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str]) -> None:
-        statement = self.steps[index].statement
+    def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str], wanted: Set[str]) -> None:
+        """Leave a training out; it is told where what it trained is needed, or what it certainly changed beside."""
+        step, statement = self.steps[index], self.steps[index].statement
         self.leave(index, "trained", "an earlier training: the job starts fresh")
-        step = self.steps[index]
-        names = (changes | binds) & step.trained or changes & step.fits or changes - step.flow.binds or changes | binds
-        self.slice.trained.append(Trained(index, tuple(sorted(names)), is_kept=False))
+        known = step.trained | step.fits
+        names = frozenset(wanted & known) if known else (changes - step.flow.binds or changes | binds) - step.passive
+        also = frozenset() if names else changes & step.altered
+        if names or also:
+            told, beside = tuple(sorted(names)), tuple(sorted(also))
+            self.slice.trained.append(Trained(index, told, is_kept=False, also=beside))
         for name in binds:
             if self.wanted[name].left_by is None:
                 self.wanted[name].left_by = index

@@ -22,6 +22,7 @@ from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
 from jupyter_dlaas.notebook.push import Pushed, write_pushed
 from jupyter_dlaas.notebook.records import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
 from jupyter_dlaas.notebook.suggest import Suggestion, suggest
+from jupyter_dlaas.package_data import package_data
 from jupyter_dlaas.protocol import File, Note, Origin
 from jupyter_dlaas.wire import DlaasError
 
@@ -143,18 +144,19 @@ def _options(
     cell: Cell, line: TrainLine, made: Capture, pushed: Pushed | None, suggestion: Suggestion
 ) -> dict[str, Any]:
     own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
-    parcel = sources.pack(own)
-    files, uploads = list(parcel.files), dict(parcel.uploads or {})
+    data = package_data(made.text, own)
+    parcel = sources.pack({**data.files, **own})
+    files, uploads = [*parcel.files, *data.inputs()], dict(parcel.uploads or {})
     if made.chance:
         files.append(File(path="inputs/chance.json", text=json.dumps(made.chance)))
-    notes = notes_of(made, suggestion, line)
+    notes = (*data.notes, *notes_of(made, suggestion, line))[:_NOTES_MAX]
     if pushed is not None:
         with pushed.path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         files.append(File(path="inputs/pushed.bin", sha256=sha256))
         uploads[sha256] = pushed.path
         text = f"sent by value: {', '.join(pushed.names)} ({size_text(pushed.size_bytes)})"
-        warned = len(made.warnings)
+        warned = len(data.notes) + len(made.warnings)
         notes = (*notes[:warned], Note(code="pushed", text=_cut(text)), *notes[warned:])[:_NOTES_MAX]
     notebook = doors.notebook_path()
     return {

@@ -16,11 +16,9 @@ from jupyter_dlaas.notebook.cells import Statement
 from jupyter_dlaas.notebook.effects import (
     BLOCKS,
     FITS,
-    HANDS_ON,
     KEEPS_ARGUMENTS,
     PROVIDED,
     QUIET_MODULES,
-    RUNS,
     SEEDS,
     SETS,
     Call,
@@ -30,7 +28,6 @@ from jupyter_dlaas.notebook.effects import (
     effects_of,
     gradients_of,
     is_setup,
-    is_step,
     joined,
     loaded_modules,
     module_attribute,
@@ -42,6 +39,7 @@ from jupyter_dlaas.notebook.effects import (
 from jupyter_dlaas.notebook.lookups import binds_as_text
 from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
 from jupyter_dlaas.notebook.registering import may_register
+from jupyter_dlaas.notebook.trained import Trainings
 
 ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
@@ -79,6 +77,8 @@ class Step:
     is_future: bool
     trains: bool  # a gradient step: surely a training
     trained: frozenset[str]  # what its optimisers and training functions are given
+    passive: frozenset[str]  # of `changes`, modules and data: they may be changed, and are not trained
+    altered: frozenset[str]  # of `changes`, those that are so without a doubt: `losses.append(loss)`
     fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
     gradients: Gradients
     foreign: str  # why it cannot run again, "" if it can
@@ -132,6 +132,7 @@ class Tracer:
         self.globals_of: dict[str, frozenset[str]] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> what making an object of it does
         self.handed: dict[str, frozenset[str]] = {}  # object -> own functions that it was given: `Thread(target=work)`
+        self.trainings = Trainings(self.behaviours, self.methods, self.handed, self.objects, self.modules)
         self.iterators: set[str] = set()  # used up by whoever goes over them
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
 
@@ -164,7 +165,8 @@ class Tracer:
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
         touches = self._touches(effects, behaviour, uses, statement)
-        fits, trained, trains = self._training(effects, uses)
+        self.trainings.note(node, effects)
+        fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
         asks = self._asks(
             node, reads, uses
         )  # before the statement's own bindings: it may bind a function anew that it calls
@@ -206,6 +208,8 @@ class Tracer:
             is_future=is_future,
             trains=trains,
             trained=trained,
+            passive=self.trainings.passive(changes),
+            altered=(effects.altered | behaviour.altered) - self.modules,
             fits=fits,
             gradients=gradients,
             foreign=statement.foreign or asks,
@@ -450,64 +454,9 @@ class Tracer:
         # `Net.forward = better` changes every model that `Net` made
         return Touch(name, below, above | self.made.get(name, frozenset()))
 
-    # what trains
-    def _training(self, effects: Effects, uses: frozenset[str]) -> tuple[frozenset[str], frozenset[str], bool]:
-        fits: set[str] = set()
-        trained: set[str] = set()
-        trains = False
-        for call in effects.calls:
-            if self._call_trains(call):
-                trains = True
-                if call.receiver and call.receiver not in self.modules and call.verb != "backward":
-                    trained |= reach([call.receiver], self.objects)
-                elif call.function in self.behaviours:
-                    own = self.behaviours[call.function]
-                    given = self._changed_args(call, own, uses) or call.args
-                    trained |= reach([a for a in given if self._is_object(a)], self.objects)
-            elif call.receiver and call.receiver not in self.modules and call.verb in FITS:
-                if call.verb == "train" and "train" not in call.receiver.lower():
-                    continue  # `model.train()` sets a mode
-                fits |= reach([call.receiver], self.objects)
-                if "trainer" in call.receiver.lower() or call.receiver in {"learn", "learner"}:
-                    first = [names for key, names in call.handed if key in {0, "model"}]
-                    fits |= reach(frozenset().union(*first), self.objects)
-        return frozenset(fits), frozenset(trained), trains
-
-    def _call_trains(self, call: Call) -> bool:
-        """It takes training steps: here, in an own function or method, or in one that it is given to run."""
-        if is_step(call):
-            return True
-        if call.function is not None and call.function in self.behaviours:
-            if self._trains(call.function):
-                return True
-        elif call.receiver is not None and call.receiver not in self.modules:
-            if call.verb in self.methods and self._trains(f".{call.verb}"):
-                return True
-            if self.runs_training(call):
-                return True
-        if only_hands_on(call):
-            return False
-        return any(name in self.behaviours and self._trains(name) for name in call.args)
-
     def runs_training(self, call: Call) -> bool:
         """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
-        given = self.handed.get(call.receiver or "", frozenset())
-        return RUNS.match(call.verb) is not None and any(self._trains(name) for name in given)
-
-    def _trains(self, function: str) -> bool:
-        """An own function, or with a dot a method, takes training steps, or one that it calls does."""
-        seen, waiting = {function}, [function]
-        while waiting:
-            name = waiting.pop()
-            own = self.methods.get(name[1:]) if name.startswith(".") else self.behaviours.get(name)
-            if own is None:
-                continue
-            if own.trains:
-                return True
-            new = (own.calls | own.mentions) - seen
-            seen |= new
-            waiting += new
-        return False
+        return self.trainings.runs_training(call)
 
     # what cannot run again
     def _asks(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
@@ -524,12 +473,6 @@ class Tracer:
                 return "a widget or a prompt"
         asking = sorted(name for name in uses if self.behaviours[name].asks)
         return f"input(), asked by `{asking[0]}`" if asking else ""
-
-
-def only_hands_on(call: Call) -> bool:
-    """The functions that a call is given do not run in it: constructors, wrappers, what registers."""
-    starts = ("add_", "register", "set_", "on_")
-    return call.verb in HANDS_ON or call.verb[:1].isupper() or call.verb.startswith(starts)
 
 
 def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
@@ -561,6 +504,8 @@ def _nothing(statement: Statement) -> Step:
         is_future=False,
         trains=False,
         trained=none,
+        passive=none,
+        altered=none,
         fits=none,
         gradients=Gradients(),
         foreign="",

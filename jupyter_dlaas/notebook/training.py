@@ -14,7 +14,8 @@ from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.notebook.names import root_name, walk
 from jupyter_dlaas.notebook.records import ExecutedCell
-from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer, only_hands_on
+from jupyter_dlaas.notebook.tracing import DEFINITIONS, Step, Tracer
+from jupyter_dlaas.notebook.trained import only_hands_on
 
 __all__ = ["Watcher", "looks_like_training", "training_cells"]
 
@@ -146,11 +147,12 @@ class Watcher:
 
     def _fits(self, call: Call, receiver: str) -> bool:
         kind = self.kinds.get(receiver, receiver)
-        if call.verb == "train":  # `model.train()` sets a mode
-            options = {key for key, _ in call.handed if isinstance(key, str)} - {"mode"}
-            is_ready = receiver in self.ready and call.is_dropped
-            return bool("train" in f"{receiver} {kind}".lower() or options or call.args or is_ready)
-        if receiver in self.tracer.modules:
+        is_module = receiver in self.tracer.modules
+        if not is_module and self.tracer.trainings.is_training(call):
+            return True
+        if call.verb == "train" and not is_module:
+            return receiver in self.ready and call.is_dropped  # else it sets a mode
+        if is_module:
             return _says_training(call.verb) and bool(call.handed)
         if call.verb not in FITS:
             return False

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dlaas import figures
 from jupyter_dlaas.api import Job
 from jupyter_dlaas.notebook.output import cleaned
-from jupyter_dlaas.protocol import ActionId, JobView, Progress, State
+from jupyter_dlaas.protocol import ActionId, JobView, Progress, State, is_report
 from jupyter_dlaas.stream import Follower, LogLines
-from jupyter_dlaas.wire import DlaasError, decode
+from jupyter_dlaas.wire import DlaasError, decode, decode_float
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -130,7 +130,7 @@ class JobWidget:
             self._draw_progress(decode(Progress, message["progress"], unknown="ignore"))
         elif kind == "metrics":
             for record in message["records"]:
-                self._values.update(record.get("values", {}))
+                self._values.update((name, decode_float(value)) for name, value in record.get("values", {}).items())
             self._draw_head()
         elif kind in ("log", "log_skipped"):
             self._lines.extend(cleaned(line)[:_LINE_MAX] for line in lines.feed(message))
@@ -175,5 +175,6 @@ class JobWidget:
             place = f"{where.label}, line {where.line}" if where is not None else ""
             said += [view.failure.what, place, view.failure.advice]
         said += [f"{name} {figures.number(value)}" for name, value in list(self._values.items())[:4]]
+        said += [note.text for note in view.notes if is_report(note)]
         rest = " · ".join(html.escape(part) for part in said if part)
         self.head.value = f"<b>{html.escape(view.id)}</b> · {rest}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Failure
+from jupyter_dlaas.protocol import Failure, Note
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read_result, told
 from jupyter_dlaas.runtime.journal import Journal
@@ -17,6 +17,9 @@ from jupyter_dlaas.runtime.stragglers import Profile, Slow
 from jupyter_dlaas.wire import decode
 
 __all__ = ["Chronicle"]
+
+_REPORTS_MAX: Final = 50
+"""Notes of one job."""
 
 
 class Chronicle:
@@ -40,6 +43,7 @@ class Chronicle:
         self._last_step_s: float | None = None
         asked = (fact for fact in self.journal.earlier if fact.kind is FactKind.ASKED)
         self._asked = {(fact.step, fact.learners) for fact in asked}
+        self._reports = {fact.note for fact in self.journal.earlier if fact.note is not None}
         self._is_alone = any(fact.kind is FactKind.ALONE for fact in self.journal.earlier)
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
@@ -161,6 +165,15 @@ class Chronicle:
             left_s=None if left_s is None else float(left_s),
         )
 
+    def of_program(self, state: Mapping[str, Any]) -> None:
+        """What a learner's state says of its program: it is said again with each hello."""
+        if isinstance(asks := state.get("asks"), list):
+            self.asked(*asks)
+        if isinstance(alone := state.get("alone"), list):
+            self.alone(*alone)
+        for code, text in state.get("reports", ()):
+            self.report(Note(code=code, text=text))
+
     def asked(self, learners: int, step: int) -> None:
         """The program asks for another size; said again after a guardian was away, it is the same."""
         if (step, learners) not in self._asked:
@@ -172,6 +185,12 @@ class Chronicle:
         if not self._is_alone:
             self._is_alone = True
             self.journal.append(FactKind.ALONE, why=why, learners=learners)
+
+    def report(self, note: Note) -> None:
+        """Training found what its owner must know: each note once in a job's life, whichever learner tells it."""
+        if note not in self._reports and len(self._reports) < _REPORTS_MAX:
+            self._reports.add(note)
+            self.journal.append(FactKind.REPORT, note=note)
 
     def awaited(self, member: int | None, at: str) -> None:
         """The others wait for one that is busy; for nobody any more."""

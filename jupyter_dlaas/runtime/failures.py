@@ -132,7 +132,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="disk_broken",
         cause=Cause.HARDWARE,
         raised=("OSError",),
-        says=r"Input/output error|Stale file handle|Read-only file system",
+        says=r"Input/output error|Stale file handle",
         advice="The disk or the network file system does not answer as it should.",
     ),
     Row(
@@ -152,6 +152,13 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Another learner was lost first: its own log tells why.",
         is_collateral=True,
     ),
+    Row(
+        code="connection",
+        cause=Cause.UNKNOWN,
+        raised=("ConnectionError", "ConnectionResetError", "BrokenPipeError"),
+        says=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded",
+        advice="A server or process that the program talks to is not there, or ended the connection.",
+    ),
     # -- exceptions: data and files
     Row(
         code="file_missing",
@@ -164,6 +171,13 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_DATA,
         raised=("PermissionError",),
         advice="The job may not read or write there. Write below run.output_dir.",
+    ),
+    Row(
+        code="read_only",
+        cause=Cause.YOUR_DATA,
+        raised=("OSError",),
+        says=r"Read-only file system",
+        advice="The job may not write there. Write below run.output_dir.",
     ),
     Row(
         code="download",
@@ -348,9 +362,15 @@ _UNSEEN: Final = Row(
 )
 
 
-def from_exception(names: Sequence[str], message: str, *, where: Where | None, traceback: str) -> Failure:
-    """The failure of an exception: `names` are its class and the classes it derives from, the nearest first."""
-    row = next((row for row in ROWS if _fits_exception(row, names, message)), None)
+def from_exception(
+    names: Sequence[str], message: str, *, where: Where | None, traceback: str, is_alone: bool = False
+) -> Failure:
+    """The failure of an exception: `names` are its class and the classes it derives from, the nearest first.
+
+    `is_alone`: the job has no other learner that can have been lost first.
+    """
+    rows = (row for row in ROWS if not (is_alone and row.is_collateral))
+    row = next((row for row in rows if _fits_exception(row, names, message)), None)
     first = message.strip().split("\n")[0][:500]
     said = f"{names[0]}: {first}" if first else names[0]
     if row is None:  # not even an Exception: something like a pytest.Exit or an own BaseException

@@ -80,7 +80,7 @@ class Learner:
     heard: set[object] = field(default_factory=set)
     """Orders that went over `line`."""
     failure: Failure | None = None
-    """Why this guardian ended it."""
+    """Why this guardian ended it, or what it failed of where its disk is full."""
     is_done: bool = False
     """It came to the program's end."""
     status: int | None = None
@@ -105,6 +105,9 @@ class Learner:
             if isinstance(step, int):
                 self.trains_from = step
                 self.began_s = float(at_s) if isinstance(at_s, int | float) else 0.0
+        elif kind == "failed":
+            with suppress(Invalid):
+                self.failure = decode(Failure, message.get("failure"), unknown="ignore")
         elif kind == "agrees":
             self.agreed = (_number(message.get("round"), -1), _number(message.get("tick"), 0))
         elif kind == "promise":
@@ -187,7 +190,7 @@ def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, i
         is_full = failures.oom_kills() > learner.oom_kills
         return code, signal, failures.from_exit(code, signal, out_of_memory=is_full)
     if result.outcome == "left":
-        return code, signal, _UNGUARDED
+        return code, signal, result.failure or _UNGUARDED
     if result.outcome == "ok":
         return code, signal, None
     return code, signal, result.failure or failures.exited(result.code)

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from jupyter_dlaas.facts import MemberWanted, Wanted
-from jupyter_dlaas.protocol import RETRIED, Failure, JobSpec
+from jupyter_dlaas.facts import MemberWanted, Wanted, is_retried
+from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
@@ -293,7 +293,7 @@ class Guardian:
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # who came later than that only was to join
-            if self._may_change and all(failure.cause in RETRIED for _, failure in self._failed):
+            if self._may_change and all(is_retried(failure) for _, failure in self._failed):
                 self._unsure, self._failed = self._failed, []  # the others are there, and may go on without them
         for member, (who, fd) in living.items():
             self._take(member, who, fd, earlier)
@@ -466,10 +466,7 @@ class Guardian:
                 self._tell.checkpoints()
             elif message.get("t") == "pace":
                 self._tell.pace(one.generation, message)
-            if isinstance(asks := message.get("asks"), list):
-                self._tell.asked(*asks)
-            if isinstance(alone := message.get("alone"), list):
-                self._tell.alone(*alone)
+            self._tell.of_program(message)
             if not one.is_ready:
                 one.is_ready = True
                 self._tell.ready(one)
@@ -556,7 +553,7 @@ class Guardian:
     def _count(self, member: int, failure: Failure) -> None:
         """Who failed breaks its gang, unless the others go on without it; who only came to join breaks nobody."""
         is_joiner = member in self._learners and self._learners[member].round < 0
-        if (failure.cause not in RETRIED and not is_joiner) or not self._live.lost(failure):
+        if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
             self._failed.append((member, failure))
 
     # -- files ---------------------------------------------------------------------------------------------------------

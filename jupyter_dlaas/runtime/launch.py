@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from jupyter_dlaas.facts import MemberWanted
+from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.hash_seed import hash_seed_of
 from jupyter_dlaas.protocol import Elastic, JobSpec
 from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK
 from jupyter_dlaas.wire import decode, encode
@@ -118,6 +120,7 @@ def learner_environment(
     found = {k: v for k, v in base.items() if not _OWN.fullmatch(k)}
     found |= {"PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
     found |= me.environment
+    found[HASH_SEED] = hash_seed_of(found)
     path = found.get("PYTHONPATH")
     return found | {
         "PYTHONPATH": f"{package_dir}{os.pathsep}{path}" if path else package_dir,

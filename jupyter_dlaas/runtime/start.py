@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.hash_seed import hash_seed_of
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
@@ -113,7 +115,8 @@ def zygote_path(
     zygote_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], kind: str
 ) -> Path:
     """The socket of the zygote for an interpreter and what Python reads of the environment at its start."""
-    read = sorted((k, v) for k, v in environment.items() if _READ_AT_START.fullmatch(k))
+    whole = {**environment, HASH_SEED: hash_seed_of(environment)}
+    read = sorted((k, v) for k, v in whole.items() if _READ_AT_START.fullmatch(k))
     key = json.dumps([interpreter, str(package_dir), read])
     return zygote_dir / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{kind}.sock"
 
@@ -143,7 +146,7 @@ def warm(
         whole = {k: v for k, v in environment.items() if not k.startswith("DLAAS_")}
         extra = whole.get("PYTHONPATH")
         whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
-        whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+        whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", HASH_SEED: hash_seed_of(whole)}
         whole[ROOM] = " " * 16_384
         try:
             log = str(path.with_suffix(".log"))

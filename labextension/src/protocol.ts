@@ -232,12 +232,23 @@ export interface ICursor {
 /** One point of a curve: step, time, value. */
 export type Point = [number, number, number];
 
+/** A number as JSON carries it: NaN and the infinities by name; null is NaN in older files. */
+export type WireNumber = number | 'NaN' | 'Infinity' | '-Infinity' | null;
+
+export function asNumber(value: WireNumber): number {
+  return value === null ? NaN : Number(value);
+}
+
+export function asWireNumber(value: number): WireNumber {
+  return Number.isFinite(value) ? value : (String(value) as WireNumber);
+}
+
 /** What a cell's output keeps: enough to draw the card without a server. */
 export interface IBundle {
   schema: number;
   pool: string;
   job: IJobView;
-  curves: { [metric: string]: Point[] };
+  curves: { [metric: string]: [number, number, WireNumber][] };
   log: string[];
 }
 
@@ -246,7 +257,7 @@ export interface IMetricRecord {
   t: number;
   step?: number;
   epoch?: number;
-  values?: { [metric: string]: number };
+  values?: { [metric: string]: WireNumber };
   source?: string;
   rewind?: number;
 }
@@ -314,6 +325,11 @@ export type ClientMessage =
   | { type: 'unsubscribe_pool' }
   | { type: 'ack'; bytes: number }
   | { type: 'ping' };
+
+/** What a training found out about itself, beside what was known at submit. */
+export function isReport(note: INote): boolean {
+  return note.code.startsWith('report_');
+}
 
 export function isFinal(state: State): boolean {
   return state === 'COMPLETED' || state === 'FAILED' || state === 'CANCELLED';

@@ -66,6 +66,44 @@ describe('the throughput', () => {
   });
 });
 
+describe('values that are NaN or infinite', () => {
+  const shown = (...values: number[]) => {
+    const points: Point[] = values.map((v, i) => [i * 10, 100 + i, v]);
+    const view = { ...golden.job('processing'), started_s: 100 };
+    return chart(state_of(view, { curves: new Map([['loss', points]]) }))!.tracks[0];
+  };
+
+  it('are a hole in the line, marked from the step at which they begin', () => {
+    const track = shown(3, 2, NaN, Infinity, 1, Infinity);
+
+    expect(track.line.y).toEqual([3, 2, null, null, 1, null]);
+    expect(track.gaps).toEqual([
+      { from: 2, to: 3, text: 'NaN from step 20' },
+      { from: 5, to: 5, text: '∞ from step 50' }
+    ]);
+    expect([track.value, track.low, track.high]).toEqual(['∞', 0, 3]);
+    expect(track.line.odd?.get(2)).toBeNaN();
+  });
+
+  it('make a curve of their own where nothing else was logged', () => {
+    const track = shown(NaN, NaN);
+
+    expect([track.value, track.gaps.length, track.low < track.high]).toEqual(['NaN', 1, true]);
+  });
+
+  it('stand on the card as a report, apart from the notes', () => {
+    const text = 'loss became NaN at step 20.';
+    const notes = [
+      { code: 'report_not_finite', text },
+      { code: 'warning', text: 'Another note.' }
+    ];
+    const card = show(state_of({ ...golden.job('completed'), notes }));
+
+    expect(within(card).getByText(text)).toBeTruthy();
+    expect(within(card).getByText('Another note.')).toBeTruthy();
+  });
+});
+
 describe('a curve', () => {
   it.each([
     ['log', 'Loss, 0.250, from the log'],

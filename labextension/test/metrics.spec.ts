@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { Metrics, thin } from '../src/model/metrics';
-import type { IMetricRecord, IMetricsMessage, Point } from '../src/protocol';
+import type { IMetricRecord, IMetricsMessage, Point, WireNumber } from '../src/protocol';
 
 function frame(from: number, to: number, records: IMetricRecord[]): IMetricsMessage {
   return { type: 'metrics', job: 'a-1', from, to, records };
@@ -48,11 +48,18 @@ describe('the curves', () => {
     expect(metrics.curves.get('loss')).toHaveLength(1);
   });
 
-  it('never draw a value that is no number', () => {
+  it('hold NaN and infinite values, also of older files', () => {
     const metrics = new Metrics();
-    metrics.take(frame(0, 10, [at(1, NaN), { t: 2, step: 2, values: { loss: null as unknown as number } }]));
+    const values: WireNumber[] = ['NaN', 'Infinity', '-Infinity', null, 1];
+    metrics.take(
+      frame(
+        0,
+        10,
+        values.map((loss, i) => ({ t: i, step: i, values: { loss } }))
+      )
+    );
 
-    expect(metrics.curves.size).toBe(0);
+    expect(metrics.curves.get('loss')?.map(p => p[2])).toEqual([NaN, Infinity, -Infinity, NaN, 1]);
   });
 
   it('stay small and keep their spikes', () => {
@@ -71,5 +78,11 @@ describe('thinning', () => {
     const points: Point[] = [5, 1, 9, 3, 2, 2, 8, 0].map((v, i) => [i, i, v]);
 
     expect(thin(points).map(p => p[0])).toEqual([1, 2, 6, 7]);
+  });
+
+  it('keeps the first value that is not finite', () => {
+    const points: Point[] = [1, NaN, Infinity, 2, NaN, NaN, NaN, NaN].map((v, i) => [i, i, v]);
+
+    expect(thin(points).map(p => p[0])).toEqual([0, 1, 3, 4]);
   });
 });

@@ -43,6 +43,21 @@ describe('what the notebook keeps of an ended job', () => {
     expect(html.length).toBeLessThan(8000);
   });
 
+  it('keeps NaN and infinite values and what training found', () => {
+    const job = golden.job('completed');
+    const notes = [{ code: 'report_not_finite', text: 'loss became NaN at step 1.' }];
+    const loss: Point[] = [1, NaN, Infinity, -Infinity].map((v, i) => [i, i, v]);
+    const state = {
+      ...state_of_copy({ ...golden.bundle(), job: { ...job, notes } }, CONNECTION),
+      curves: new Map([['loss', loss]])
+    };
+    const read = asBundle(JSON.parse(JSON.stringify(bundle_of(state, 'lab'))))!;
+
+    expect(state_of_copy(read, CONNECTION).curves.get('loss')).toEqual(loss);
+    expect(html_of(read)).toContain('▁××× 1 → -∞');
+    expect(html_of(read)).toContain('loss became NaN at step 1.');
+  });
+
   it('is one line of text', () => {
     expect(text_of({ ...golden.bundle(), job: golden.job('completed') })).toBe(
       'resnet-48: completed · accuracy 94.1% at epoch 30'

@@ -27,7 +27,7 @@ from dlaas_server.handlers import (
 )
 from dlaas_server.openapi import ROUTES, Door, Route
 from dlaas_server.relay import Broken, Link
-from jupyter_dlaas import doors
+from jupyter_dlaas import doors, hash_seed
 from jupyter_dlaas.doors import SocketDoor
 from jupyter_dlaas.protocol import State, Unavailable
 
@@ -60,6 +60,11 @@ class DlaasExtension(ExtensionApp):
     start_engine = Bool(
         True, help="Start the engine when a request needs one. False: an administrator runs `jupyter dlaas serve`."
     ).tag(config=True)
+    set_hash_seed = Bool(
+        True,
+        help="Start kernels with PYTHONHASHSEED=0, unless the variable is set: then sets of strings have the same "
+        "order in a notebook and in its jobs. False: Python draws another seed for each kernel.",
+    ).tag(config=True)
     activity_poll_s = Float(
         30.0, help="How often to look whether jobs run, so that idle culling does not end this server."
     ).tag(config=True)
@@ -69,6 +74,8 @@ class DlaasExtension(ExtensionApp):
         directory = doors.pool_directory(self.pool_dir or self.pool or None)
         os.environ["JUPYTER_DLAAS_POOL"] = str(directory)
         os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # or kernels would pass this door by
+        if self.set_hash_seed:
+            os.environ.setdefault(hash_seed.VARIABLE, hash_seed.DEFAULT)
         door = SocketDoor(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
         self.link = Link(door, user=os.environ.get("JUPYTERHUB_USER") or None)
         self.unfinished = 0

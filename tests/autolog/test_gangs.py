@@ -21,7 +21,9 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize(
-    ("source", "framework"), [(GANG_TRANSFORMERS, "transformers"), (GANG_LIGHTNING, "lightning")], ids=["hf", "pl"]
+    ("source", "framework"),
+    each_nth([(GANG_LIGHTNING, "lightning"), (GANG_TRANSFORMERS, "transformers")], 2),
+    ids=["lightning", "transformers"],
 )
 def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_does(
     job: Build, source: str, framework: str

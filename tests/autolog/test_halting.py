@@ -13,7 +13,7 @@ from jupyter_dlaas.learner.results import load
 from jupyter_dlaas.protocol import Cause
 from tests.autolog.programs import KERAS, LIGHTNING, SHORT, TF_KERAS, TRANSFORMERS
 from tests.runtime.jobs import Job, until
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 DEADLINE_S = 240.0
@@ -153,6 +153,7 @@ def test_a_checkpoint_that_the_program_asks_for_is_written_at_the_next_step(job:
     assert trained[12:] == list(range(8, trained[-1] + 1)), "what follows the checkpoint, and nothing else"
 
 
+@exhaustive
 def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) -> None:
     environment = keras_environment("jax")
     one = job(SHORT, outputs=("result",), environment=environment)

@@ -63,3 +63,90 @@ def test_it_looks_like_training(source: str) -> None:
 )
 def test_it_does_not_look_like_training(source: str) -> None:
     assert training_cells("x = labels = device = 1", source) == []
+
+
+STEPPER = "from mylib import Stepper\ns = Stepper(net, loss, opt)"
+IGNITE = "from ignite.engine import create_supervised_evaluator, create_supervised_trainer"
+KERAS_MODEL = """
+@keras.saving.register_keras_serializable()
+class VAE(keras.Model):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.encoder(data)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights))
+"""
+LIGHTNING = """
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        loss = self(batch)
+        self.manual_backward(loss)
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+    def fit(self):
+        self.net().backward()
+        self.opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "trains"),
+    [
+        (STEPPER, "s.train(20)"),
+        (STEPPER, "s.set_loaders(a, b)\ns.train(2 * 10)"),
+        (STEPPER, "s.train(n_epochs=n)"),
+        (STEPPER, "losses = s.train(n)"),
+        ("from mylib import Experiment\ne = Experiment(config)", "e.run(epochs=5)"),
+        ("from mylib import Runner\nr = Runner.from_config(config)", "r.train()\nrunner = r\nrunner.train()"),
+        (f"{IGNITE}\nengine = create_supervised_trainer(net, opt, loss)", "engine.run(loader)"),
+        (f"{IGNITE}\ntrainer = create_supervised_trainer(net, opt, loss)", "trainer.run(loader, max_epochs=5)"),
+        (
+            "from numpyro.infer import SVI\ninference = SVI(net, guide, opt, loss)",
+            "found = inference.run(key, 1000, data)",
+        ),
+        ("from numpyro.infer import MCMC, NUTS\nmcmc = MCMC(NUTS(net), num_samples=9)", "mcmc.run(key, data)"),
+        ("from pyro.infer import SVI\nsvi = SVI(net, guide, opt, loss=loss)", "for i in range(9):\n    svi.step(data)"),
+        ("import spacy\nnlp = spacy.blank('en')", "for i in range(9):\n    nlp.update(docs, sgd=opt, losses=losses)"),
+        ("import keras_tuner\ntuner = keras_tuner.RandomSearch(build, 'val')", "tuner.search(data, epochs=3)"),
+        ("from skorch import NeuralNet\nskorched = NeuralNet(net)", "skorched.fit(data, None)"),
+        ("from stable_baselines3 import PPO\nppo = PPO('MlpPolicy', env)", "ppo.learn(total_timesteps=9)"),
+        ("import lightgbm as lgb\nd = lgb.Dataset(data)", "booster = lgb.train({}, d)"),
+        ("from fastai.vision.all import *\nlearn = vision_learner(loader, net)", "learn.fit_one_cycle(3)"),
+        (KERAS_MODEL + "vae = VAE(net)\nvae.compile(opt)", "vae.fit(data, epochs=3)"),
+        (LIGHTNING + "module = Net()", "L.Trainer(max_epochs=1).fit(module, loader)"),
+        (TRAINER + "t = Trainer(net)", "t.fit()"),
+    ],
+)
+def test_a_library_s_object_trains_where_it_is_told_to_and_not_where_it_is_made(made: str, trains: str) -> None:
+    names = "net = loss = opt = a = b = n = config = loader = guide = key = data = docs = losses = build = env = L = 1"
+
+    assert training_cells(f"import keras\nimport tensorflow as tf\n{names}", made, trains) == [3]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "net.train(True)",
+        "net.train(False)",
+        "net.train(mode)",
+        "net.train(mode=flag)",
+        "net.train(is_training)",
+        "net.train(1)",
+        f"{IGNITE}\nevaluator = create_supervised_evaluator(net)\nevaluator.run(loader, epoch_length=3)",
+        "import subprocess\nsubprocess.run(['ls'])",
+        "app.run(port=3)",
+        "values.update(extra)",
+        "environment.step(action)",
+        "pretrained = load()\npretrained.train()",
+        "from library import Searcher\nsearcher = Searcher()\nsearcher.search(query)",
+    ],
+)
+def test_a_mode_an_evaluation_or_a_program_is_no_training(source: str) -> None:
+    names = "net = mode = flag = is_training = loader = app = values = extra = environment = action = load = query = 1"
+
+    assert training_cells(names, source) == []

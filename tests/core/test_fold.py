@@ -14,7 +14,7 @@ from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
 from jupyter_dlaas.facts import Fact, FactKind, Goal
-from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Refused, State
+from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Note, Refused, State
 from jupyter_dlaas.wire import DlaasError
 from tests.core.builders import deploying, fact, job, seats, told, training
 
@@ -287,3 +287,11 @@ def test_what_talking_costs_is_believed_of_a_gang_on_several_nodes_only() -> Non
     assert together.profile == Profile(communication=None, skew=0.1)
     assert apart.profile == Profile(communication=0.3, skew=0.1)
     assert told(apart, FactKind.PROFILE, generation=0, communication=0.01).profile == apart.profile, "of an older gang"
+
+
+def test_a_report_of_the_training_is_told_in_the_story_and_stays_on_the_card() -> None:
+    note = Note(code="report_not_finite", text="loss became NaN at step 7.")
+    target, stories = fold(running(), fact(running(), FactKind.REPORT, note=note))
+
+    assert [(one.kind, one.text) for one in stories] == [("report", note.text)]
+    assert job_view(closed(target), row=1, directory="", wait=None, progress=None).notes == (note,)

@@ -29,10 +29,11 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds per cell")
     parser.add_argument("--keep", action="store_true", help="leave the folder with all jobs, and say where it is")
     parser.add_argument("--forks", action="store_true", help="kernels that have imported the framework already: faster")
+    parser.add_argument("--times", type=int, default=1, help="how often the training cell is run, one after the other")
     asked = parser.parse_args()
     os.environ["JUPYTER_DLAAS_WARM"] = "1"
     folder = Path(tempfile.mkdtemp(prefix="dlaas-corpus-"))
-    runner = Runner(folder, timeout_s=asked.timeout, forks=asked.forks)
+    runner = Runner(folder, timeout_s=asked.timeout, forks=asked.forks, times=asked.times)
     results: list[Result] = []
 
     def run(path: Path) -> Result:

@@ -92,8 +92,12 @@ class _Own:
 class Runner:
     """Runs notebooks in one pool, which ends with `close`. May be used from several threads."""
 
-    def __init__(self, folder: Path, *, timeout_s: float = TIMEOUT_S, forks: bool = False) -> None:
-        """`forks`: kernels are forks of one process per framework, which saves importing it twice per notebook."""
+    def __init__(self, folder: Path, *, timeout_s: float = TIMEOUT_S, forks: bool = False, times: int = 1) -> None:
+        """`forks`: kernels are forks of one process per framework, which saves importing it twice per notebook.
+
+        `times`: how often the training cell is run, in the notebook and as a job, each time in the same kernel.
+        """
+        self.times = times
         self.pool = Pool(folder)
         self.timeout_s = timeout_s
         self._nursery = Nursery(folder, variables(folder)) if forks else None
@@ -165,7 +169,8 @@ class Runner:
             for cell in notebook.order:
                 here.run(notebook.cells[cell - 1], cell)
             before = here.look()
-            here.run(notebook.source, notebook.training)
+            for _ in range(self.times):
+                here.run(notebook.source, notebook.training)
             after = here.look()
             if names is None:
                 names = [n for n, seen in after["digests"].items() if seen and seen != before["digests"].get(n)]
@@ -178,7 +183,8 @@ class Runner:
             for cell in notebook.order:
                 here.run(notebook.cells[cell - 1], cell)
             before = here.look()
-            said = here.run(_train_cell(notebook.source, names, options), notebook.training)
+            training = _train_cell(notebook.source, names, options)
+            said = [here.run(training, notebook.training) for _ in range(self.times)][-1]
             after = here.look()
             result.kernel_changed = _changed(before, after, names, after["drivers"])
             view = self._view_of(said)

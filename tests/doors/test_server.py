@@ -353,6 +353,7 @@ def test_kernels_get_the_name_of_the_pool(server: Server) -> None:
     try:
         wanted = f"JUPYTER_DLAAS_POOL={server.pool.folder}".encode()
         until(lambda: any(wanted in child for child in environments(server.process.pid)))
+        assert any(wanted in child and b"PYTHONHASHSEED=0" in child for child in environments(server.process.pid))
     finally:
         ask(server, f"api/kernels/{kernel}", "DELETE")
 

@@ -1,4 +1,4 @@
-"""The examples of other frameworks: each is halted while it trains, goes on, and ends as if nothing had happened."""
+"""The examples of other frameworks train; halted while they train, they go on and end as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from tests.runtime.jobs import Job, until
+from tests.selection import each_nth, exhaustive
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 DEADLINE_S = 240.0
@@ -65,7 +66,16 @@ def halted_and_resumed(job: Build, source: str) -> Job:
     return one
 
 
-@pytest.mark.parametrize("name", ["jax", "sklearn"])
+@pytest.mark.parametrize("name", ["sklearn", "keras", "lightning", "huggingface"])
+def test_an_example_trains_as_it_is(job: Build, name: str) -> None:
+    one = job((EXAMPLES / f"{name}_digits.py").read_text(), outputs=("accuracy",), environment=ENVIRONMENT)
+    one.run()
+
+    assert one.closed(deadline_s=DEADLINE_S) == "completed", one.report()
+    assert accuracy(one) > 0.9
+
+
+@pytest.mark.parametrize("name", each_nth(["jax", "sklearn"], 2))
 def test_a_loop_of_run_ends_as_an_undisturbed_one(job: Build, name: str) -> None:
     source = (EXAMPLES / f"{name}_digits.py").read_text()
     untouched = job(source, outputs=("accuracy",), environment=ENVIRONMENT)
@@ -75,6 +85,7 @@ def test_a_loop_of_run_ends_as_an_undisturbed_one(job: Build, name: str) -> None
     assert accuracy(halted_and_resumed(job, paced(source))) == accuracy(untouched) > 0.9
 
 
+@exhaustive
 @pytest.mark.parametrize("name", ["keras", "lightning", "huggingface"])
 def test_a_framework_s_own_loop_halts_and_goes_on_without_a_changed_line(job: Build, name: str) -> None:
     source = (EXAMPLES / f"{name}_digits.py").read_text()
@@ -99,6 +110,7 @@ def test_sharded_weights_go_on_at_another_number_of_learners(job: Build) -> None
     assert accuracy(one) > 0.9
 
 
+@exhaustive
 def test_sharded_weights_are_whole_in_each_checkpoint_from_which_a_lost_gang_goes_on(job: Build) -> None:
     source = (EXAMPLES / "fsdp2_digits.py").read_text()
     one = job(source, outputs=("accuracy",), environment=ENVIRONMENT, framework="torch", checkpoint_every_s=0.01)

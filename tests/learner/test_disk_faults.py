@@ -16,7 +16,7 @@ from tests.learner.fault_matrix import ends_whole, lost, trials, warmed
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, make_job, until
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 
@@ -80,6 +80,7 @@ def test_a_gang_on_a_full_disk_trains_on_and_survives_a_death(on_a_small_disk: J
     assert all(fact.n == n for n, fact in enumerate(one.facts())), "the journal has no hole"
 
 
+@exhaustive
 @trials
 def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: Build, trial: int) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"

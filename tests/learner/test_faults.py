@@ -17,7 +17,7 @@ from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, until
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 HANG_S = 2.0
@@ -148,6 +148,7 @@ def test_learners_without_a_guardian_save_and_leave(faulty: Build, trial: int) -
     assert one.wait(FactKind.LOST).step is not None
 
 
+@exhaustive
 @trials
 def test_two_stopped_learners_of_three_are_ended_and_the_third_goes_on(faulty: Build, trial: int) -> None:
     one = faulty()
@@ -238,7 +239,7 @@ groups.build_group = fail_once
 
 
 @trials
-@pytest.mark.parametrize("is_lost", [False, True], ids=["joining", "after a loss"])
+@pytest.mark.parametrize("is_lost", each_nth([False, True], 2), ids=["joining", "after a loss"])
 def test_a_group_that_one_learner_cannot_build_is_built_again(faulty: Build, *, is_lost: bool, trial: int) -> None:
     one = faulty(FAULTY.replace("losses = []\n", "losses = []\n" + FAILS_ONCE, 1))
     one.run(3 if is_lost else 2)
@@ -294,7 +295,7 @@ groups.broadcast = dying(groups.broadcast)
 
 
 @trials
-@pytest.mark.parametrize("way", [BY_MEMORY, BY_NETWORK], ids=["memory", "network"])
+@pytest.mark.parametrize("way", each_nth([BY_NETWORK, BY_MEMORY], 2), ids=["network", "memory"])
 def test_a_learner_that_dies_while_it_gives_its_state_holds_up_nobody(faulty: Build, way: str, trial: int) -> None:
     """gloo does not tell who receives that the other end is gone, within a message."""
     source = FAULTY.replace("losses = []\n", "losses = []\n" + DIES_GIVING + way, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner import first_steps
 from jupyter_dlaas.learner.first_steps import FirstSteps
 from tests.learner.test_watching import Build, ran
+
+
+@pytest.fixture(autouse=True)
+def _to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_steps, "report", lambda _, text: print(f"[{text}]", file=sys.stderr))
 
 
 def checked(**script: Any) -> FirstSteps:
@@ -120,7 +128,7 @@ def test_a_job_that_returns_no_model_says_nothing(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_the_log_of_a_job_says_it(job: Build) -> None:
+def test_log_and_journal_of_a_job_say_it(job: Build) -> None:
     program = """
         import torch
         model = torch.nn.Linear(2, 1)
@@ -135,4 +143,6 @@ def test_the_log_of_a_job_says_it(job: Build) -> None:
     right = ran(job, program.format(over="model"), deadline_s=300.0, outputs=("model",))
 
     assert SAID in apart.log()
+    assert [one.note.text[:30] for one in apart.facts(FactKind.REPORT) if one.note is not None] == [SAID[1:31]]
     assert SAID not in right.log()
+    assert right.facts(FactKind.REPORT) == []

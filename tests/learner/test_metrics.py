@@ -115,9 +115,9 @@ def test_a_metric_that_becomes_nan_or_infinite_is_told_once_also_after_a_restart
     second.open()
     second.log({"loss": math.nan, "val_loss": math.inf}, step=4, epoch=0, source="run")
 
-    assert capsys.readouterr().err.splitlines() == [
-        "[val_loss is infinite from the start (step 0); its curve shows finite values only]",
-        "[loss became NaN at step 1; its curve shows finite values only]",
+    assert [line.partition(" To find")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "[val_loss is infinite from its first value (step 0).]",
+        "[loss became NaN at step 1.",
     ]
 
 
@@ -133,6 +133,26 @@ def test_a_metric_that_was_taken_back_is_told_again(
         metrics.close()
 
     assert [line[:20] for line in capsys.readouterr().err.splitlines()] == [
-        "[loss is NaN from th",
+        "[loss is NaN from it",
         "[loss became NaN at ",
+    ]
+
+
+def test_the_report_of_a_nan_names_what_finds_it_in_the_framework_that_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    metrics = Metrics(tmp_path / "metrics.jsonl", None)
+    metrics.open()
+    check = "torch.autograd.set_detect_anomaly(True)"
+    metrics.log({"loss": math.nan, "cost": -math.inf}, step=0, epoch=0, source="run")
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    metrics.log({"other": math.nan}, step=1, epoch=0, source="run")
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"[loss is NaN from its first value (step 0). To find the operation that made it: {check}]",
+        "[cost is infinite from its first value (step 0).]",
+        "[other is NaN from its first value (step 1).]",
     ]

@@ -6,6 +6,7 @@ import math
 import operator
 import pickle
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -221,18 +222,20 @@ def test_a_restart_takes_back_what_was_logged_for_later_steps(tmp_path: Path) ->
     assert len(path.read_bytes().splitlines()) == 6
 
 
-def test_infinity_and_nan_are_logged_as_json_and_come_back_as_nan(tmp_path: Path) -> None:
+def test_infinity_and_nan_are_logged_as_json_and_come_back_as_they_were(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl", None)
     metrics.open()
-    metrics.log({"loss": math.inf}, step=1, epoch=0, source="run")
+    for value in (math.nan, math.inf, -math.inf):
+        metrics.log({"loss": value}, step=1, epoch=0, source="run")
 
-    assert '"loss":null' in (tmp_path / "metrics.jsonl").read_text()
-    assert math.isnan(Metrics(tmp_path / "metrics.jsonl", 1).history["loss"][0])
+    said = (tmp_path / "metrics.jsonl").read_text()
+    assert re.findall('"loss":([^}]+)', said) == ['"NaN"', '"Infinity"', '"-Infinity"']
+    found = Metrics(tmp_path / "metrics.jsonl", 1).history["loss"]
+    assert math.isnan(found[0])
+    assert found[1:] == [math.inf, -math.inf]
 
 
 def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pytest.CaptureFixture[str]) -> None:
-    import re
-
     patterns = [re.compile(one) for one in (r"loss: ([0-9.]+)", r"(?P<acc>\d+)%", r"step (\d+)", r"([a-z]+)!")]
 
     assert printed.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.place import Place
 from jupyter_dlaas.learner.watching import Budget, Reader
 from tests.runtime.jobs import Job
@@ -297,3 +298,28 @@ def test_reading_takes_a_bounded_share_of_the_time_and_the_last_line_counts() ->
 
     assert 200 <= len(read) <= 400
     assert read[-1] == "loss: 9999"
+
+
+def test_a_loss_that_becomes_nan_is_reported_once_though_a_guardian_is_replaced(job: Build) -> None:
+    one = job(
+        dedent(
+            """
+            import pathlib, time
+            for epoch in range(4):
+                print(f"epoch {epoch} loss {1.0 if epoch < 2 else float('nan')} val_loss inf")
+            while not pathlib.Path("go").exists():
+                time.sleep(0.02)
+            """
+        )
+    )
+    one.run()
+    one.wait(FactKind.REPORT, 2)
+    one.kill_guardian()
+    one.start_guardian()
+    one.wait(FactKind.GUARDIAN_UP, 2)
+    (one.dir.parent / "go").touch()
+    assert one.closed() == "completed", one.report()
+
+    told = [fact.note.text for fact in one.facts(FactKind.REPORT) if fact.note is not None]
+    assert sorted(told) == ["loss became NaN at step 2.", "val_loss is infinite from its first value (step 0)."]
+    assert [value for _, value in curve(one, "loss")] == [1.0, 1.0, "NaN", "NaN"]

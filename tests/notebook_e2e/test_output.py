@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.notebook import output
 from jupyter_dlaas.protocol import Bundle, Cause, Failure, Note, State, Where
-from jupyter_dlaas.wire import decode
+from jupyter_dlaas.wire import Json, decode
 
 WIRE = Path(__file__).parents[1] / "wire"
 ALLOWED = {"div", "p", "b", "table", "tbody", "tr", "th", "td", "br", "details", "summary", "pre"}
@@ -113,9 +113,22 @@ def test_a_curve_is_drawn_in_blocks_with_its_first_and_last_value() -> None:
 
 
 def test_a_curve_with_nothing_in_it_is_left_out() -> None:
-    made = output.html_of(bundle(curves={"loss": [], "bad": [[1, 1.0, float("nan")], [2, 2.0, None]], "odd": "text"}))
+    made = output.html_of(bundle(curves={"loss": [], "odd": "text"}))
 
-    assert not any(f"<th>{name}</th>" in made for name in ("loss", "bad", "odd"))
+    assert not any(f"<th>{name}</th>" in made for name in ("loss", "odd"))
+
+
+def test_nan_and_infinite_values_are_shown_as_such() -> None:
+    points = [[n, float(n), value] for n, value in enumerate([1.0, 2.0, "NaN", "Infinity"])]
+    curves: dict[str, Json] = {"loss": points, "bad": [[1, 1.0, None]]}
+    notes = (Note(code="report_not_finite", text="loss became NaN at step 2."),)
+    job = replace(bundle().job, notes=(*notes, Note(code="warning", text="w")))
+    made = output.html_of(bundle(curves=curves, job=job))
+
+    assert "<tr><th>loss</th><td>▁█×× 1 → ∞</td></tr>" in made
+    assert "<tr><th>bad</th><td>× NaN → NaN</td></tr>" in made
+    assert "loss became NaN at step 2." in made
+    assert "  loss ∞  bad NaN  " in output.plain_of(bundle(curves=curves, job=job))
 
 
 def test_the_line_of_a_running_job_says_how_far_it_is() -> None:

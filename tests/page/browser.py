@@ -26,6 +26,14 @@ FLAGS = (
     "--disable-sync",
 )
 PATIENCE_MS = 60_000
+OPEN_ALONE = """
+async path => {
+  const { commands } = window.jupyterapp;
+  await commands.execute('docmanager:save-all');
+  await commands.execute('application:close-all');
+  await commands.execute('docmanager:open', { path });
+}
+"""
 
 
 def chromium_path() -> str:
@@ -80,20 +88,25 @@ class Lab:
     errors: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, opener: Browser | BrowserContext, server: Server, *, width: int = 1400, height: int = 1000) -> Lab:
-        """Pages of one context share a cache: a browser without it loads and compiles all of JupyterLab each time."""
+    def open(cls, opener: Browser | BrowserContext, server: Server) -> Lab:
         page = opener.new_page()
-        page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(PATIENCE_MS)
         lab = cls(server.site, server, page)
         page.on("pageerror", lambda error: lab.errors.append(str(error)))
         return lab
 
     def notebook(self, name: str, cells: Sequence[str] | None = None) -> None:
-        """Open a notebook (made of `cells`), and wait until its kernel is there."""
+        """Open a notebook (made of `cells`), and wait until its kernel is there.
+
+        One that is new opens in the page as it stands, beside nothing else; one that was saved, in a page loaded anew.
+        """
         if cells is not None:
             write_notebook(self.site.work / name, cells)
-        self.read(name)
+        if cells is not None and self.page.url.startswith(self.server.url):
+            self.page.evaluate(OPEN_ALONE, name)
+            self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
+        else:
+            self.read(name)
         try:
             # Not the toolbar's indicator: it says idle before the kernel is connected, and a cell run then is lost.
             self.page.wait_for_selector("#jp-main-statusbar :text('| Idle')")
@@ -129,6 +142,13 @@ class Lab:
     def is_at(self, job: str, state: str) -> None:
         """Wait until the card says so."""
         self.page.wait_for_selector(f'[aria-label="Job {job}"][data-status="{state.lower()}"]', state="attached")
+
+    def panel(self) -> Locator:
+        """The side panel, opened unless it is open."""
+        panel = self.page.get_by_role("region", name="Training", exact=True)
+        if not panel.is_visible():
+            self.page.locator('[data-id="jupyter-dlaas-panel"]').click()
+        return panel
 
     def dark(self) -> None:
         """Choose Lab's dark theme; the server keeps it."""

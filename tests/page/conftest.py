@@ -14,6 +14,9 @@ from tests.whole.site import Server, Site, standing, until
 
 __all__ = ["ground"]
 
+EXPOSED = "--LabApp.expose_app_in_browser=True"
+"""The page can be told to open a notebook without being loaded anew."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -41,7 +44,7 @@ def site(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
 
 @pytest.fixture(scope="module")
 def server(site: Site) -> Server:
-    return site.serve()
+    return site.serve(EXPOSED)
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +57,22 @@ def quiet_site(site: Site) -> Iterator[None]:
     until(lambda: not site.orphans(), "no process of a job is left")
 
 
-@pytest.fixture
-def lab(context: BrowserContext, server: Server) -> Iterator[Callable[..., Lab]]:
-    """Opens pages; at the end none of them may have thrown."""
-    opened: list[Lab] = []
+@pytest.fixture(scope="module")
+def first_page(context: BrowserContext, server: Server) -> Lab:
+    return Lab.open(context, server)
 
-    def build(**options: int) -> Lab:
-        opened.append(Lab.open(context, server, **options))
-        return opened[-1]
+
+@pytest.fixture
+def lab(first_page: Lab) -> Iterator[Callable[..., Lab]]:
+    """Gives the module's page, as large as the test wants it; at the end it may not have thrown.
+
+    One page for all: a browser takes five seconds of a core to load JupyterLab.
+    """
+
+    def build(*, width: int = 1400, height: int = 1000) -> Lab:
+        first_page.page.set_viewport_size({"width": width, "height": height})
+        return first_page
 
     yield build
-    errors = [error for one in opened for error in one.errors]
-    for one in opened:
-        one.page.close()
-    assert errors == []
+    thrown, first_page.errors[:] = list(first_page.errors), []
+    assert thrown == []

@@ -68,8 +68,7 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
     left = started(site, "left")
     page = lab()
     page.notebook("empty.ipynb", ["1 + 1"])
-    page.page.locator('[data-id="jupyter-dlaas-panel"]').click()
-    panel = page.page.get_by_role("region", name="Training", exact=True)
+    panel = page.panel()
     dialog = page.page.get_by_role("dialog", name="Drain n1")
     rows = dialog.get_by_role("table", name="Jobs on n1").get_by_role("rowheader")
 
@@ -114,8 +113,7 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tm
     job = started(site, "kept")
     page = lab(width=1000)
     page.notebook("empty.ipynb", ["1 + 1"])
-    page.page.locator('[data-id="jupyter-dlaas-panel"]').click()
-    panel = page.page.get_by_role("region", name="Training", exact=True)
+    panel = page.panel()
 
     choose(panel, "n1", "ArrowDown", "Enter")
     dialog = page.page.get_by_role("dialog", name="Drain n1")
@@ -138,8 +136,7 @@ def test_of_hundreds_of_jobs_who_runs_and_who_is_first_in_line_is_listed(lab: Op
     waiting = [site.submit("pass\n", name="next").id for _ in range(320)]
     page = lab()
     page.notebook("empty.ipynb", ["1 + 1"])
-    page.page.locator('[data-id="jupyter-dlaas-panel"]').click()
-    panel = page.page.get_by_role("region", name="Training", exact=True)
+    panel = page.panel()
     listed = panel.get_by_role("list", name="Jobs of Other jobs").get_by_role("listitem")
 
     expect(listed.first).to_contain_text(holder)

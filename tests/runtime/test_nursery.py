@@ -19,7 +19,7 @@ from tests.learner.live_programs import FAULTY, LIVE, assert_each_sample_once, t
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, make_package_dir, process_of, until
 from tests.runtime.test_zygote import torch_zygote, warm_up, zygotes
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 __all__ = ["torch_zygote", "zygotes"]
 Build = Callable[..., Job]
@@ -101,6 +101,7 @@ def test_who_joins_and_where_they_meet_are_forks_of_what_the_first_learner_left(
     assert {fact.code for fact in one.facts(FactKind.LEARNER_DOWN)} == {0}
 
 
+@exhaustive
 def test_what_user_code_sees_is_the_same_whoever_started_its_learner(job: Build, inheritable: socket.socket) -> None:
     one = started(job(SEEN + LIVE, environment={"MINE": "1", "OMP_NUM_THREADS": "2"}, command=("a",), **OPTIONS))
     one.resize(0, fresh=1)
@@ -161,6 +162,7 @@ def test_a_killed_nursery_costs_only_time_and_who_comes_next_leaves_another(job:
     assert not [fact for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure]
 
 
+@exhaustive
 def test_a_nursery_that_is_killed_while_somebody_joins_costs_only_time(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
@@ -201,6 +203,7 @@ def test_a_nursery_ends_with_its_guardian_and_the_next_one_still_lets_the_job_gr
     ended(one)
 
 
+@exhaustive
 def test_the_first_learner_may_die_and_its_nursery_stays(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     one.resize(0, fresh=1)
@@ -294,6 +297,7 @@ def test_a_torch_that_starts_a_thread_leaves_no_nursery_and_trains(importing: Ca
     assert one.log() == "imported\n"
 
 
+@exhaustive
 def test_a_gang_that_broke_starts_again_from_its_nursery(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     kept = nursery(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted, is_retried
 from jupyter_dlaas.protocol import Cause, Failure
 from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
@@ -105,6 +106,50 @@ def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
     assert failures.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
     assert failures.from_exit(None, 9).cause is Cause.EVICTED
     assert failures.from_exit(None, 40).what == "ended by signal 40"
+
+
+def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> None:
+    names = ["ConnectionRefusedError", "ConnectionError", "OSError", "Exception"]
+
+    def told(*, is_alone: bool) -> Failure:
+        message = "[Errno 111] Connection refused"
+        return failures.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
+
+    assert told(is_alone=False).code == "peer_lost"
+    assert told(is_alone=True).code == "connection"
+    assert is_retried(told(is_alone=True)), "the other side may be back"
+
+
+AGAIN = {
+    "killed": failures.from_exit(None, signal.SIGKILL),
+    "a broken disk": failures.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
+    "an interrupt from outside": failures.from_exit(None, signal.SIGINT),
+    "no interpreter": failures.from_exit(127, None),
+}
+NEVER_AGAIN = {
+    "a bug": failures.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
+    "a crash": failures.from_exit(None, signal.SIGSEGV),
+    "os._exit(0)": failures.from_exit(0, None),
+    "sys.exit(3)": failures.from_exit(3, None),
+    "a disk that is read-only": failures.from_exception(
+        ["OSError", "Exception"], "[Errno 30] Read-only file system: '/data/x'", where=None, traceback=""
+    ),
+    "a library for another system": failures.from_exception(
+        ["ImportError", "Exception"], "libx.so: cannot open shared object file", where=None, traceback=""
+    ),
+    "an instruction of another processor": failures.from_exit(None, signal.SIGILL),
+    "a full memory": failures.from_exit(None, signal.SIGKILL, out_of_memory=True),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_what_may_go_well_the_next_time_is_tried_again(case: str) -> None:
+    assert is_retried(AGAIN[case])
+
+
+@pytest.mark.parametrize("case", NEVER_AGAIN)
+def test_what_the_program_meets_again_is_not_tried_again(case: str) -> None:
+    assert not is_retried(NEVER_AGAIN[case])
 
 
 def test_the_same_error_of_many_learners_is_one_failure() -> None:

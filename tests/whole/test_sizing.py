@@ -12,6 +12,7 @@ from jupyter_dlaas.api import Job
 from jupyter_dlaas.protocol import Elastic
 from jupyter_dlaas.wire import DlaasError
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
+from tests.selection import each_nth
 from tests.whole.programs import BRIEF, training
 from tests.whole.site import Site, kill, until
 
@@ -62,7 +63,9 @@ BUSY_SAMPLES = "torch.nn.functional.mse_loss(time.sleep(0.004 * len({of})) or "
 
 
 @pytest.mark.parametrize(
-    ("source", "of"), [(GANG_TRANSFORMERS, "labels"), (GANG_LIGHTNING, "batch[0]")], ids=["transformers", "lightning"]
+    ("source", "of"),
+    each_nth([(GANG_LIGHTNING, "batch[0]"), (GANG_TRANSFORMERS, "labels")], 2),
+    ids=["lightning", "transformers"],
 )
 def test_a_framework_that_shares_out_its_batches_finds_its_size_by_itself(site: Build, source: str, of: str) -> None:
     here = site(slots=2)

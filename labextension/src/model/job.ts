@@ -1,6 +1,6 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { isFinal } from '../protocol';
+import { asNumber, isFinal } from '../protocol';
 import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point, Verb } from '../protocol';
 import type { IConnection } from '../api/stream';
 import { type ILogRow, Log, levelOf } from './log';
@@ -237,7 +237,9 @@ export class JobModel {
 
 function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
   return new Map(
-    Object.entries(bundle.curves).filter(([, points]) => Array.isArray(points) && points.length > 0)
+    Object.entries(bundle.curves)
+      .filter(([, points]) => Array.isArray(points) && points.length > 0)
+      .map(([name, points]) => [name, points.map(([step, t, value]) => [step, t, asNumber(value)])])
   );
 }
 

@@ -1,7 +1,8 @@
-import type { IMetricRecord, IMetricsMessage, Point } from '../protocol';
+import { asNumber } from '../protocol';
+import type { IMetricRecord, IMetricsMessage, Point, WireNumber } from '../protocol';
 import type { Taken } from './log';
 
-/** Halve a curve, keeping of each four points the lowest and the highest, so that spikes stay. */
+/** Halve a curve: of each four points the lowest, the highest and the first that is not finite stay. */
 export function thin(points: Point[]): Point[] {
   const out: Point[] = [];
   for (let i = 0; i < points.length; i += 4) {
@@ -10,21 +11,11 @@ export function thin(points: Point[]): Point[] {
       out.push(...group);
       continue;
     }
-    let low = 0;
-    let high = 0;
-    group.forEach((p, n) => {
-      if (p[2] < group[low][2]) {
-        low = n;
-      }
-      if (p[2] > group[high][2]) {
-        high = n;
-      }
-    });
-    const [a, b] = low < high ? [low, high] : [high, low];
-    out.push(group[a]);
-    if (b !== a) {
-      out.push(group[b]);
-    }
+    const finite = group.filter(p => Number.isFinite(p[2]));
+    const low = finite.reduce<Point | undefined>((a, p) => (a && a[2] <= p[2] ? a : p), undefined);
+    const high = finite.reduce<Point | undefined>((a, p) => (a && a[2] >= p[2] ? a : p), undefined);
+    const odd = group.find(p => !Number.isFinite(p[2]));
+    out.push(...group.filter(p => p === low || p === high || p === odd));
   }
   return out;
 }
@@ -75,13 +66,10 @@ export class Metrics {
     return 'new';
   }
 
-  private add(t: number, step: number, values: { [metric: string]: number }): void {
+  private add(t: number, step: number, values: { [metric: string]: WireNumber }): void {
     for (const [name, value] of Object.entries(values)) {
-      if (typeof value !== 'number' || !Number.isFinite(value)) {
-        continue; // a diverged loss is a hole in the curve, never a zero
-      }
       const points = this.points.get(name) ?? [];
-      points.push([step, t, value]);
+      points.push([step, t, asNumber(value)]);
       this.points.set(name, points.length > 2 * this.limit ? thin(points) : points);
     }
   }

@@ -1,3 +1,4 @@
+import { asNumber, asWireNumber, isReport } from '../protocol';
 import type { IBundle, IJobView, Point } from '../protocol';
 import { withoutEscapes } from './ansi';
 import type { IJobState } from './job';
@@ -16,7 +17,7 @@ export function bundle_of(state: IJobState, pool: string): IBundle {
     while (kept.length > POINTS_MOST) {
       kept = thin(kept);
     }
-    curves[name] = kept;
+    curves[name] = kept.map(([step, t, value]) => [step, t, asWireNumber(value)]);
   }
   const job: IJobView = { ...state.view, progress: state.progress };
   const log = state.log.rows.slice(-LINES_MOST).map(row => withoutEscapes(row.text).slice(0, 400));
@@ -24,19 +25,24 @@ export function bundle_of(state: IJobState, pool: string): IBundle {
 }
 
 function number(value: number): string {
+  if (!Number.isFinite(value)) {
+    return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '-∞';
+  }
   return Number.isInteger(value) ? String(value) : value.toPrecision(3);
 }
 
-/** A curve in block characters, with its first and last value. */
+/** A curve in block characters, with its first and last value; "×" stands where a value is NaN or infinite. */
 export function blocks(points: readonly Point[]): string {
   const values = points.map(p => p[2]);
+  const finite = values.filter(Number.isFinite);
   const width = Math.min(BLOCKS_WIDE, values.length);
-  const low = Math.min(...values);
-  const span = Math.max(...values) - low || 1;
+  const low = Math.min(...finite);
+  const span = Math.max(...finite) - low || 1;
   let drawn = '';
   for (let i = 0; i < width; i++) {
     const value = values[Math.round((i * (values.length - 1)) / Math.max(1, width - 1))];
-    drawn += BLOCKS[Math.min(7, Math.floor(((value - low) / span) * 8))];
+    const level = Math.min(7, Math.floor(((value - low) / span) * 8));
+    drawn += Number.isFinite(value) ? BLOCKS[level] : '×';
   }
   return `${drawn} ${number(values[0])} → ${number(values[values.length - 1])}`;
 }
@@ -58,7 +64,7 @@ export function html_of(bundle: IBundle): string {
   const { job } = bundle;
   const rows: [string, string][] = [];
   for (const [name, points] of Object.entries(bundle.curves).slice(0, 6)) {
-    rows.push([name, blocks(points)]);
+    rows.push([name, blocks(points.map(([step, t, value]) => [step, t, asNumber(value)]))]);
   }
   if (job.resizes.length) {
     const k = Math.max(1, job.gpus_per_learner);
@@ -75,6 +81,9 @@ export function html_of(bundle: IBundle): string {
   }
   if (job.results.length) {
     rows.push(['Results', job.results.join(', ')]);
+  }
+  for (const note of job.notes.filter(isReport)) {
+    rows.push(['Report', note.text]);
   }
   const said = [` · ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
   const box = element('div', element('p', element('b', job.id), said));

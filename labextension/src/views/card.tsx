@@ -1,7 +1,7 @@
 import * as React from 'react';
 
 import type { IJobState } from '../model/job';
-import { isFinal } from '../protocol';
+import { isFinal, isReport } from '../protocol';
 import { Actions, Button } from './controls';
 import { MakeElastic, is_suggestion } from './elastic';
 import { Failure, FailureFoot, Traceback } from './failure';
@@ -20,6 +20,7 @@ import {
   ProgressRow,
   Results,
   ScaleBar,
+  Sentence,
   Why
 } from './sections';
 import { Tracks } from './tracks';
@@ -164,6 +165,11 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
           <FailureFoot view={view} failure={failure} handlers={handlers} stale={stale} />
         </>
       )}
+      {view.notes.filter(isReport).map((note, i) => (
+        <Banner key={i} icon="warn" tone="warn">
+          <Sentence text={note.text} />
+        </Banner>
+      ))}
       {starting && !state.progress && <Phases view={view} />}
       {!ended && <ProgressRow state={state} stale={stale} />}
       {!ended && <ScaleBar state={state} handlers={handlers} stale={stale} />}
@@ -183,7 +189,7 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
       {!ended && <Learners view={view} />}
       {failure && <Traceback failure={failure} />}
       <MakeElastic notes={view.notes} handlers={handlers} />
-      <Notes notes={view.notes.filter(note => !is_suggestion(view.notes, note))} />
+      <Notes notes={view.notes.filter(note => !isReport(note) && !is_suggestion(view.notes, note))} />
       {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} now_s={now_s} />}
     </>
   );

@@ -8,6 +8,15 @@ import * as format from './format';
 export interface ILine {
   x: number[];
   y: (number | null)[];
+  /** Of some points: the value that is no height, NaN or infinite. */
+  odd?: ReadonlyMap<number, number>;
+}
+
+/** A stretch of a curve in which its values are NaN or infinite; x in seconds since the job started. */
+export interface IGap {
+  from: number;
+  to: number;
+  text: string;
 }
 
 /** One row of the metrics part: a quantity over the time axis that all rows share. */
@@ -22,6 +31,7 @@ export interface ITrack {
   line: ILine;
   /** The raw values behind a smoothed line. */
   faint: ILine['y'] | null;
+  gaps: readonly IGap[];
   low: number;
   high: number;
   range: [string, string];
@@ -79,6 +89,7 @@ function with_holes(points: readonly Point[], zero: number): ILine {
   const longest = Math.max(30, 20 * usual);
   const x: number[] = [];
   const y: (number | null)[] = [];
+  const odd = new Map<number, number>();
   points.forEach((point, i) => {
     const at = point[1] - zero;
     if (i > 0 && steps[i - 1] > longest) {
@@ -86,9 +97,29 @@ function with_holes(points: readonly Point[], zero: number): ILine {
       y.push(null);
     }
     x.push(at);
-    y.push(point[2]);
+    y.push(Number.isFinite(point[2]) ? point[2] : null);
+    if (!Number.isFinite(point[2])) {
+      odd.set(x.length - 1, point[2]);
+    }
   });
-  return { x, y };
+  return { x, y, odd };
+}
+
+/** Where a curve is NaN or infinite: one gap for each run of such values, named by the first. */
+function gaps(points: readonly Point[], zero: number): IGap[] {
+  const out: IGap[] = [];
+  points.forEach(([step, t, value], i) => {
+    if (Number.isFinite(value)) {
+      return;
+    }
+    if (i > 0 && !Number.isFinite(points[i - 1][2])) {
+      out[out.length - 1].to = t - zero;
+    } else {
+      const text = `${format.significant(value)} from step ${format.count(step)}`;
+      out.push({ from: t - zero, to: t - zero, text });
+    }
+  });
+  return out;
 }
 
 /** A running mean that forgets: its memory is a hundredth of the curve, and at least three points. */
@@ -116,8 +147,9 @@ function metric_track(name: string, points: readonly Point[], zero: number, sour
   const show = (value: number): string => format.metric_value(kind, value);
   const raw = with_holes(points, zero);
   const smoothed = kind === 'loss' && points.length > 60;
-  let low = Math.min(...values);
-  let high = Math.max(...values);
+  const finite = values.filter(Number.isFinite);
+  let low = finite.length ? Math.min(...finite) : 0;
+  let high = finite.length ? Math.max(...finite) : 1;
   if (kind === 'loss') {
     low = Math.min(0, low);
   } else if (kind === 'fraction') {
@@ -138,8 +170,9 @@ function metric_track(name: string, points: readonly Point[], zero: number, sour
     value: show(values[values.length - 1]),
     unit: '',
     origin: ORIGINS.get(source) ?? '',
-    line: smoothed ? { x: raw.x, y: smooth(raw.y) } : raw,
+    line: smoothed ? { ...raw, y: smooth(raw.y) } : raw,
     faint: smoothed ? raw.y : null,
+    gaps: gaps(points, zero),
     low,
     high,
     range,
@@ -187,6 +220,7 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
     origin: '',
     line: { x, y: y.map(v => (v === null ? null : v * each)) },
     faint: null,
+    gaps: [],
     low: 0,
     high,
     range: [format.significant(high, 2), '0'],
@@ -218,6 +252,7 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
     origin: '',
     line: { x, y },
     faint: null,
+    gaps: [],
     low: 0,
     high,
     range: [String(high), '0'],

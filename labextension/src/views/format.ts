@@ -18,6 +18,9 @@ export function count(n: number): string {
 }
 
 export function significant(n: number, digits = 3): string {
+  if (!Number.isFinite(n)) {
+    return Number.isNaN(n) ? 'NaN' : n > 0 ? '∞' : '−∞';
+  }
   if (n !== 0 && (Math.abs(n) < 1e-4 || Math.abs(n) >= 1e7)) {
     return n.toExponential(digits - 1);
   }
@@ -152,14 +155,17 @@ export function metric_kind(name: string, values: readonly number[]): MetricKind
   if (/loss|error|perplexity/i.test(name)) {
     return 'loss';
   }
-  if (/acc|precision|recall|f1|auc|iou|dice|fraction/i.test(name) && values.every(v => v >= 0 && v <= 1)) {
+  if (
+    /acc|precision|recall|f1|auc|iou|dice|fraction/i.test(name) &&
+    values.every(v => !Number.isFinite(v) || (v >= 0 && v <= 1))
+  ) {
     return 'fraction';
   }
   return 'other';
 }
 
 export function metric_value(kind: MetricKind, value: number): string {
-  return kind === 'fraction' ? percent(value, 1) : significant(value);
+  return kind === 'fraction' && Number.isFinite(value) ? percent(value, 1) : significant(value);
 }
 
 /** `val_accuracy` as a label: `Accuracy, validation`. */

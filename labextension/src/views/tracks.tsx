@@ -49,6 +49,27 @@ function middle_line(u: uPlot, stroke: string): void {
   ctx.restore();
 }
 
+/** Where values are NaN or infinite: a band, with what they are and since which step. */
+function bands(u: uPlot, track: ITrack, stroke: string, fill: string): void {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.font = `${11 * uPlot.pxRatio}px sans-serif`;
+  ctx.textBaseline = 'top';
+  for (const gap of track.gaps) {
+    const left = u.valToPos(gap.from, 'x', true);
+    const width = Math.max(3 * uPlot.pxRatio, u.valToPos(gap.to, 'x', true) - left);
+    ctx.fillStyle = fill;
+    ctx.fillRect(left, bbox.top, width, bbox.height);
+    ctx.fillStyle = stroke;
+    ctx.fillRect(left, bbox.top, uPlot.pxRatio, bbox.height);
+    const wide = ctx.measureText(gap.text).width + 6 * uPlot.pxRatio;
+    const is_right = left + wide <= bbox.left + bbox.width;
+    ctx.textAlign = is_right ? 'left' : 'right';
+    ctx.fillText(gap.text, left + (is_right ? 4 : -3) * uPlot.pxRatio, bbox.top + 2 * uPlot.pxRatio);
+  }
+  ctx.restore();
+}
+
 function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DOMRect): uPlot.Options {
   const now = (): IPlotProps => latest.current as IPlotProps;
   const { track } = now();
@@ -89,12 +110,18 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
       drawClear: [
         u => (now().track.kind === 'gpus' ? undefined : middle_line(u, colour(box, '--jp-border-color2')))
       ],
-      draw: [u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55))],
+      draw: [
+        u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55)),
+        u => bands(u, now().track, colour(box, '--jp-error-color1'), faded(box, '--jp-error-color1', 14))
+      ],
       setCursor: [
         u => {
           const index = u.cursor.idx;
-          const value = index === null || index === undefined ? null : u.data[1][index];
-          now().onPoint(value ?? null);
+          if (index === null || index === undefined) {
+            now().onPoint(null);
+          } else {
+            now().onPoint(now().track.line.odd?.get(index) ?? u.data[1][index] ?? null);
+          }
         }
       ]
     }
@@ -148,7 +175,12 @@ function Plot(props: IPlotProps): React.JSX.Element {
       ref={box}
       className="jp-dlaas-plot"
       role="img"
-      aria-label={[track.label, `${track.value} ${track.unit}`.trim(), track.origin]
+      aria-label={[
+        track.label,
+        `${track.value} ${track.unit}`.trim(),
+        ...track.gaps.map(gap => gap.text),
+        track.origin
+      ]
         .filter(Boolean)
         .join(', ')}
     />

@@ -14,8 +14,8 @@ from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingRes
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.protocol import RETRIED, Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, is_retried
+from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
 __all__ = [
     "Story",
@@ -305,6 +305,13 @@ def _alone(job: Job, fact: Fact) -> Told:
     return _tell(job, "alone", f"{fact.why}{why}")
 
 
+def _report(job: Job, fact: Fact) -> Told:
+    """Its training found what its owner must know."""
+    if fact.note is None:
+        return job, ()
+    return _tell(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
+
+
 def _guardian_up(job: Job, fact: Fact) -> Told:
     job = replace(job, awaited=None, slow=None)  # a guardian tells it again
     if fact.took_over:
@@ -466,7 +473,7 @@ def _lost(job: Job, fact: Fact) -> Told:
     failure = fact.failure or Failure(
         cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
     )
-    if failure.cause not in RETRIED or job.restarts >= job.spec.retries:
+    if not is_retried(failure) or job.restarts >= job.spec.retries:
         return _broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
     delay = 0.0 if job.restarts == 0 else min(2.0 ** (job.restarts - 1), 60.0)
@@ -568,6 +575,7 @@ _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
     FactKind.PACE: _pace,
     FactKind.ASKED: _asked,
     FactKind.ALONE: _alone,
+    FactKind.REPORT: _report,
     FactKind.LOST: _lost,
     FactKind.STORING: _storing,
     FactKind.AWAITED: _awaited,

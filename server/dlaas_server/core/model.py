@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlaas_server.core.autoscale import Search
 from jupyter_dlaas.facts import Goal
-from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Resize, State
+from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Note, Resize, State
 
 if TYPE_CHECKING:
     from dlaas_server.core.shapes import Loan
@@ -170,6 +170,8 @@ class Job:
     """The last one that was asked for has not been written yet."""
     alone: str | None = None
     """Why more learners than one are of no use to its program, or its size must stay; and what to do."""
+    reports: tuple[Note, ...] = ()
+    """What its training found and its owner must know."""
     joins_failed: int = 0
     """Changes in a row in which somebody who was to join did not come to it."""
     next_member: int = 0

@@ -120,8 +120,8 @@ def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
     needs_help = job.state is State.PROCESSING and not has_metrics
     notes = tuple(note for note in job.spec.notes if needs_help or note.code != HOW_TO_LOG)
     if job.alone is None:
-        return notes
-    return (Note(code=ALONE, text=job.alone), *(note for note in notes if note.code != ALONE))
+        return (*job.reports, *notes)
+    return (Note(code=ALONE, text=job.alone), *job.reports, *(note for note in notes if note.code != ALONE))
 
 
 def _transition(job: Job) -> str | None:

@@ -288,6 +288,7 @@ class Requests:
         out = [first] + ([view.reason] if view.reason else [])
         if view.failure is not None:
             out += [f"{view.failure.what}", view.failure.advice]
+        out += [note.text for note in job.reports]
         waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
         blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
         out += blockers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +18,7 @@ from dlaas_server.engine.estimates import with_time_left
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.pools.base import METRICS, PROGRESS, Chunk, log_of
 from jupyter_dlaas.protocol import Cursor, NotFound
-from jupyter_dlaas.wire import Invalid, Json, encode
+from jupyter_dlaas.wire import Invalid, Json, decode_float, encode, encode_float
 
 __all__ = [
     "CHUNK_BYTES",
@@ -246,17 +247,21 @@ def cursor_of(row: int, metrics: int, logs: str) -> Cursor:
     return Cursor(row=row, metrics=metrics, logs=offsets)
 
 
-def thinned(points: Sequence[tuple[int, float, float]], most: int) -> list[list[float]]:
-    """At most `most` points: of each bucket the least and the greatest, in order, so that spikes stay."""
-    if len(points) <= most:
-        return [list(p) for p in points]
-    buckets = max(most // 2, 1)
-    out: list[list[float]] = []
-    for i in range(buckets):
-        part = points[i * len(points) // buckets : (i + 1) * len(points) // buckets]
-        low, high = min(part, key=lambda p: p[2]), max(part, key=lambda p: p[2])
-        out += [list(p) for p in sorted({low, high})]
-    return out
+def thinned(points: Sequence[tuple[int, float, float]], most: int) -> list[list[Json]]:
+    """At most `most` points: of each bucket the least, the greatest and the first that is not finite, in order."""
+    if len(points) > most:
+        kinds = 2 if all(math.isfinite(point[2]) for point in points) else 3
+        buckets = max(most // kinds, 1)
+        parts = [points[i * len(points) // buckets : (i + 1) * len(points) // buckets] for i in range(buckets)]
+        points = [point for part in parts for point in _telling(part)]
+    return [[step, at_s, encode_float(value)] for step, at_s, value in points]
+
+
+def _telling(part: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    finite = [at for at, point in enumerate(part) if math.isfinite(point[2])]
+    chosen = {f(finite, key=lambda at: part[at][2]) for f in (min, max)} if finite else set()
+    chosen |= set([at for at, point in enumerate(part) if not math.isfinite(point[2])][:1])
+    return [part[at] for at in sorted(chosen)]
 
 
 def curves(records: Sequence[Mapping[str, Json]]) -> dict[str, list[tuple[int, float, float]]]:
@@ -270,6 +275,5 @@ def curves(records: Sequence[Mapping[str, Json]]) -> dict[str, list[tuple[int, f
         values, step, at_s = record.get("values"), record.get("step"), record.get("t")
         if isinstance(values, dict) and isinstance(step, int) and isinstance(at_s, int | float):
             for name, value in values.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    out.setdefault(name, []).append((step, float(at_s), float(value)))
+                out.setdefault(name, []).append((step, float(at_s), decode_float(value)))
     return out

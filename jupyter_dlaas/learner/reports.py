@@ -1,0 +1,22 @@
+"""Reports of a training about itself, in the log and as notes on the job's card."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from jupyter_dlaas.learner.context import current
+from jupyter_dlaas.protocol import Note
+
+__all__ = ["NOT_FINITE", "OPTIMIZER", "report"]
+
+NOT_FINITE: Final = "report_not_finite"
+OPTIMIZER: Final = "report_optimizer"
+
+
+def report(code: str, text: str) -> None:
+    """Print the text past what reads this process' lines for metrics, and put it on the card. Call it once per fact."""
+    print(f"[{text}]", file=sys.__stderr__, flush=True)
+    context = current()
+    if context is not None:
+        context.control.report(Note(code=code, text=text))
