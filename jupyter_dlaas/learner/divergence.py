@@ -14,6 +14,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dlaas.learner.reports import LEFT, report
 from jupyter_dlaas.protocol import Cause, Failure
 from jupyter_dlaas.wire import DlaasError, encode
 
@@ -70,8 +71,8 @@ def kind_of(word: int) -> Kind | None:
     return Kind((word - 1) % len(Kind)) if word else None
 
 
-def what_diverged(words: Sequence[int], *, step: int, epoch: int, lines: Sequence[int]) -> str:
-    """Who did what, by the words of all learners. `lines`: where they left a loop, as far as they told."""
+def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
+    """Who did what, by the words of all learners. `at`: where they left a loop, as far as they told."""
     kinds = [kind_of(word) for word in words]
     half = _STEPS // 2
     steps = [step + ((word - 1) // len(Kind) - step + half) % _STEPS - half for word in words]
@@ -80,8 +81,8 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, lines: Sequenc
     ended = [number for number, kind in enumerate(kinds) if kind is Kind.EPOCH]
     ahead = [number for number, at in enumerate(steps) if at == last]
     if left:
-        line = f" at line {lines[left[0]]}" if lines[left[0]] else ""
-        return f"{_who(left)} left the loop over run.batches{line} in epoch {epoch}, step {step}; the others went on."
+        where, when = at[left[0]], f"in epoch {epoch}, step {steps[left[0]]} of the job"
+        return f"{_who(left)} left the loop over run.batches{where} {when}; the others went on."
     if ended:
         return f"{_who(ended)} ended epoch {epoch} before the others, who are at step {step} of the job."
     if min(steps) != last:
@@ -108,7 +109,7 @@ def at_end(run: Run) -> dict[str, object]:
     what = _what(run)
     if not what:
         return {}
-    failure = Failure(cause=Cause.YOUR_CODE, code=LearnersDiverged.code, what=what, advice=_INSTEAD)
+    failure = Failure(cause=Cause.YOUR_CODE, code=LearnersDiverged.code, what=what, advice="See the log.")
     body: Any = encode(failure)
     return {
         "outcome": "error",
@@ -121,7 +122,8 @@ def _what(run: Run) -> str:
     gang = run._gang
     if gang is None or gang.diverged is None:
         return ""
-    what = what_diverged(gang.diverged.words, step=gang.step, epoch=run._epoch, lines=gang.lines())
+    at = [_at(run, line) for line in gang.lines()]
+    what = what_diverged(gang.diverged.words, step=gang.step, epoch=run._epoch, at=at)
     return what if what.endswith("}).") else f"{what} {_INSTEAD}"
 
 
@@ -138,31 +140,42 @@ def goes_on(run: Run, line: int = 0) -> bool:
     if not line:
         check(run)
     if any(lines) and not all(lines) and not run.rank:
-        print(f"[{report_of_epochs(lines, run._epoch)}]", file=sys.stderr, flush=True)
+        report(LEFT, report_of_epochs([_at(run, line) for line in lines], run._epoch))
     return not any(lines)
 
 
-def report_of_epochs(lines: Sequence[int], epoch: int) -> str:
-    """Some learners left the loop over epochs, and the others with them."""
-    who = [number for number, line in enumerate(lines) if line]
+def report_of_epochs(at: Sequence[str], epoch: int) -> str:
+    """Some learners left the loop over epochs, and the others with them. `at`: where, by rank; "" for the others."""
+    who = [number for number, where in enumerate(at) if where]
     with_whom = "it" if len(who) == 1 else "them"
     return (
-        f"{_who(who)} left the loop over run.epochs at line {lines[who[0]]} in epoch {epoch}, and the others with "
+        f"{_who(who)} left the loop over run.epochs{at[who[0]]} in epoch {epoch}, and the others with "
         f"{with_whom}. {_INSTEAD}"
     )
 
 
 def left_at() -> int:
-    """In a generator that is being closed: the line at which a loop over it is left by `break` or `return`.
+    """In a generator that is being closed: the line of train.py at which a loop over it is left.
 
-    0 where it is closed for another reason: an error, or the end of the program.
+    By `break` or `return`; negative where that stands in a module. 0 where it is closed for another reason: an error,
+    or the end of the program.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
         frame = frame.f_back
     if frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]] not in _LEAVES:
         return 0
-    return frame.f_lineno
+    main = sys.modules.get("__main__")
+    return frame.f_lineno if frame.f_code.co_filename == getattr(main, "__file__", None) else -frame.f_lineno
+
+
+def _at(run: Run, line: int) -> str:
+    """A line as `left_at` tells it, in the user's words."""
+    context = run._context
+    if line <= 0 or context is None:
+        return f" at line {-line} of a module" if line else ""
+    beats = context.control.beats
+    return f" at {beats.where(beats.script, line, '<module>')}"
 
 
 def _who(ranks: Sequence[int]) -> str:
