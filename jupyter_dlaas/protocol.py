@@ -15,6 +15,7 @@ from jupyter_dlaas.wire import DlaasError, Invalid, Json, rule
 
 __all__ = [
     "PROTOCOL",
+    "STARTS_WITH_ONE",
     "Action",
     "ActionId",
     "Bundle",
@@ -95,6 +96,8 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
+STARTS_WITH_ONE: Final = "starts_with_one"
+"""The code of a job's note: several learners were asked for, and would all do the same."""
 RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
 """What may go well the next time."""
 

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn.modules import module as nn_module
 
+from jupyter_dlaas.learner.divergence import Kind
+from jupyter_dlaas.learner.shared_memory import Diverged
+
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.ddp import Gang
 
@@ -103,15 +106,21 @@ def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
     try:
         if gang.is_stranded:
             raise RuntimeError
-        begun = [gang.add_up(has)]
+        if gang.diverged is not None:
+            raise gang.diverged
+        gang.begin(Kind.LATE_GRADIENTS)
+        begun = [gang.add_up(has, Kind.LATE_GRADIENTS)]
         for vector in vectors:
             gang.weigh(vector)
-            begun.append(gang.add_up(vector))
+            begun.append(gang.add_up(vector, Kind.LATE_GRADIENTS))
         gang.compute()
         for one_begun in begun:
             one_begun.wait()
         if gang.work is not None:
             gang.work.summed()
+    except Diverged as error:
+        gang.part(error)
+        return
     except RuntimeError:
         if not gang.may_change:
             raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from jupyter_dlaas.learner import checkpoints, groups, nccl
+from jupyter_dlaas.learner import checkpoints, groups, nccl, shared_memory
 from jupyter_dlaas.learner.averaging import Averager, count_registrations
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
+from jupyter_dlaas.learner.divergence import Kind, kind_of, word_of
 from jupyter_dlaas.learner.gating import Gate
-from jupyter_dlaas.learner.shared_memory import Room, Sum
+from jupyter_dlaas.learner.quiet_group import QuietGroup
+from jupyter_dlaas.learner.shared_memory import Diverged, Room, Sum
 from jupyter_dlaas.learner.shared_model import SharedModel, attach
 from jupyter_dlaas.learner.working import Work
 from jupyter_dlaas.wire import DlaasError
@@ -27,6 +30,7 @@ __all__ = ["Gang", "NotShareable", "to_device"]
 
 _HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
+_gangs: Final = itertools.count()
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """Newer versions of torch call it by the first name, and warn at the second."""
@@ -51,6 +55,10 @@ class Gang:
         """What this learner's gradients count in the present step: its share of the samples."""
         self.may_change = may_change
         self.is_stranded = False
+        self.step = 0
+        """The number of the step in flight: the same in all learners."""
+        self.diverged: Diverged | None = None
+        """Learners came to different places of their program."""
         self.work: Work | None = None
         """Is told when this learner's gradients are there; None where nobody wants to know."""
         self._gate = gate
@@ -76,6 +84,8 @@ class Gang:
                 backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
                 dist.init_process_group(backend, rank=rank, world_size=size, timeout=groups.NEVER)
             self._group = dist.group.WORLD
+            store = _c10d.PrefixStore(f"words-{next(_gangs)}", _c10d.distributed_c10d._get_default_store())
+            self._room = shared_memory.meet(store, rank, size)
 
     @property
     def is_alone(self) -> bool:
@@ -114,7 +124,7 @@ class Gang:
     def _put(self, ddp: Any, group: Any) -> None:
         if ddp.find_unused_parameters:
             # It then talks to the others by itself too, not only through our hook.
-            ddp._update_process_group(_Quiet(group, self))
+            ddp._update_process_group(QuietGroup(group, self))
         else:
             # What `_update_process_group` does, but that the buckets were settled stays true.
             ddp.process_group = group
@@ -326,9 +336,14 @@ class Gang:
         else:
             gradients.mul_(self.weight)
 
-    def add_up(self, tensor: torch.Tensor) -> Sum | groups.Sum:
-        """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost."""
-        begun = self._room.add_up(tensor) if self._adds_up_in_room and self._room is not None else None
+    def add_up(self, tensor: torch.Tensor, kind: Kind = Kind.GRADIENTS) -> Sum | groups.Sum:
+        """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost.
+
+        To wait for it may also raise Diverged.
+        """
+        begun = None
+        if self._adds_up_in_room and self._room is not None:
+            begun = self._room.add_up(tensor, word_of(self.step, kind))
         return begun or groups.Sum(self._group, tensor)
 
     def compute(self) -> None:
@@ -347,6 +362,61 @@ class Gang:
         """The same in a gang that never changes, on its devices."""
         future: torch.futures.Future[list[torch.Tensor]] = self._group.allreduce([tensor]).get_future()
         return future
+
+    def agree(self, line: int = 0) -> list[int]:
+        """At the end of an epoch: the lines at which learners leave the loop over epochs, by rank; 0 for who goes on.
+
+        All learners must call it. Zeros where others are lost, or came to another place of their program.
+        """
+        lines = torch.zeros(self.size, dtype=torch.float64)
+        lines[self.rank] = line
+        self.hear()
+        if not self.is_alone and not self.is_stranded and self.diverged is None:
+            room, word = self._room, word_of(self.step, Kind.EPOCH)
+            try:
+                self._try(lambda: room.meet(lines, word) if room else groups.Sum(self._group, lines).wait())
+            except Diverged as error:
+                self.part(error)
+        if self.is_stranded or self.diverged is not None:
+            return [0] * self.size
+        return [int(one) for one in lines.tolist()]
+
+    def begin(self, kind: Kind) -> None:
+        """Tell what is averaged next, where sums that go another way do not tell it."""
+        if self._room is not None and not self._adds_up_in_room:
+            self._room.begin(word_of(self.step, kind))
+
+    def hear(self) -> None:
+        """Compare what all learners told: do they the same? Raises RuntimeError when the group is lost."""
+        if self._room is not None and not self._adds_up_in_room and self.diverged is None and not self.is_stranded:
+            try:
+                self._try(self._room.forget)
+            except Diverged as error:
+                self.part(error)
+
+    def leave_pass(self, line: int) -> None:
+        """This learner leaves the loop over its batches at this line of the program: do all?"""
+        room = self._room
+        if room is None or self.is_stranded or self.diverged is not None:
+            return
+        self.hear()
+        note = torch.tensor([line], dtype=torch.float64)
+        try:
+            self._try(lambda: room.meet(note, word_of(self.step, Kind.LEFT)))
+        except Diverged as error:
+            self.part(error)
+
+    def lines(self) -> list[int]:
+        """By rank the lines at which learners left a loop, where `diverged` says that they did."""
+        if self._room is None or self.diverged is None:
+            return [0] * self.size
+        has_left = [kind_of(word) is Kind.LEFT for word in self.diverged.words]
+        return [int(self._room.first_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
+
+    def part(self, error: Diverged) -> None:
+        """Learners came to different places of their program: nothing of this step counts."""
+        self.diverged = error
+        self._gate.has_failed = True
 
     def lost(self) -> None:
         """A talk with the others failed in the step in flight."""
@@ -385,6 +455,8 @@ class Averaging:
         gang.weigh(buffer)
         is_last = bucket.is_last()
         self.passes += is_last
+        if number == 0:
+            gang.begin(Kind.GRADIENTS)
         if gang.may_change:
             self._talk(buffer, is_first=number == 0, is_last=is_last)
             return self._now(number, buffer)
@@ -400,6 +472,8 @@ class Averaging:
         try:
             for one in begun:
                 one.wait()
+        except Diverged as error:
+            self._gang.part(error)
         except RuntimeError:
             if not self._gang.may_change:
                 raise
@@ -410,6 +484,8 @@ class Averaging:
         try:
             if gang.is_stranded:
                 raise RuntimeError
+            if gang.diverged is not None:
+                raise gang.diverged
             if is_first and self._begun:  # of a pass that was broken off, by all
                 self._begun.clear()
                 gang.forget()
@@ -422,6 +498,8 @@ class Averaging:
                     gang.work.summed()
         except RuntimeError:
             gang.lost()
+        except Diverged as error:
+            gang.part(error)
         if is_last:
             self._begun.clear()
 
@@ -432,45 +510,6 @@ class Averaging:
             ready.set_result(buffer)
             self._ready[number] = buffer, ready
         return ready
-
-
-class _Quiet(dist.ProcessGroup):
-    """A gang's group as DDP's reducer sees it: that it is lost is told to the gang, and raises nothing in backward."""
-
-    def __init__(self, group: Any, gang: Gang) -> None:
-        super().__init__(group.rank(), group.size())
-        self._group, self._gang = group, gang
-
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        return "gloo"
-
-    def allreduce(self, tensors: Any, *_: Any) -> Any:
-        work = None
-        if not self._gang.is_stranded:
-            try:
-                work = self._group.allreduce(tensors)
-            except RuntimeError:
-                self._gang.lost()
-        self._attempt = _Attempt(
-            work, self._gang, tensors[0].device
-        )  # kept: older versions of torch hold its C++ half only
-        return self._attempt
-
-
-class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
-    """Something said in a group that may be lost meanwhile."""
-
-    def __init__(self, work: Any, gang: Gang, device: torch.device) -> None:
-        super().__init__()
-        self._work, self._gang, self._device = work, gang, device
-
-    def wait(self, *_: Any) -> bool:
-        if self._work is not None:
-            try:
-                groups.finish(self._gang._group, self._work, self._device)
-            except RuntimeError:
-                self._gang.lost()
-        return True
 
 
 def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:

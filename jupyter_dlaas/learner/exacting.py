@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dlaas.learner.data import Source
+from jupyter_dlaas.learner.seeds import derive
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["NotExact", "check", "check_data"]
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.running import Run
+
+__all__ = ["NotExact", "begin", "check", "check_data"]
 
 _TALKS = ("SyncBatchNorm", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
 
@@ -18,6 +23,16 @@ class NotExact(DlaasError):
     """Something that exact mode cannot do."""
 
     code = "not_exact"
+
+
+def begin(run: Run, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
+    """Let a run make its steps in exact mode. Raises NotExact."""
+    most = max(run._context.spec.learners_max or 1, run.world_size) if run._context else 1
+    check(shards, given, is_first=run._exact is None, ddp=ddp, learners=most)
+    exact = importlib.import_module("jupyter_dlaas.learner.exact")
+    # What the program seeded holds, so that two jobs with one seed are one training; else the job's own seed.
+    run._seed = derive("exact", sys.modules["torch"].initial_seed())
+    run._exact = exact.Exact(shards, run._objects, run._seed)
 
 
 def check(

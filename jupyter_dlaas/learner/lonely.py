@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.program import Words, words_in
-from jupyter_dlaas.protocol import Elastic
+from jupyter_dlaas.protocol import STARTS_WITH_ONE, Elastic
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.running import Run
@@ -112,6 +112,8 @@ def alone(framework: str, *, instead: str = "") -> str:
 
 def _may_have_others(context: Context) -> bool:
     spec = context.spec
+    if context.world_size == 1 and any(note.code == STARTS_WITH_ONE for note in spec.notes):
+        return False  # it was told
     return context.world_size > 1 or (spec.learners_max > 1 and spec.elastic is not Elastic.OFF)
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dlaas.learner import lonely, values
+from jupyter_dlaas.learner import divergence, lonely, values
 from jupyter_dlaas.learner.data import BadData, Source, length
 from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.position import Position
@@ -43,6 +43,7 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         run = self._run
         run._begin()
+        divergence.check(run)
         run._counts_epochs = False
         lonely.look_at_loop(run, parts=True)
         call, run._call = run._call, run._call + 1
@@ -114,11 +115,16 @@ class Batches:
         run._gate.begin()
         if run._growth is not None and run._growth.rule == "adascale" and share.total == size:
             run._gate.before_step = functools.partial(self._learn, run._gang.watch() if run._gang else None)
+        if (gang := run._gang) is not None:
+            gang.step = run._step
         try:
             yield self._given(share)
         except GeneratorExit:
             run._gate.close()
+            if gang is not None and (line := divergence.left_at()):
+                gang.leave_pass(line)
             raise
+        divergence.check(run)
 
     def _work(self) -> Work | None:
         """Where others can take a slow learner's place, and all have alike to do."""

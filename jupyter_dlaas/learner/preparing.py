@@ -5,7 +5,6 @@ Loaded by `running` only in a gang, or in exact mode, whose program uses torch.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from jupyter_dlaas.learner import lonely, parameters, summed
+from jupyter_dlaas.learner import divergence, lonely, parameters, summed
 from jupyter_dlaas.learner.accumulating import Accumulated
+from jupyter_dlaas.learner.reports import LOSS, NOT_PREPARED, report
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.running import Run
@@ -48,6 +48,8 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
                 summed.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
             gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), run._may_lose
             _Others(run).watch()
+            if run._context is not None:
+                run._context.at_end.append(lambda: divergence.at_end(run))
     if gang is not None and gang.may_change:
         run._accumulated = Accumulated([one for _, one in run._objects if isinstance(one, torch.nn.Module)])
 
@@ -87,7 +89,7 @@ def _tell_of_sum(run: Run, kind: summed.Kind) -> None:
             "The loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
             'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
         )
-    print(f"[{said}]", file=sys.stderr, flush=True)
+    report(LOSS, said)
 
 
 class _Mean:
@@ -138,9 +140,8 @@ class _Others:
         context = self._run._context
         if context is None or self._run.rank or lonely.has_roles(context):
             return
-        print(
-            f"[{kind} trains parameters that run.prepare was not given: each learner trains its own, and only rank 0's "
-            "are kept. Give their model and optimiser to run.prepare, too.]",
-            file=sys.stderr,
-            flush=True,
+        report(
+            NOT_PREPARED,
+            f"{kind} trains parameters that run.prepare was not given: each learner trains its own, and only rank 0's "
+            "are kept. Give their model and optimiser to run.prepare, too.",
         )

@@ -12,6 +12,9 @@ __all__ = ["NOT_FINITE", "OPTIMIZER", "report"]
 
 NOT_FINITE: Final = "report_not_finite"
 OPTIMIZER: Final = "report_optimizer"
+LOSS: Final = "report_loss"
+LEFT: Final = "report_left"
+NOT_PREPARED: Final = "report_not_prepared"
 
 
 def report(code: str, text: str) -> None:

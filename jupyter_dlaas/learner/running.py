@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, lonely, parameters, saving, streams, values
+from jupyter_dlaas.learner import checkpoints, divergence, lonely, parameters, saving, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Reading, source_of
@@ -235,7 +235,7 @@ class Run:
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
         if shards is not None or self._exact is not None:
-            self._begin_exact(shards, ddp, given)
+            importlib.import_module("jupyter_dlaas.learner.exacting").begin(self, shards, ddp, given)
         self._put_back_objects()
         is_gang = torch is not None and (self.world_size > 1 or self._may_change())
         if is_gang:
@@ -244,15 +244,6 @@ class Run:
             preparing = importlib.import_module("jupyter_dlaas.learner.preparing")
             preparing.prepare(self, self._objects[-len(given) :], scheduler, scaler, ddp or {})
         return given[0] if len(given) == 1 else tuple(given)
-
-    def _begin_exact(self, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
-        module = importlib.import_module("jupyter_dlaas.learner.exacting")
-        most = max(self._context.spec.learners_max or 1, self.world_size) if self._context else 1
-        module.check(shards, given, is_first=self._exact is None, ddp=ddp, learners=most)
-        exact = importlib.import_module("jupyter_dlaas.learner.exact")
-        # What the program seeded holds, so that two jobs with one seed are one training; else the job's own seed.
-        self._seed = derive("exact", sys.modules["torch"].initial_seed())
-        self._exact = exact.Exact(shards, self._objects, self._seed)
 
     def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
         """One step in exact mode: the same weights, to the last bit, for any number of learners, whatever happens.
@@ -316,7 +307,14 @@ class Run:
                 self._boundary(Position(epoch=epoch, step=self._step))
                 self._reach()
                 self._count()
-            yield epoch
+            try:
+                yield epoch
+            except GeneratorExit:
+                if line := divergence.left_at():
+                    divergence.goes_on(self, line)
+                raise
+            if not divergence.goes_on(self):
+                return
             has_schedule = self._context is not None and bool(self._context.spec.schedule)
             self._meter.tell(epoch + 1, self._step, force=has_schedule)
 
@@ -552,9 +550,13 @@ class Run:
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def log(self, *, reduce: str | None = None, **metrics: Any) -> None:
-        """Log numbers (tensors of one element too). Rank 0's count; with `reduce="mean"` the mean over all samples."""
+    def log(self, *, reduce: str | None = None, **metrics: Any) -> dict[str, float]:
+        """Log numbers (tensors of one element too). Rank 0's count; with `reduce="mean"` the mean over all samples.
+
+        Returns the numbers: means are the same in all learners, so that all can stop by them.
+        """
         self._begin()
+        divergence.check(self)
         if reduce not in (None, "mean"):
             raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
         found = {name: number_of(name, value) for name, value in metrics.items()}
@@ -564,6 +566,7 @@ class Run:
             found = dict(zip(found, means, strict=True))
         self.names_logged.update(found)
         self.record(found, step=self._step, epoch=self._epoch, source="run")
+        return found
 
     def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
         """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""

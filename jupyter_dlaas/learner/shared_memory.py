@@ -22,7 +22,7 @@ import torch
 
 from jupyter_dlaas.runtime.process import boot_id
 
-__all__ = ["MOST", "Room", "meet"]
+__all__ = ["MOST", "Diverged", "Room", "meet"]
 
 MOST: Final = 16
 """Above so many learners to add up in turns, as gloo does, is quicker than that each reads all."""
@@ -33,7 +33,16 @@ _PIECE: Final = 4 << 20
 """What is given goes in pieces: one is written while the one before is read."""
 _MEET_S: Final = 5.0
 _SAID: Final = b"."
+_WORDS: Final = [bytes([number]) for number in range(256)]
 _ENOUGH: Final = 4096
+
+
+class Diverged(Exception):
+    """Learners came to different places of their program: `words` are those that were said, by rank."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        super().__init__(f"learners said different words: {list(words)}")
+        self.words = tuple(words)
 
 
 class Room:
@@ -53,14 +62,19 @@ class Room:
         """How many sums were begun."""
         self._said = [0] * len(self._peers)
         """How many words each of the others has said."""
+        self._own = bytearray()
+        """Words of this learner that were not compared with the others' yet,"""
+        self._heard = [bytearray() for _ in self._peers]
+        """and words of the others."""
+        self._compared = 0
         self._under_way = 0
         self._half = self._used = 0
         self._views: dict[tuple[int, int, int, torch.dtype], list[torch.Tensor]] = {}
 
-    def add_up(self, tensor: torch.Tensor) -> Sum | None:
+    def add_up(self, tensor: torch.Tensor, word: int = 0) -> Sum | None:
         """Begin to add a tensor up, in place. None where there is no room for it, which all find in the same way.
 
-        Raises RuntimeError when others are lost.
+        `word`: below 256, says what is added up; all must say the same. Raises RuntimeError when others are lost.
         """
         size, used = tensor.numel() * tensor.element_size(), self._used if self._under_way else 0
         if used + size > SPACE or not tensor.is_contiguous():
@@ -68,8 +82,13 @@ class Room:
         parts = self._write(used, tensor.numel(), tensor.dtype)
         self._used = used + -(-size // _ALIGNED) * _ALIGNED
         parts[self._rank].copy_(tensor.view(-1))
-        self._say()
+        self.say(word)
         return Sum(self, self.begun, tensor, parts)
+
+    def begin(self, word: int) -> None:
+        """Say a word with nothing to add up, and compare it with the next ones."""
+        self._under_way += 1
+        self.say(word)
 
     def give(self, tensor: torch.Tensor, source: int) -> None:
         """One learner's tensor (contiguous) to all, however large. Raises RuntimeError when others are lost."""
@@ -77,16 +96,18 @@ class Room:
             there = self._write(0, len(piece), torch.uint8)[source]
             if source == self._rank:
                 there.copy_(piece)
-            self._say()
+            self.say()
             self.hear(self.begun)
             if source != self._rank:
                 piece.copy_(there)
 
-    def _say(self) -> None:
+    def say(self, word: int = 0) -> None:
         """Tell all others that what was to be written is there."""
+        said = _WORDS[word]
+        self._own += said
         try:
             for _, one in self._others:
-                one.send(_SAID, socket.MSG_NOSIGNAL)
+                one.send(said, socket.MSG_NOSIGNAL)
         except OSError as error:
             raise RuntimeError(f"another learner is gone: {error}") from error
         self.begun += 1
@@ -106,17 +127,46 @@ class Room:
         return found
 
     def hear(self, number: int) -> None:
-        """Wait until all have begun so many sums. Raises RuntimeError when others are lost, or after a cut."""
+        """Wait until all have begun so many sums.
+
+        Raises RuntimeError when others are lost, or after a cut, and Diverged where they said other words.
+        """
         for rank, one in self._others:
             while self._said[rank] < number:
                 try:
-                    words = len(one.recv(_ENOUGH))
+                    words = one.recv(_ENOUGH)
                 except OSError as error:
                     raise RuntimeError(f"learner {rank} is gone: {error}") from error
                 if not words:
                     raise RuntimeError(f"learner {rank} is gone, or the group was cut")
-                self._said[rank] += words
+                self._said[rank] += len(words)
+                self._heard[rank] += words
         self._under_way -= 1
+        if (count := number - self._compared) > 0:
+            self._compare(count)
+
+    def _compare(self, count: int) -> None:
+        own, self._own = self._own[:count], self._own[count:]
+        self._compared += count
+        is_same = True
+        words = [own] * len(self._peers)
+        for rank, _ in self._others:
+            heard = words[rank] = self._heard[rank][:count]
+            del self._heard[rank][:count]
+            is_same = is_same and heard == own
+        if not is_same:
+            raise Diverged(next(said for said in zip(*words, strict=True) if len(set(said)) > 1))
+
+    def meet(self, few: torch.Tensor, word: int) -> None:
+        """Add up a few numbers where all others come to do so, too. Raises as `hear` does."""
+        begun = self.add_up(few, word)
+        assert begun is not None
+        begun.wait()
+
+    def first_of(self, rank: int) -> float:
+        """The number that a learner wrote first in this pass, as float64."""
+        offset = (self._half * len(self._peers) + rank) * SPACE
+        return float(torch.frombuffer(self._memory, dtype=torch.float64, count=1, offset=offset))
 
     def forget(self) -> None:
         """Nobody will wait for what is under way: it is over once all have begun it. Raises RuntimeError."""

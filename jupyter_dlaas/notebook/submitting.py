@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas import api, doors, sources, words
 from jupyter_dlaas.client import Client
-from jupyter_dlaas.notebook import advice, howto
+from jupyter_dlaas.notebook import advice, howto, lone_learners
 from jupyter_dlaas.notebook.capture import capture
 from jupyter_dlaas.notebook.kernel import facts_of
 from jupyter_dlaas.notebook.options import NotSubmitted, TrainLine
@@ -150,18 +150,19 @@ def _options(
     if made.chance:
         files.append(File(path="inputs/chance.json", text=json.dumps(made.chance)))
     notes = (*data.notes, *notes_of(made, suggestion, line))[:_NOTES_MAX]
+    starts_alone = _starts_alone(made, line)
     if pushed is not None:
         with pushed.path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         files.append(File(path="inputs/pushed.bin", sha256=sha256))
         uploads[sha256] = pushed.path
         text = f"sent by value: {', '.join(pushed.names)} ({size_text(pushed.size_bytes)})"
-        warned = len(data.notes) + len(made.warnings)
+        warned = len(data.notes) + len(made.warnings) + starts_alone
         notes = (*notes[:warned], Note(code="pushed", text=_cut(text)), *notes[warned:])[:_NOTES_MAX]
     notebook = doors.notebook_path()
     return {
         "name": words.job_name(notebook) if notebook else "train",
-        **line.options,
+        **(lone_learners.options(line.options, line.learners_max) if starts_alone else line.options),
         "outputs": line.outputs,
         "files": files,
         "uploads": uploads,
@@ -171,6 +172,15 @@ def _options(
         "notes": notes,
         "cells": line_map(made.lines),
     }
+
+
+def _starts_alone(made: Capture, line: TrainLine) -> bool:
+    """Several devices were asked for, not learners by that name, and each learner would do the same."""
+    if line.learners_max <= 1 or "gpus" not in line.options or line.options.get("schedule"):
+        return False
+    own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in own.values() if path.suffix == ".py"]
+    return lone_learners.trains_alone([made.text, *texts])
 
 
 def _modules(made: Capture) -> dict[str, Path]:
@@ -184,9 +194,11 @@ def _modules(made: Capture) -> dict[str, Path]:
 
 
 def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[Note, ...]:
-    """For the card: warnings first, then what a few lines would add, then what was left out and why."""
+    """For the card: fewer learners, warnings, then what a few lines would add, then what was left out and why."""
     notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
-    if line.learners_max > 1 and advice.trains_alone(made.text):
+    if _starts_alone(made, line):
+        notes.insert(0, lone_learners.note(line.learners_max))
+    elif line.learners_max > 1 and advice.trains_alone(made.text):
         text = (
             f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
             "trains alone, on all of the data. --gpus 1 takes one."

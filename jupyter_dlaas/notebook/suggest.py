@@ -466,7 +466,8 @@ class _Writer:
                 if isinstance(node, ast.Break):
                     self.hints.append(
                         f"{place(one.way[-1], node)}: all learners must `break` at the same step: let it depend on "
-                        "the number of steps, not on this learner's loss."
+                        "the number of steps, or on what is the same in all of them: "
+                        f'{self.run}.log(reduce="mean", loss=loss)["loss"].'
                     )
                     break
             if self.loss is Kind.MIXED:

@@ -121,6 +121,14 @@ def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: E
     assert [len(change.seats) for change in plan(pool([node()], one), 100.0).resizes] == [1]
 
 
+def test_the_first_line_of_a_job_whose_learners_share_nothing_says_so_while_there_are_several() -> None:
+    several, one = (told(running(Elastic.MANUAL, wish=wish), FactKind.ALONE, why=ALONE) for wish in (3, 1))
+    in_parts = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why="parts", learners=3)
+
+    assert [len(job.gang) for job in (several, one, in_parts)] == [3, 1, 3]
+    assert [shown(job).reason for job in (several, one, in_parts)] == [ALONE, "", ""]
+
+
 def test_who_was_told_that_more_learners_are_of_no_use_may_have_them_all_the_same() -> None:
     alone = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why=ALONE)
     one = told(ask(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)

@@ -280,7 +280,7 @@ def test_a_job_that_fails_says_what_where_and_what_to_do(kernel: Kernel, pool: P
 def test_a_job_that_is_too_large_is_refused_with_what_there_is(kernel: Kernel, pool: Pool) -> None:
     unit, total = pool.client.pool().unit, pool.client.pool().devices_total
 
-    sent = kernel.run("%%train huge --gpus 1000\nx = 1", fails=True)
+    sent = kernel.run("%%train huge --gpus 1000\nrun = dlaas.run()", fails=True)
 
     assert f"asks for 1,000 {unit}s; the pool has {total}." in sent.evalue
     assert sent.evalue.startswith("Not submitted: 1 thing to fix first.\n- cell [")
@@ -327,7 +327,7 @@ def test_a_plain_loop_is_told_what_a_few_lines_would_add(kernel: Kernel, pool: P
     sent = kernel.run(f"%%train plain --wait --gpus 1:2\n{LOOP}")
 
     codes = [note["code"] for note in sent.job["notes"]]
-    assert codes.index("trains_alone") < codes.index("elastic_hint") < codes.index("suggest")
+    assert codes.index("starts_with_one") < codes.index("elastic_hint") < codes.index("suggest")
     hint = next(note["text"] for note in sent.job["notes"] if note["code"] == "elastic_hint")
     assert hint.splitlines()[1:] == [
         "    run = dlaas.run()",

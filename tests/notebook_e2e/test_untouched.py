@@ -114,7 +114,7 @@ def test_a_submit_changes_nothing(quiet: Kernel, pool: Pool, line: str) -> None:
         "%%train --push nowhere\nprint(1)",
         "%%train --push model,guard\nprint(guard)",
         "%%train --gpus many\nprint(1)",
-        "%%train --gpus 1000\nprint(1)",
+        "%%train --gpus 1000\nrun = dlaas.run()",
         "%%train -o nowhere\nmodel.train()",
         "%%train\ninput()",
         "%%train --include nowhere.txt\nprint(1)",

@@ -189,7 +189,13 @@ def _reason(job: Job, wait: Wait | None) -> str:
         return f"{why}Goes back to the queue as soon as the halt is done."
     if job.resize is not None and job.resize.why and not job.state.is_final:
         return job.resize.why
-    return job.awaited or "" if job.state is State.PROCESSING else ""
+    return job.awaited or _trains_apart(job) if job.state is State.PROCESSING else ""
+
+
+def _trains_apart(job: Job) -> str:
+    """Its learners share nothing, and there are several."""
+    is_in_parts = job.elastic is Elastic.OFF and job.wish_by == "program"
+    return job.alone if job.alone is not None and len(job.gang) > 1 and not is_in_parts else ""
 
 
 STARTS_OVER: Final = "Its loop writes no checkpoint: when it is resumed, it starts over."
