@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> NoReturn:
         _write(context, body)
         if raised:
             failure_report.call_hook(raised.pop())
-        ending.run(has_failed=body["outcome"] in ("error", "exit"))
+        ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
     except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
