@@ -170,7 +170,9 @@ def _prepare(context: Context) -> shutdown.Shutdown:
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
-        context.at_end.append(notebookisms.install(lambda: context.output_dir, keeps=context.rank == 0))
+        program = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        keeps = context.rank == 0
+        context.at_end.append(notebookisms.install(lambda: context.output_dir, program=program, keeps=keeps))
     if spec.autolog:
         autolog.install()
     watching.watch(context)
