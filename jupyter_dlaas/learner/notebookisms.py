@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.learner import imports
+from jupyter_dlaas.learner import imports, ipython
 from jupyter_dlaas.learner.pictures import Pictures
 
 __all__ = ["NoKeyboard", "Redrawing", "install"]
@@ -23,16 +23,17 @@ class NoKeyboard(EOFError):
     """Training code asked for input."""
 
 
-def install(output: Callable[[], Path], *, keeps: bool = True) -> Callable[[], dict[str, Any]]:
+def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True) -> Callable[[], dict[str, Any]]:
     """Put the stand-ins where notebook code looks for them; returns what is to be done at the program's end.
 
     `output()` gives the folder of the job's artifacts; with `keeps` False pictures are dropped (they are rank 0's).
+    `program` is the text of what runs.
     """
     pictures = Pictures(output, keeps=keeps)
     showing = _Showing(pictures)
     builtins.input = _refusing("input")
     vars(builtins)["display"] = showing.display
-    vars(builtins)["get_ipython"] = lambda: None
+    ipython.install(program)
     for name in ("exit", "quit"):  # `site` binds them, where it is loaded
         vars(builtins).setdefault(name, sys.exit)
     sys.breakpointhook = _no_debugger

@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> NoReturn:
         _write(context, body)
         if raised:
             failure_report.call_hook(raised.pop())
-        ending.run(has_failed=body["outcome"] in ("error", "exit"))
+        ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
     except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
@@ -170,7 +170,9 @@ def _prepare(context: Context) -> shutdown.Shutdown:
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
     if spec.cells:
-        context.at_end.append(notebookisms.install(lambda: context.output_dir, keeps=context.rank == 0))
+        program = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        keeps = context.rank == 0
+        context.at_end.append(notebookisms.install(lambda: context.output_dir, program=program, keeps=keeps))
     if spec.autolog:
         autolog.install()
     watching.watch(context)

@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
@@ -28,12 +28,18 @@ __all__ = ["Shutdown", "flush_streams", "join_threads"]
 Place = Callable[[str, int, str], str]
 """File, line and function as a place in the user's words."""
 
-_EXIT_S: Final = 60.0
-"""Time for exit handlers and open files together."""
+_EXIT_S: Final = 600.0
+"""Time for exit handlers and open files together; child processes that are no daemons are waited for without limit."""
+_FAILED_EXIT_S: Final = 60.0
+"""The same for a program that failed, its child processes included."""
+_REARM_S: Final = 5.0
 _THREADS_S: Final = 5.0
 """Time for the threads of a program that failed."""
 _SILENCE_S: Final = 2.0
-_THREADS_NAMED_MAX: Final = 5
+_NAMED_MAX: Final = 5
+_COMMAND_MAX: Final = 100
+_HELPERS: Final = ("multiprocessing", "loky", "torch._inductor", "wandb-core")
+"""Words in the command lines of processes that libraries start and end themselves."""
 _CONSTANT: Final = (ModuleType, FunctionType, BuiltinFunctionType, type, str, bytes, int, float, complex, type(None))
 """Values that hold no file, and that finalizers of others may need."""
 _INSTALLED: Final = tuple(f"{folder}{os.sep}" for folder in (sys.prefix, sys.base_prefix, Path(__file__).parent.parent))
@@ -81,12 +87,15 @@ def _shut_executors_down() -> None:
 
 def _explain(place: Place) -> None:
     frames, others = sys._current_frames(), _others()
-    names = [f'"{one.name}"{_at(frames.get(one.ident or 0), place)}' for one in others[:_THREADS_NAMED_MAX]]
-    if not names:
-        return
-    more = f" and {len(others) - len(names)} more" if len(others) > len(names) else ""
-    count = "a thread" if len(others) == 1 else f"{len(others)} threads"
-    print(f"[The program has run. The job waits for {count} to end: {', '.join(names)}{more}]", file=sys.stderr)
+    _say("thread", [f'"{one.name}"{_at(frames.get(one.ident or 0), place)}' for one in others], "")
+
+
+def _say(kind: str, names: Sequence[str], limit: str) -> None:
+    if names:
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        count = f"a {kind}" if len(names) == 1 else f"{len(names)} {kind}{'es' if kind.endswith('s') else 's'}"
+        waits = f"The job waits{limit} for {count} to end: {', '.join(names[:_NAMED_MAX])}{more}"
+        print(f"[The program has run. {waits}]", file=sys.stderr, flush=True)
 
 
 def _at(frame: FrameType | None, place: Place) -> str:
@@ -105,6 +114,53 @@ def _outwards(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
         frame = frame.f_back
 
 
+# -- exit handlers and child processes ---------------------------------------------------------------------------------
+
+
+def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -> None:
+    """Explain exit handlers that take long, and grant child processes their time, as the interpreter does."""
+    is_explained = False
+    while not handlers_ran.wait(_REARM_S if is_explained else _SILENCE_S):
+        children = _children()
+        if children and not has_failed:
+            faulthandler.dump_traceback_later(_EXIT_S, exit=True)
+        if not is_explained:
+            is_explained = True
+            if children:
+                names = [f'"{one.name}" (pid {one.pid})' for one in children]
+                _say("process", names, f" at most {_FAILED_EXIT_S:.0f} s" if has_failed else "")
+            else:
+                at = _at(sys._current_frames().get(threading.main_thread().ident or 0), place)
+                limit_s = _FAILED_EXIT_S if has_failed else _EXIT_S
+                text = f"[The program has run. The job waits at most {limit_s:.0f} s for an exit handler{at}]"
+                print(text, file=sys.stderr, flush=True)
+
+
+def _children() -> list[Any]:
+    """List the processes of `multiprocessing` that its exit handler waits for."""
+    process = sys.modules.get("multiprocessing.process")
+    return [one for one in tuple(vars(process).get("_children", ())) if not one.daemon] if process is not None else []
+
+
+def _running_programs() -> list[str]:
+    """The command lines of children that run programs of their own; helpers of multiprocessing are none."""
+    own, found = _command_line(os.getpid()), []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            text = _command_line(int(pid))
+            if text and text != own and not any(helper in text for helper in _HELPERS):
+                found.append(f"`{text[:_COMMAND_MAX]}`")
+    return found
+
+
+def _command_line(pid: int) -> str:
+    """What a process runs; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
@@ -117,10 +173,13 @@ class Shutdown:
         self._job_dir = str(job_dir)
         self._before = self._files()
 
-    def run(self, *, has_failed: bool) -> None:
-        """Run exit handlers and write out what is in open files. Whatever hangs is cut short: the result is known."""
+    def run(self, place: Place, *, has_failed: bool) -> None:
+        """Run exit handlers and write out what is in open files. What hangs is cut short; the log shows where."""
         flush_streams()
-        faulthandler.dump_traceback_later(_EXIT_S, exit=True)
+        faulthandler.dump_traceback_later(_FAILED_EXIT_S if has_failed else _EXIT_S, exit=True)
+        handlers_ran = threading.Event()
+        with suppress(RuntimeError):  # no further thread: nothing is explained
+            threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed], daemon=True).start()
         if has_failed and _others():  # nothing that such a program still does may hold its devices for long
             helper = threading.Thread(target=join_threads, args=[lambda *_: ""], daemon=True)
             helper.start()
@@ -128,6 +187,9 @@ class Shutdown:
         _spare_teardown()
         with suppress(BaseException):
             atexit._run_exitfuncs()
+        handlers_ran.set()
+        with suppress(Exception):
+            self._name_processes()
         with suppress(BaseException):
             self._finalize()
         with suppress(Exception):
@@ -154,6 +216,14 @@ class Shutdown:
             gc.collect()
         if self._has_open_files():
             _write_out(closes=True)
+
+    def _name_processes(self) -> None:
+        """Say in the log which programs still run: they end with the job, where a script would leave them behind."""
+        left = _running_programs()
+        if left:
+            names = "; ".join(left[:_NAMED_MAX]) + (f" and {len(left) - _NAMED_MAX} more" * (len(left) > _NAMED_MAX))
+            text = f"[Still running, and ended with the job: {names}. To wait for one: process.wait() in the cell.]"
+            print(text, file=sys.stderr, flush=True)
 
     def _is_own(self, module: object) -> bool:
         if not isinstance(module, ModuleType):  # libraries put other things there, too

@@ -19,6 +19,7 @@ from jupyter_dlaas.notebook.effects import (
     reach,
     walk_now,
 )
+from jupyter_dlaas.notebook.gradients import NO_GRADIENTS, Gradients, gradients_of
 from jupyter_dlaas.notebook.names import Function, root_name, walk
 
 __all__ = ["Behaviour", "behaviour_of", "own_methods"]
@@ -44,6 +45,7 @@ class Behaviour:
     made: Behaviour | None = None  # of the functions that it defines inside, one of which it may return
     made_params: frozenset[str] = frozenset()  # its parameters that those change: `def patch(cls): def inner(f): …`
     line: int = 0
+    gradients: Gradients = NO_GRADIENTS  # what its own text does with them
 
     def touched_args(self, call: Call) -> frozenset[str]:
         """Which of the variables that a call hands over are different afterwards."""
@@ -75,6 +77,7 @@ class Behaviour:
             seeds=self.seeds or other.seeds,
             calls=self.calls | other.calls,
             keeps=self.keeps or other.keeps,
+            gradients=self.gradients.also(other.gradients),
         )
 
 
@@ -134,6 +137,7 @@ def behaviour_of(function: Function) -> Behaviour:
         made=made,
         made_params=made_params,
         line=getattr(function, "lineno", 0),
+        gradients=gradients_of(ast.Module([*body], [])),
     )
     for one, _ in run:
         found = found.also(

@@ -11,7 +11,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jupyter_dlaas.notebook.names import LEAVES, bound_names, children, root_name, walk
 
@@ -105,7 +104,6 @@ OPTIMISERS = re.compile(
     r"^(SGD|ASGD|AdamW?|Nadam|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|RMSprop|RMSProp|Rprop|LBFGS|Lion|LARS|LAMB)$"
     r"|Optimi[sz]er$"
 )
-USES_GRADIENTS = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
 VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
@@ -256,7 +254,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                 functions.add(id(node.func))
                 if isinstance(node.func, ast.Call):
                     called.add(id(node.func))
-                one = _call(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
+                one = call_of(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
                 calls.append(one)
                 if one.stores:
                     holds.append(Hold(frozenset({one.receiver or ""}), one.args, frozenset(), False))
@@ -360,46 +358,6 @@ def is_optimiser(node: ast.expr) -> bool:
     return name == "tx" or "opt" in name.lower()
 
 
-class Gradients(NamedTuple):
-    """What a statement does with gradients."""
-
-    makes: bool = False  # for others to use: `loss.backward()`, without a step of an optimiser
-    uses: bool = False  # those that an earlier statement made
-    clears: bool = False
-
-
-def gradients_of(node: ast.AST, modules: Set[str]) -> Gradients:
-    """What a statement does with gradients when it runs.
-
-    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
-    """
-    made: tuple[int, int] | None = None
-    used: list[tuple[int, int]] = []
-    clears = steps = False
-    functions = {id(part.func) for part in walk_now([node]) if isinstance(part, ast.Call)}
-    for part in walk_now([node]):
-        if isinstance(part, ast.Call):
-            call = _call(part, is_dropped=True, is_called=False)
-            at = (part.lineno, part.col_offset)
-            if call.verb == "backward":
-                made = min(made or at, at)
-            elif call.verb in USES_GRADIENTS or (call.verb == "step" and is_step(call)):
-                used.append(at)
-                steps = steps or call.verb == "step"
-            elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
-                clears = True
-        elif isinstance(part, ast.Attribute) and part.attr == "grad" and root_name(part) not in modules:
-            clears = clears or isinstance(part.ctx, ast.Store)
-            if isinstance(part.ctx, ast.Load) and id(part) not in functions:
-                used.append((part.lineno, part.col_offset))
-    return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
-
-
-def _is_gradient(function: ast.expr) -> bool:
-    """`w.grad.zero_`, `w.grad.data.zero_`."""
-    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in walk(function))
-
-
 def is_seed(verb: str) -> bool:
     """A call of this name, whose value nobody takes, starts random streams."""
     return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
@@ -438,7 +396,7 @@ def _sets_up_only(block: ast.stmt) -> bool:
         if is_setup(node):
             found = True
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            if not _call(node.value, is_dropped=True, is_called=False).only_shows:
+            if not call_of(node.value, is_dropped=True, is_called=False).only_shows:
                 return False
         elif not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):
             return False
@@ -500,7 +458,7 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
     )
 
 
-def _call(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
+def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
     handed: list[tuple[int | str, frozenset[str]]] = []
     for position, arg in enumerate(node.args):

@@ -247,7 +247,8 @@ class _Pass:
             self.slice.left[index] = _idle(step)
             return
         statement = step.statement
-        if step.gradients.clears or (step.gradients.makes and index >= plan.goal):
+        makes, _, clears = step.gradients
+        if (clears and not makes) or (makes and index >= plan.goal):
             self.wants_gradients = False
         if index >= plan.goal or step.is_future:
             self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
@@ -270,8 +271,9 @@ class _Pass:
         if step.is_setup and index not in plan.poison and not step.foreign:
             self.keep(index, "sets up something for all that follows")
             return
-        if step.gradients.makes and self.wants_gradients and not self._why_blocked(index, step):
+        if makes and self.wants_gradients and not self._why_blocked(index, step):
             self.keep(index, "makes gradients that are used later")
+            self.wants_gradients = not clears  # it clears those of before
             return
         settled = self.settled(index)
         self.deleted(index, step)

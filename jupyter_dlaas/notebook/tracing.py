@@ -23,10 +23,8 @@ from jupyter_dlaas.notebook.effects import (
     SETS,
     Call,
     Effects,
-    Gradients,
     dotted_names,
     effects_of,
-    gradients_of,
     is_setup,
     joined,
     loaded_modules,
@@ -36,6 +34,7 @@ from jupyter_dlaas.notebook.effects import (
     walk_now,
     words,
 )
+from jupyter_dlaas.notebook.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.notebook.lookups import binds_as_text
 from jupyter_dlaas.notebook.names import Flow, flow_of, root_name, walk
 from jupyter_dlaas.notebook.registering import may_register
@@ -185,7 +184,7 @@ class Tracer:
         loads = loaded_modules(node)
         sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
         sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
-        gradients = Gradients() if isinstance(node, DEFINITIONS) else gradients_of(node, self.modules)
+        gradients = Gradients() if isinstance(node, DEFINITIONS) else gradients_of(node, self.modules, self._called)
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -218,6 +217,9 @@ class Tracer:
             is_plain=not is_special and statement.ran == "yes",
             provides=flow.binds | flow.deletes | globals_bound | changes,
         )
+
+    def _called(self, call: Call) -> Gradients:
+        return of_call(call, self.behaviours, self.methods)
 
     def _sets_library(self, call: Call) -> bool:
         name = call.receiver or call.function or ""

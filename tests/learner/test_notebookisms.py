@@ -290,3 +290,48 @@ def test_code_after_a_notebooks_display_still_has_its_own_input(job: Build) -> N
     one = ran(job, "def input(text):\n    return text.upper()\n\nanswer = input('yes')\n", outputs=("answer",))
 
     assert load((one.dir / "results" / "answer.bin").read_bytes()) == "YES"
+
+
+SHELLS = """
+import IPython, os
+from IPython import get_ipython as gi
+ip = get_ipython()
+ip.system("echo hi > one.txt")
+gi().system(f"echo {1 + 1} > two.txt")
+IPython.get_ipython().run_cell_magic("bash", "", "echo a > three.txt\\necho b >> three.txt")
+run = ip.system
+run("echo run")
+name = "Ada"
+print(ip.getoutput("echo $name; echo {name}"), ip is gi())
+ip.magic("matplotlib inline")
+ip.run_line_magic("env", "COLOUR=red")
+def inside():
+    get_ipython().system("echo inside")
+inside()
+for ask in (lambda: ip.run_line_magic("timeit", "1"), lambda: ip.set_next_input("x")):
+    try:
+        ask()
+    except (RuntimeError, AttributeError) as error:
+        print(error)
+print(os.environ["COLOUR"], ip.config.get("IPKernelApp"))
+import library
+"""
+
+
+def test_the_shell_of_ipython_runs_commands_by_any_name(job: Build) -> None:
+    library = "import IPython\nprint('library', IPython.get_ipython(), get_ipython())\n"
+    one = job(SHELLS, cells={"1-40": "cell [1]:1"}, files={"library.py": library})
+    one.run()
+
+    assert one.closed() == "completed", one.report()
+    assert one.log().splitlines() == [
+        "run",
+        "['Ada', 'Ada'] True",
+        "inside",
+        "a job cannot run the notebook command %timeit 1. Move it to a cell above the training cell.",
+        "get_ipython().set_next_input needs the notebook's kernel; a job runs without one",
+        "red None",
+        "library None None",
+    ]
+    work = one.dir.parent
+    assert [(work / f"{n}.txt").read_text() for n in ("one", "two", "three")] == ["hi\n", "2\n", "a\nb\n"]

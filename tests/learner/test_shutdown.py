@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,58 @@ def test_a_program_that_failed_is_not_held_up_by_its_threads(plain_job: Build) -
     failure = one.wait(FactKind.LOST).failure
     assert failure is not None
     assert failure.what == "ValueError: x"
+
+
+CHILD = """
+import multiprocessing, pathlib, time
+
+def upload():
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    pathlib.Path("uploaded.txt").write_text("end")
+
+child = multiprocessing.get_context("fork").Process(target=upload, name="uploader")
+child.start()
+manager = multiprocessing.get_context("fork").Manager()
+"""
+
+
+def test_a_child_process_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) -> None:
+    # The limit of exit handlers is shorter than the child takes: it does not hold for child processes.
+    short = "from jupyter_dlaas.learner import shutdown\nshutdown._EXIT_S, shutdown._REARM_S = 6.0, 0.5\n"
+    one = plain_job(short + CHILD)
+    one.run()
+    one.wait(FactKind.LEARNER_UP)
+    until(lambda: "]\n" in one.log(), one.report)
+    time.sleep(7.0)
+    (one.dir.parent / "go").touch()
+
+    assert one.closed() == "completed"
+    assert (one.dir.parent / "uploaded.txt").read_text() == "end"
+    assert one.log().startswith('[The program has run. The job waits for a process to end: "uploader" (pid ')
+
+
+def test_an_exit_handler_that_takes_long_is_named(plain_job: Build) -> None:
+    one = plain_job(
+        "import atexit, time\n@atexit.register\ndef upload():\n    time.sleep(2.5)\n    print('uploaded')\n"
+    )
+    one.run()
+
+    assert one.closed() == "completed"
+    told, last = one.log().splitlines()
+    assert last == "uploaded"
+    assert (
+        told == "[The program has run. The job waits at most 600 s for an exit handler in train.py, line 4, in upload]"
+    )
+
+
+def test_a_program_that_still_runs_is_named(plain_job: Build) -> None:
+    one = plain_job("import subprocess\nserver = subprocess.Popen(['sleep', '99'])\nsubprocess.run(['true'])\n")
+    one.run()
+
+    assert one.closed() == "completed"
+    said = "[Still running, and ended with the job: `sleep 99`. To wait for one: process.wait() in the cell.]\n"
+    assert one.log() == said
 
 
 def test_what_a_c_library_printed_is_in_the_log(plain_job: Build) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.notebook.cases import codes, job, prelude
 
 WEIGHTS = "import torch\nw = torch.ones(1)\nw.requires_grad_()"
@@ -50,3 +52,52 @@ def test_a_function_that_gives_gradients_is_no_gradient() -> None:
     made = job("import jax\ng = jax.grad(abs)", "loss.backward()", train="print(g(1.0), jax.grad)")
 
     assert prelude(made) == ["import jax", "g = jax.grad(abs)"]
+
+
+COMPUTES = {
+    "a function": ("def compute():\n    loss = model(x).sum()\n    loss.backward()\n    return loss", "compute()"),
+    "a function of arguments": ("def compute(m, x):\n    m(x).sum().backward()", "compute(model, x)"),
+    "a function in another one": (
+        "def backward(loss):\n    loss.backward()\ndef compute():\n    backward(model(x).sum())",
+        "loss = compute()",
+    ),
+    "a method": (
+        "class Task:\n    def compute(self):\n        model(x).sum().backward()\ntask = Task()",
+        "task.compute()",
+    ),
+    "a function that clears first": (
+        "def compute():\n    opt.zero_grad()\n    model(x).sum().backward()",
+        "compute()",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", COMPUTES)
+def test_gradients_that_a_function_of_the_notebook_makes_are_kept_for_their_user(way: str) -> None:
+    definition, call = COMPUTES[way]
+    made = job(MODEL, definition, call, train="opt.step()\nprint(model.weight)")
+
+    assert call in prelude(made)
+    assert codes(made) == []
+
+
+def test_a_function_that_uses_gradients_needs_them() -> None:
+    apply = "def apply():\n    opt.step()"
+    made = job(MODEL, apply, "loss = model(x).sum()", "loss.backward()", train="apply()")
+
+    assert "loss.backward()" in prelude(made)
+
+
+def test_a_training_cell_whose_own_function_goes_backward_needs_no_earlier_gradient() -> None:
+    compute = "def compute():\n    model(x).sum().backward()"
+    train = "for i in range(3):\n    opt.zero_grad()\n    compute()\n    opt.step()"
+    made = job(MODEL, compute, "compute()", train=train)
+
+    assert "compute()" not in prelude(made)
+
+
+def test_a_function_that_trains_is_no_source_of_gradients() -> None:
+    fit = "def fit():\n    for i in range(3):\n        model(x).sum().backward()\n        opt.step()"
+    made = job(MODEL, fit, "fit()", train="opt.step()\nprint(model)")
+
+    assert "fit()" not in prelude(made)
