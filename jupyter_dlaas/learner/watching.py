@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dlaas.learner import bars, stepping, writers
+from jupyter_dlaas.learner import bars, loop_sampling, stepping, writers
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.place import Place, Spot
 from jupyter_dlaas.learner.printed import find, listen
@@ -114,3 +114,4 @@ def watch(context: Context) -> None:
     context.at_end.append(end)
     if spec.autolog:
         stepping.watch(context)
+        loop_sampling.watch(context)
