@@ -270,8 +270,11 @@ def _in_items(loop: Loop, source: ast.expr, value: Any, names: Names) -> At | No
 
 
 def _of_while(loop: ast.While, names: Names) -> At | None:
-    """`while step < n`, also as one of several conditions."""
+    """`while step < n`, also as one of several conditions; and `while True` with `if step >= n: break` in it."""
     tests = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
+    if isinstance(loop.test, ast.Constant):
+        ends = [one.test for one in loop.body if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break)]
+        tests = [turned for one in ends if (turned := _turned(one)) is not None]
     for test in tests:
         match test:
             case ast.Compare(left=ast.Name(id=name), ops=[ast.Lt() | ast.LtE() as op], comparators=[limit]):
@@ -285,6 +288,17 @@ def _of_while(loop: ast.While, names: Names) -> At | None:
             total += isinstance(op, ast.LtE | ast.GtE)
             return At(loop, min(max(done, 0), total), total)
     return None
+
+
+def _turned(test: ast.expr) -> ast.expr | None:
+    """`step < n` for `step >= n` and `step == n`, `step <= n` for `step > n`."""
+    match test:
+        case ast.Compare(ops=[ast.GtE() | ast.Eq()]):
+            return ast.Compare(left=test.left, ops=[ast.Lt()], comparators=test.comparators)
+        case ast.Compare(ops=[ast.Gt()]):
+            return ast.Compare(left=test.left, ops=[ast.LtE()], comparators=test.comparators)
+        case _:
+            return None
 
 
 def _grows(name: str, loop: ast.While) -> bool:

@@ -17,7 +17,7 @@ from jupyter_dlaas.learner.loop_progress import Frame, Loops, Program
 from jupyter_dlaas.learner.place import Spot
 from jupyter_dlaas.learner.progress import Meter
 
-__all__ = ["Sampler", "watch"]
+__all__ = ["Sampler"]
 
 _DEEPEST: Final = 200
 _OPTIMIZED: Final = 0x1
@@ -53,12 +53,11 @@ class Sampler:
         if spot is not None:
             self._tell(spot)
 
-    def end(self) -> dict[str, object]:
+    def end(self) -> None:
         """The program is through with its loops."""
         self._is_over = True
         if not running._runs:
             self._meter.tell_last()
-        return {}
 
     def _tell(self, spot: Spot) -> None:
         one = recording.made_recorder()
@@ -119,11 +118,3 @@ def _names(frame: FrameType) -> dict[str, Any] | None:
 
 def _reads_locals(code: CodeType) -> bool:
     return not _READERS.isdisjoint(code.co_names)
-
-
-def watch(context: Context) -> None:
-    """Look from now on, in rank 0."""
-    if context.rank == 0:
-        sampler = Sampler(context)
-        context.at_end.append(sampler.end)
-        context.control.on_idle = sampler.look

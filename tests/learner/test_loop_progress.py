@@ -91,6 +91,8 @@ def test_a_loop_tells_its_round_and_how_many_there_are(head: str) -> None:
         "t = 0\nwhile t < n:\n    look()\n    step()\n    t += 1",
         "t = 0\nwhile n > t:\n    look()\n    step()\n    t = t + 1",
         "t = 0\nwhile t <= n - 1 and not done:\n    look()\n    step()\n    t += 1",
+        "t = 0\nwhile True:\n    look()\n    step()\n    t += 1\n    if t >= n:\n        break",
+        "t = 0\nwhile 1:\n    look()\n    step()\n    t += 1\n    if t == n: break",
         "t = 0\nwhile t < n:\n    for batch in batches:\n        look()\n        step()\n        t += 1",
     ],
 )
