@@ -17,6 +17,8 @@ __all__ = ["SHOW", "with_last_values"]
 
 SHOW: Final = "__dlaas_show__"
 """A builtin in jobs made of cells: shows a value."""
+_COROUTINE: Final = "_training_cell"
+"""The function that `train.py` makes of a training cell with a top-level `await`."""
 _PASSED_OVER: Final = (tokenize.COMMENT, tokenize.NEWLINE, tokenize.NL, tokenize.DEDENT, tokenize.INDENT)
 
 
@@ -32,11 +34,20 @@ def with_last_values(tree: ast.Module, text: str, script: Path, cells: Mapping[s
     body: list[ast.stmt] = []
     for node, following in pairwise([*entry.body, None]):
         assert node is not None
+        if isinstance(node, ast.AsyncFunctionDef) and node.name == _COROUTINE:
+            _returning(node, text)
         cell, other = cell_of(node.lineno), cell_of(following.lineno) if following is not None else None
         is_last = following is None or (cell is not None and other is not None and cell.label != other.label)
         body.append(_showing(node) if is_last and isinstance(node, ast.Expr) and not _is_quiet(node, text) else node)
     entry.body = body
     return tree
+
+
+def _returning(node: ast.AsyncFunctionDef, text: str) -> None:
+    """Let a cell with a top-level `await`, which runs as a coroutine, give its last value to who runs it."""
+    last = node.body[-1]
+    if isinstance(last, ast.Expr) and not _is_quiet(last, text):
+        node.body[-1] = ast.copy_location(ast.Return(value=last.value), last)
 
 
 def _showing(node: ast.Expr) -> ast.Expr:

@@ -13,6 +13,8 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.notebook.records import line_map
+from tests.notebook.cases import job as captured
 from tests.runtime.jobs import Job
 from tests.selection import each_nth
 
@@ -356,6 +358,14 @@ def test_a_line_of_a_string_that_looks_like_the_main_part_is_none(job: Build) ->
 
     assert inside.log() == f"{len(ENTRY) + 1}\n"
     assert of_cells(job, "x", above=f"x = 5\n{text}").log() == "5\n"
+
+
+@pytest.mark.parametrize(("last", "shown"), [("x + 1", "4\n"), ("await later(x)", "3\n"), ("x;", ""), ("y = x", "")])
+def test_a_cell_that_awaits_shows_its_last_expression_too(job: Build, last: str, shown: str) -> None:
+    body = f"async def later(x): return x\nawait later(1)\n{last}"
+    made = captured("x = 3", train=body)
+
+    assert ran(job, made.text, cells=line_map(made.lines)).log() == shown
 
 
 def test_an_error_in_the_last_expression_names_its_line(job: Build) -> None:
