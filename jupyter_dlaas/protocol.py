@@ -96,10 +96,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
-STARTS_WITH_ONE: Final = "starts_with_one"
-"""The code of a job's note: several learners were asked for, and would all do the same."""
-RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
-"""What may go well the next time."""
+STARTS_WITH_ONE: Final = "starts_with_one"  # a note's code: the learners that were asked for would all do the same
 
 
 class Placement(StrEnum):
@@ -206,7 +203,7 @@ class Note:
 
 
 def is_report(note: Note) -> bool:
-    """True for what a training found out about itself, beside what was known at submit."""
+    """What a training found out about itself, beside what was known at submit."""
     return note.code.startswith("report_")
 
 

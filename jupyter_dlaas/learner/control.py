@@ -44,6 +44,8 @@ class Control:
         self._ttl_s, self._last_s = ttl_s(), last_s()
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_orphaned: Callable[[], None] | None = None
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called each half second in which the guardian says nothing, by this line's thread."""
 
     def start(self) -> None:
         """Connect, say hello, and listen from now on."""
@@ -129,6 +131,7 @@ class Control:
         while True:
             if not poll.poll(BEAT_S * 1000):
                 self._beat()
+                self.on_idle()
                 continue
             try:
                 data = sock.recv(1 << 16)

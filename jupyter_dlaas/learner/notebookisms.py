@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner import imports, ipython
+from jupyter_dlaas.learner.last_value import SHOW
 from jupyter_dlaas.learner.pictures import Pictures
 
 __all__ = ["NoKeyboard", "Redrawing", "install"]
 
 _SHOWERS: Final = ("IPython.display", "IPython.core.display_functions", "IPython.core.display")
+_VALUE_MAX: Final = 20_000
 _GUI: Final = re.compile(r"module://|tk|qt|gtk|wx|macosx|nbagg|notebook|inline|ipympl|widget|webagg", re.IGNORECASE)
 
 
@@ -34,6 +36,7 @@ def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True
     builtins.input = _refusing("input")
     vars(builtins)["display"] = showing.display
     ipython.install(program)
+    vars(builtins)[SHOW] = showing.show_value
     for name in ("exit", "quit"):  # `site` binds them, where it is loaded
         vars(builtins).setdefault(name, sys.exit)
     sys.breakpointhook = _no_debugger
@@ -133,6 +136,18 @@ class _Showing:
                 print(text)
             self._pictures.keep(one)
         return None if display_id is None else _Handle(self)
+
+    def show_value(self, one: object) -> None:
+        """Show the value of a cell's last expression. One that cannot be shown ends no job."""
+        if one is None:
+            return
+        try:
+            text = _text_of(one) if type(one).__module__.startswith("IPython.") else repr(one)
+            if text:
+                print(text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}… ({len(text):,} characters)")
+            self._pictures.keep(one)
+        except Exception as error:  # noqa: BLE001 - its own code raises; in a notebook, too, the cell has run
+            print(f"[the value of the last expression cannot be shown: {type(error).__name__}: {error}]")
 
     def update(self, one: object, **_: Any) -> None:
         self.clear_output()

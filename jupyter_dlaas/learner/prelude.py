@@ -11,19 +11,21 @@ import ast
 import fcntl
 import functools
 import json
+import operator
 import os
 import resource
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
 from jupyter_dlaas.learner.context import Context
+from jupyter_dlaas.learner.last_value import with_last_values
 
 __all__ = ["execute"]
 
@@ -32,6 +34,10 @@ _PATIENCE_S: Final = 10.0
 """How long the others wait for the first learner to have its turn: it may have died before it came to that."""
 _SILENCE_S: Final = 5.0
 _POLL_S: Final = 0.01
+_ENTRY: Final = '\nif __name__ == "__main__":\n'
+_FUTURES: Final = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 _MEETINGS: Final = (
     ("torch.distributed", "init_process_group"),
     ("torch.distributed.distributed_c10d", "init_process_group"),
@@ -43,12 +49,17 @@ _MEETINGS: Final = (
 def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     """Run a program in a module's names. In a gang, what a notebook's cells put above the training cell has turns."""
     source, path = script.read_bytes(), str(script)
-    has_turns = context.world_size > 1 and bool(context.spec.cells) and not context.is_joining
-    tree = ast.parse(source, path) if has_turns else None
-    if tree is None or not _has_entry(tree):
+    parts = _parts(source.decode(errors="replace"), script, context.spec.cells) if context.spec.cells else None
+    if parts is None:
         exec(compile(source, path, "exec", dont_inherit=True), names)  # noqa: S102 - the user's program
         return
-    *prelude, entry = _pieces(tree, path)
+    above, main = parts
+    if context.world_size == 1 or context.is_joining:
+        exec(above, names)  # noqa: S102 - the user's program
+        exec(_compiled(main, path, above.co_flags & _FUTURES), names)  # noqa: S102 - the user's program
+        return
+    upper = "".join(source.decode().splitlines(keepends=True)[: main.body[0].lineno - 1])
+    *prelude, entry = _pieces(ast.Module([*ast.parse(upper, path).body, *main.body], []), path)
     with _turn(context) as look:
         for piece in prelude:
             look()
@@ -56,9 +67,30 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     exec(entry, names)  # noqa: S102 - the user's program
 
 
-def _has_entry(tree: ast.Module) -> bool:
-    """Does it end in `if __name__ == "__main__":`, as every program made from cells does?"""
-    match tree.body[-1:]:
+def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType, ast.Module] | None:
+    """A program made from cells: what stands above `if __name__ == "__main__":`, and the rest of it, on its own lines.
+
+    None for any other program. The upper part may hold a large literal, and is not made a tree of.
+    """
+    at = text.rfind(_ENTRY)
+    while at >= 0:
+        above = text[: at + 1]
+        try:
+            main = ast.parse(text[at + 1 :], str(script))
+            code: CodeType = compile(above, str(script), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            at = text.rfind(_ENTRY, 0, at)  # the line stands in a string
+            continue
+        if not _is_entry(main):
+            return None
+        ast.increment_lineno(main, above.count("\n"))
+        return code, with_last_values(main, text, script, cells)
+    return None
+
+
+def _is_entry(tree: ast.Module) -> bool:
+    """Is it `if __name__ == "__main__":` alone, in which every program made from cells ends?"""
+    match tree.body:
         case [
             ast.If(
                 test=ast.Compare(
@@ -69,6 +101,11 @@ def _has_entry(tree: ast.Module) -> bool:
             return True
         case _:
             return False
+
+
+def _compiled(main: ast.Module, path: str, flags: int) -> CodeType:
+    code: CodeType = compile(main, path, "exec", flags=flags, dont_inherit=True)
+    return code
 
 
 def _pieces(tree: ast.Module, path: str) -> Iterator[CodeType]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.context import Context, current
 from jupyter_dlaas.learner.metrics import number_of
+from jupyter_dlaas.learner.place import Spot
 from jupyter_dlaas.learner.program import words_in
 from jupyter_dlaas.learner.running import Run, is_being_made, run_of
 
@@ -29,6 +30,7 @@ __all__ = [
     "is_led",
     "key_of",
     "leading",
+    "made_recorder",
     "record_metrics",
     "record_progress",
     "recorder",
@@ -142,6 +144,11 @@ def is_led(source: Source) -> bool:
 _recorders: list[tuple[Context, Recorder]] = []
 
 
+def made_recorder() -> Recorder | None:
+    """What records this process, if something was recorded already; asking makes none."""
+    return _recorders[0][1] if _recorders and _recorders[0][0] is current() else None
+
+
 def recorder() -> Recorder | None:
     """What records this process; None outside of a job, in other ranks and in processes that it started."""
     context = current()
@@ -176,6 +183,9 @@ class Recorder:
         """Curve -> rank of the highest source that it came from."""
         self._names: set[str] = set()
         self._told_by = Source.LOOP.rank
+        self._has_end = False
+        """What was told last says how long training goes on."""
+        self._loops: Spot | None = None
         self._epoch = 0
         self._step: int | None = None
         self._last: dict[str, tuple[int, int]] = {}
@@ -277,13 +287,29 @@ class Recorder:
                 self._epoch = epoch
             if step is not None:
                 self._step = step
-            self._run.show(self._epoch, epochs, self._step, steps, fraction)
+            self._has_end = fraction is not None or epochs is not None or steps is not None
+            if self._has_end or self._loops is None:
+                self._run.show(self._epoch, epochs, self._step, steps, fraction)
+            else:
+                self._show_loops(self._loops)
+
+    def loops(self, spot: Spot) -> None:
+        """Take where the program's own loops are: they tell their end, where nobody else tells one."""
+        with self._lock:
+            self._loops = None if self.was_led or self.leaders else spot
+            if self._loops is not None and not self._has_end:
+                self._show_loops(spot)
+
+    def _show_loops(self, spot: Spot) -> None:
+        """Points keep the place that their own source gives them: what is looked at now and then lags behind it."""
+        step, steps = (spot.step, spot.steps) if self._step is None else (self._step, None)
+        self._run.show(spot.done or self._epoch, spot.epochs, step, steps, spot.fraction)
 
     def release(self, source: Source) -> None:
         """All bars are closed: others may tell how far training is."""
         with self._lock:
             if self._told_by == source.rank:
-                self._told_by, self._step = Source.LOOP.rank, None
+                self._told_by, self._step, self._has_end = Source.LOOP.rank, None, False
 
     def end(self) -> dict[str, Any]:
         """The points that were held back last: a curve must end where the training did."""

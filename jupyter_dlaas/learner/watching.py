@@ -15,6 +15,7 @@ from jupyter_dlaas.learner.recording import Source, is_led, record_metrics, reco
 from jupyter_dlaas.learner.wording import may_matter
 
 if TYPE_CHECKING:
+    from jupyter_dlaas.learner.loop_sampling import Sampler
     from jupyter_dlaas.learner.recognise import Recogniser
 
 __all__ = ["Budget", "Reader", "watch"]
@@ -114,3 +115,24 @@ def watch(context: Context) -> None:
     context.at_end.append(end)
     if spec.autolog:
         stepping.watch(context)
+        _look_at_loops(context)
+
+
+def _look_at_loops(context: Context) -> None:
+    """Look at the program's own loops now and then. What that takes is loaded when the program has begun."""
+    samplers: list[Sampler] = []
+
+    def look() -> None:
+        if not samplers:
+            from jupyter_dlaas.learner.loop_sampling import Sampler
+
+            samplers.append(Sampler(context))
+        samplers[0].look()
+
+    def end() -> dict[str, object]:
+        for one in samplers:
+            one.end()
+        return {}
+
+    context.control.on_idle = look
+    context.at_end.append(end)

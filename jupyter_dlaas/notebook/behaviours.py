@@ -15,12 +15,12 @@ from jupyter_dlaas.notebook.effects import (
     effects_of,
     is_seed,
     is_step,
-    optimised_names,
     reach,
     walk_now,
 )
 from jupyter_dlaas.notebook.gradients import NO_GRADIENTS, Gradients, gradients_of
 from jupyter_dlaas.notebook.names import Function, root_name, walk
+from jupyter_dlaas.notebook.optimisers import optimised_names
 
 __all__ = ["Behaviour", "behaviour_of", "own_methods"]
 

@@ -247,7 +247,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case ast.Expr(value=ast.IfExp(body=body, orelse=orelse)):
                 dropped |= {id(body), id(orelse)}
             case ast.Expr(value=ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right)):
-                touches |= _objects(left) | _objects(right)  # `first >> second`, which links them
+                touches |= objects_in(left) | objects_in(right)  # `first >> second`, which links them
             case ast.Name(id=name, ctx=ast.Load()) if id(node) not in functions:
                 values.add(name)
             case ast.Call():
@@ -281,10 +281,10 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
                 touches |= _changed_parts(target)
                 objects = frozenset(n.id for n in walk(source) if isinstance(n, ast.Name))
-                passed |= _objects(source)
+                passed |= objects_in(source)
                 holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
             case ast.comprehension(iter=source):
-                passed |= _objects(source)
+                passed |= objects_in(source)
             case ast.withitem(context_expr=value, optional_vars=target):
                 if target is not None:
                     holds.append(_hold([target], value, is_sure=False))
@@ -340,13 +340,13 @@ def optimised_names(nodes: Iterable[ast.AST]) -> frozenset[str]:
     for node in walk_now(nodes):
         match node:
             case ast.Call(func=ast.Attribute(value=inner, attr=verb)) if verb in PARAMETERS:
-                found |= _objects(inner)
+                found |= objects_in(inner)
             case ast.Attribute(value=inner, attr=attr) if attr in VARIABLES:
-                found |= _objects(inner)
+                found |= objects_in(inner)
             case ast.Call(func=ast.Attribute(value=inner, attr="init"), args=[given, *_]) if is_optimiser(inner):
-                found |= _objects(given)
+                found |= objects_in(given)
             case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
-                found |= _objects(given)
+                found |= objects_in(given)
             case _:
                 continue
     return frozenset(found) - {"self"}
@@ -462,9 +462,9 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
     handed: list[tuple[int | str, frozenset[str]]] = []
     for position, arg in enumerate(node.args):
-        handed.append((-1 if is_spread else position, frozenset(_objects(arg))))
+        handed.append((-1 if is_spread else position, frozenset(objects_in(arg))))
     for keyword in node.keywords:
-        handed.append((keyword.arg or -1, frozenset(_objects(keyword.value))))
+        handed.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
@@ -487,7 +487,7 @@ def _is_number(node: ast.expr) -> bool:
             return False
 
 
-def _objects(node: ast.AST) -> set[str]:
+def objects_in(node: ast.AST) -> set[str]:
     """The variables whose objects an expression hands on, rather than copies or computes with."""
     match node:
         case ast.Name(id=name):
@@ -495,24 +495,24 @@ def _objects(node: ast.AST) -> set[str]:
         case (
             ast.Starred(value=inner) | ast.Await(value=inner) | ast.Subscript(value=inner) | ast.NamedExpr(value=inner)
         ):
-            return _objects(inner)
+            return objects_in(inner)
         case ast.Attribute(value=inner):
-            return _objects(inner)
+            return objects_in(inner)
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-            return {name for part in parts for name in _objects(part)}
+            return {name for part in parts for name in objects_in(part)}
         case ast.Dict(values=parts):
-            return {name for part in parts for name in _objects(part)}
+            return {name for part in parts for name in objects_in(part)}
         case ast.IfExp(body=one, orelse=other):
-            return _objects(one) | _objects(other)
+            return objects_in(one) | objects_in(other)
         case ast.ListComp(elt=elt, generators=generators) | ast.GeneratorExp(elt=elt, generators=generators):
             own = {name for g in generators for name in bound_names(g.target)}
-            sources = {name for g in generators for name in _objects(g.iter)}
-            return (_objects(elt) - own) | sources
+            sources = {name for g in generators for name in objects_in(g.iter)}
+            return (objects_in(elt) - own) | sources
         case ast.Call(func=ast.Attribute(value=inner, attr=verb), args=args) if verb in VIEWS | HOLDING:
-            found = _objects(inner)
-            return found | {name for arg in args for name in _objects(arg)} if verb in HOLDING else found
+            found = objects_in(inner)
+            return found | {name for arg in args for name in objects_in(arg)} if verb in HOLDING else found
         case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING:
-            return {name for arg in args for name in _objects(arg)}
+            return {name for arg in args for name in objects_in(arg)}
         case _:
             return set()
 
@@ -529,14 +529,14 @@ def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
         verb = verb_of(node.func)
         if verb[:1].isupper() or isinstance(node.func, ast.Name):
             for arg in [*node.args, *(k.value for k in node.keywords)]:
-                given |= _objects(arg)
+                given |= objects_in(arg)
     return makers, given
 
 
 def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
     names = frozenset(name for target in targets for name in bound_names(target))
     makers, given = _makers(value)
-    objects = _objects(value) | given
+    objects = objects_in(value) | given
     return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
 
 

@@ -15,11 +15,11 @@ from jupyter_dlaas.notebook.effects import (
     Call,
     Effects,
     is_step,
-    optimised_names,
     reach,
     verb_of,
     words,
 )
+from jupyter_dlaas.notebook.optimisers import optimised_names
 
 __all__ = ["Trainings", "only_hands_on"]
 
@@ -150,8 +150,9 @@ class Trainings:
             found = found or set(call.args & binds)
             return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)
         own = self.methods.get(call.verb, Behaviour())
-        found = {*self._first_of(call), *own.given_for(call, own.trained_params), *own.trained}
-        return self._with_parts(found | {call.receiver} if call.receiver is not None else found)
+        receiver = {call.receiver} if call.receiver else set()
+        found = receiver.union(self._first_of(call), own.given_for(call, own.trained_params), own.trained)
+        return self._with_parts(found)
 
     def _with_parts(self, names: set[str]) -> frozenset[str]:
         """The names, and what their objects hold that can be trained."""

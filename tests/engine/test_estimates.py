@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from dlaas_server.core.model import Job
 from dlaas_server.core.plan import Wait
-from dlaas_server.engine.estimates import Lengths, offered, with_start
+from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
 from jupyter_dlaas.protocol import Progress, State
 from tests.core.builders import job, seats, training
 
@@ -130,3 +131,21 @@ def test_jobs_that_run_on_make_longer_what_is_expected_of_others() -> None:
         means.append(lengths.known([job(40), *going], {}, 1000.0 + ran_s)["job-40"].mean_s or 0.0)
 
     assert means[0] < means[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "left_s"),
+    [
+        ({"steps": 100}, 40.0),
+        ({"fraction": 0.5}, 10.0),
+        ({"steps": 100, "fraction": 0.9}, 40.0),
+        ({}, None),
+        ({"fraction": 0.0}, None),
+    ],
+)
+def test_the_time_left_is_known_from_steps_or_from_the_part_that_is_done(
+    told: dict[str, Any], left_s: float | None
+) -> None:
+    found = with_time_left(Progress(step=20, steps_per_s=2.0, **told))
+
+    assert found.left_s_low == (None if left_s is None else pytest.approx(left_s * 2 - (found.left_s_high or 0)))

@@ -13,6 +13,8 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.notebook.records import line_map
+from tests.notebook.cases import job as captured
 from tests.runtime.jobs import Job
 from tests.selection import each_nth
 
@@ -335,3 +337,85 @@ def test_the_shell_of_ipython_runs_commands_by_any_name(job: Build) -> None:
     ]
     work = one.dir.parent
     assert [(work / f"{n}.txt").read_text() for n in ("one", "two", "three")] == ["hi\n", "2\n", "a\nb\n"]
+
+
+ENTRY = 'if __name__ == "__main__":\n'
+PRELUDE = "from __future__ import annotations\nimport sys\nx = 3\n"
+
+
+def of_cells(job: Build, *cells: str, learners: int = 1, above: str = PRELUDE) -> Job:
+    """A job whose main part is made of these cells."""
+    lines: list[str] = []
+    places: dict[str, str] = {}
+    first = above.count("\n") + 2
+    for number, cell in enumerate(cells, 1):
+        text = [f"    {line}" for line in cell.splitlines()]
+        places[f"{first + len(lines)}-{first + len(lines) + len(text) - 1}"] = f"cell [{number}]:1"
+        lines += text
+    return ran(job, above + ENTRY + "\n".join(lines) + "\n", learners, cells=places)
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("y = x\ny + 1", "4\n"),
+        ("x, 'a'", "(3, 'a')\n"),
+        ("'text'", "'text'\n"),
+        ("x;", ""),
+        ("x ; # quiet", ""),
+        ("x  # ; not quiet", "3\n"),
+        ("None", ""),
+        ("print(x)", "3\n"),
+        ("y = x", ""),
+        ("if x:\n    x", ""),
+        ("sum(\n    [x,\n     1]\n)", "4\n"),
+        ("x\ndef f(): return 1", ""),
+        ("'a' * 30_000", f"'{'a' * 19_999}… (30,002 characters)\n"),
+        (
+            "class Odd:\n    def __repr__(self): return self.nothing\nOdd()",
+            "[the value of the last expression cannot be",
+        ),
+    ],
+)
+def test_the_last_expression_of_a_cell_is_shown_as_below_it(job: Build, cell: str, shown: str) -> None:
+    found = of_cells(job, cell).log()
+
+    assert found.startswith(shown) if "cannot be" in shown else found == shown
+
+
+def test_each_cell_of_a_program_shows_its_last_expression_in_every_learner(job: Build) -> None:
+    one = of_cells(job, "x\nx + 1", "x + 2;", "x + 3", learners=2)
+
+    assert one.log() == one.log(1) == "4\n6\n"
+
+
+def test_a_figure_in_the_last_line_is_kept_once(job: Build) -> None:
+    cell = "import matplotlib.pyplot as plt\nfig, axes = plt.subplots()\n_ = axes.plot([1, 2])\nfig"
+    one = of_cells(job, cell)
+
+    assert files(one) == ["figure-001.png"]
+    assert one.log().startswith("<Figure size")
+
+
+def test_a_line_of_a_string_that_looks_like_the_main_part_is_none(job: Build) -> None:
+    text = f't = """\n{ENTRY}"""\n'
+    inside = ran(job, f"{PRELUDE}{ENTRY}    {text}    len(t)\n", cells={"5-8": "cell [7]:1"})
+
+    assert inside.log() == f"{len(ENTRY) + 1}\n"
+    assert of_cells(job, "x", above=f"x = 5\n{text}").log() == "5\n"
+
+
+@pytest.mark.parametrize(("last", "shown"), [("x + 1", "4\n"), ("await later(x)", "3\n"), ("x;", ""), ("y = x", "")])
+def test_a_cell_that_awaits_shows_its_last_expression_too(job: Build, last: str, shown: str) -> None:
+    body = f"async def later(x): return x\nawait later(1)\n{last}"
+    made = captured("x = 3", train=body)
+
+    assert ran(job, made.text, cells=line_map(made.lines)).log() == shown
+
+
+def test_an_error_in_the_last_expression_names_its_line(job: Build) -> None:
+    one = job(PRELUDE + ENTRY + "    x\n    x / 0\n", cells={"5-6": "cell [7]:1"})
+    one.run()
+    one.wait(FactKind.LEARNER_DOWN)
+
+    assert "cell [7], line 2, in <module>\n    x / 0" in one.log()

@@ -26,11 +26,19 @@ RESTART_S: Final = 3.0
 
 
 def with_time_left(progress: Progress) -> Progress:
-    """The report with a range for the time left, where total steps and rate are known."""
-    if progress.steps is None or not progress.steps_per_s:
+    """The report with a range for the time left, where the rate is known, and how many steps or what part is done."""
+    steps = _steps_in_all(progress)
+    if steps is None or not progress.steps_per_s:
         return progress
-    left = max(progress.steps - progress.step, 0) / progress.steps_per_s
+    left = max(steps - progress.step, 0) / progress.steps_per_s
     return replace(progress, left_s_low=left * (1 - SPREAD), left_s_high=left * (1 + SPREAD))
+
+
+def _steps_in_all(progress: Progress) -> float | None:
+    """How many steps there are; an estimate where only the part that is done is known."""
+    if progress.steps is None and progress.fraction and progress.step:
+        return progress.step / progress.fraction
+    return progress.steps
 
 
 class Lengths:
@@ -115,9 +123,10 @@ class Lengths:
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
         executed_s = self._executed_s(job, progress, now_s)
-        if progress is not None and progress.steps is not None and progress.steps_per_s:
-            length_s = progress.steps / progress.steps_per_s
-            left = max(1 - progress.step / max(progress.steps, 1), 0.0)
+        steps = _steps_in_all(progress) if progress is not None else None
+        if progress is not None and steps is not None and progress.steps_per_s:
+            length_s = steps / progress.steps_per_s
+            left = max(1 - progress.step / max(steps, 1), 0.0)
             spread = SPREAD * max(left, LEAST_LEFT)
             return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
         usual_s = self._usual_s(job)
