@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,12 +161,15 @@ def _free(folder: Path, step: int) -> Path:
     return path
 
 
-def load(job_dir: Path, *, may_tidy: bool) -> tuple[Manifest, dict[str, Any]] | None:
+def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tuple[Manifest, dict[str, Any]] | None:
     """The last checkpoint that is whole, with what is in it; None when there is none.
 
-    `may_tidy`: put damaged ones aside, so that they do not count as the last one any more.
+    `may_tidy`: put damaged ones aside, so that they do not count as the last one any more. `without`: folders of
+    checkpoints that are not wanted.
     """
     for folder, manifest in reversed(manifests(job_dir)):
+        if folder in without:
+            continue
         try:
             data = (folder / STATE).read_bytes()
         except OSError:

@@ -12,7 +12,7 @@ from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dlaas.learner import divergence, lonely, values
+from jupyter_dlaas.learner import divergence, lonely, run_state, values
 from jupyter_dlaas.learner.data import BadData, Source, length
 from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.position import Position
@@ -44,6 +44,7 @@ class Batches:
         run = self._run
         run._begin()
         divergence.check(run)
+        run_state.begin_loop(run)
         run._counts_epochs = False
         lonely.look_at_loop(run, parts=True)
         call, run._call = run._call, run._call + 1

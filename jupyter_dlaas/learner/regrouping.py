@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.learner import groups, streams
+from jupyter_dlaas.learner import groups, run_state, streams
 from jupyter_dlaas.learner.context import Context, Leave
 from jupyter_dlaas.learner.halting import Switch, Verdict
 from jupyter_dlaas.learner.metrics import Metrics
@@ -144,24 +144,23 @@ class Regrouping:
         source = steps.index(furthest)
         light, heavy = None, None
         if rank == source:
-            light = self._run._content()[0] | {"position": position}
+            light = run_state.content_of(self._run)[0] | {"position": position}
             heavy = {name: light.pop(name) for name in _HEAVY}
         content: dict[str, Any] = self._gang.hand(light, heavy, source)
         return content if mine_is < furthest else None
 
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
-        run._restored = content | {"has_rehearsed": run._is_joining}
-        run._put_back_objects()
-        self._gang.take_modes(content["modes"])
+        run._restored = content
         run.state.clear()
         run.state.update(content["state"])
-        run._put_back_values()
+        run_state.put_back(run, reverts=True)
+        self._gang.take_modes(content["modes"])
         position: Position = content["position"]
         for step in range(run._step, position.step) if not run._is_joining else ():
             run._trained.add(run._epoch, step)  # what the others were further by: those who did it may leave
         run._step = position.step
-        run._put_back_step(content)
+        run_state.put_back_step(run, content)
         if run._exact is None:
             seed_all(derive(run._seed, run._step, run.rank))
         else:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, divergence, lonely, parameters, saving, streams, values
+from jupyter_dlaas.learner import checkpoints, divergence, lonely, run_state, saving, streams, values
 from jupyter_dlaas.learner.asking import learners_for
 from jupyter_dlaas.learner.context import Context, Leave, current
 from jupyter_dlaas.learner.data import Reading, source_of
@@ -109,6 +109,11 @@ class Run:
         self._sums = False
         """The loss adds up over samples."""
         self._base: values.Base = {}
+        self._namespace: Any = None
+        """What the program held when its loop of `run` began."""
+        self._restores_late = False
+        """What a checkpoint holds is put back when that loop begins, not before."""
+        self._told: set[str] = set()
         self._trained = Trained()
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
@@ -117,7 +122,7 @@ class Run:
         self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
         if context is not None:
             self._meter.pacing = Pacing(context)
-        step = self._load(context) if context and not self._is_joining else None
+        step = run_state.load(self, context, []) if context and not self._is_joining else None
         self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
         if context is not None:
             self._counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
@@ -174,6 +179,7 @@ class Run:
     def should_stop(self) -> bool:
         """True once the job is to leave: for loops of one's own, which end by themselves then."""
         self._begin()
+        self._restore_early()
         self._saw_stop = self._saw_stop or self._boundaries.is_stopping
         return self._saw_stop
 
@@ -236,7 +242,8 @@ class Run:
                 one.to(self.device)
         if shards is not None or self._exact is not None:
             importlib.import_module("jupyter_dlaas.learner.exacting").begin(self, shards, ddp, given)
-        self._put_back_objects()
+        if not self._restores_late:
+            run_state.put_back_objects(self)
         is_gang = torch is not None and (self.world_size > 1 or self._may_change())
         if is_gang:
             self._meet()
@@ -297,6 +304,7 @@ class Run:
         if number is None:
             raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
         self._begin()
+        run_state.begin_loop(self)
         self._meter.epochs = number
         if self._counts_epochs:
             lonely.look_at_loop(self, parts=False)
@@ -411,7 +419,8 @@ class Run:
         context = self._context
         if context is None:
             return
-        self._base = values.base(context.script)
+        if not lonely.has_own_loop(context):
+            self._base = values.base(context.script)
         if self.world_size > 1 and "torch" in sys.modules and self._objects:
             self._meet()
         if self._is_joining:
@@ -419,14 +428,19 @@ class Run:
         if self._resume is None:
             if self.rank and self._exact is None:
                 seed_all(derive(self._seed, self._step, self.rank))
-        elif self._restored is not None and "call" not in self._restored:
+        elif self._restored is not None and "call" not in self._restored and not self._restores_late:
             # (Taken inside a framework's own loop: what comes before that runs with its own values once more.)
-            self._put_back_objects()
-            self._put_back_values()
+            run_state.put_back(self, reverts=False)
         self._boundaries.begin()
         self._saved_s = time.monotonic()
         if self._restored is None or "call" not in self._restored:
             context.control.state(step=self._step, at_s=time.time())
+
+    def _restore_early(self) -> None:
+        """A loop of the program's own: there is no place to wait for."""
+        if self._restores_late and self._namespace is None:
+            self._restores_late = False
+            run_state.put_back(self, reverts=False)
 
     def _boundary(self, position: Position, add: saving.Add | None = None) -> Position:
         """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
@@ -463,11 +477,12 @@ class Run:
         if self._resume is None:
             return
         self._resume = None
-        self._put_back_values()
         assert self._restored is not None
-        if self._regrouping is not None:
-            self._put_back_objects()  # what lies between the place before and this one was passed over, not undone
-        self._put_back_step(self._restored)
+        if "call" in self._restored:
+            run_state.put_back_values(self)
+        else:
+            run_state.put_back(self, reverts=True)  # what lies before this place ran once more
+        run_state.put_back_step(self, self._restored)
         if self.rank == 0 or self._exact is not None:
             streams.put_back(self._restored["streams"])
         else:
@@ -484,6 +499,7 @@ class Run:
         Outside of a job it goes to `dlaas-checkpoints/` below the working directory.
         """
         self._begin()
+        self._restore_early()
         if self._is_looping:
             self._wants_checkpoint = True
             self._boundaries.call_up()
@@ -493,60 +509,6 @@ class Run:
         if self.rank == 0:
             saving.save(self, Position(epoch=self._epoch, step=self._step))
             checkpoints.settle()
-
-    def _content(self) -> tuple[dict[str, Any], list[str]]:
-        """The state at a boundary, and the names of what changed and cannot be kept."""
-        own, left_out = values.changed(self._context.script if self._context else {}, self._base)
-        content = {
-            "format": 1,
-            "objects": {name: one.state_dict() for name, one in self._objects},
-            "parameters": parameters.snapshot(self._objects),
-            "modes": self._gang.modes if self._gang is not None else [],
-            "state": self.state,
-            "values": own,
-            "streams": streams.snapshot(),
-            "done": self._gate.done,
-            "gradients": self._accumulated.snapshot() if self._accumulated is not None else None,
-            "growth": self._growth.state if self._growth is not None else None,
-        }
-        return content, left_out
-
-    def _load(self, context: Context) -> int | None:
-        found = checkpoints.load(context.job_dir, may_tidy=self.rank == 0)
-        if found is None:
-            return None
-        manifest, content = found
-        self._restored, self._has_kept = content, True
-        self._resume = position = content["position"]
-        self._epoch, self._step = position.epoch, position.step
-        self.state.update(content["state"])
-        if manifest.left_out and self.rank == 0 and "call" not in content:
-            names = ", ".join(manifest.left_out)
-            print(f"[changed, but not plain values, so not put back: {names}]", flush=True)
-        return manifest.step
-
-    def _put_back_objects(self) -> None:
-        if self._restored is None:
-            return
-        kept = self._restored["objects"]
-        for name, one in self._objects:
-            if name in kept:
-                one.load_state_dict(kept[name])
-        parameters.put_back(self._objects, self._restored.get("parameters", {}))
-
-    def _put_back_step(self, content: dict[str, Any]) -> None:
-        """What is under way over several steps, or within one."""
-        self._gate.take(content.get("done", {}))
-        if self._accumulated is not None:
-            self._accumulated.put_back(content.get("gradients"))
-        if self._growth is not None and content.get("growth") is not None:
-            self._growth.state = content["growth"]
-
-    def _put_back_values(self) -> None:
-        if self._restored is not None and self._context is not None:
-            if self._restored.get("has_rehearsed"):
-                values.undo(self._context.script, self._base, but=self._restored["values"])
-            values.put_back(self._context.script, self._restored["values"])
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.learner import checkpoints
+from jupyter_dlaas.learner import checkpoints, run_state
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.protocol import Elastic
 
@@ -56,7 +56,7 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
     run._wants_checkpoint = False
     run._boundaries.kept = asked = run._boundaries.asked
     run._has_kept = True
-    content, left_out = run._content()
+    content, left_out = run_state.content_of(run, is_framework=add is not None)
     try:
         write = checkpoints.take(
             context.job_dir if context else Path(OUTSIDE).absolute(),

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "is_plain", "mark", "put_back", "undo"]
+__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "is_plain", "mark", "put_back"]
 
 LARGEST: Final = 1 << 20
 _MOST_ELEMENTS: Final = 200_000
@@ -85,23 +85,6 @@ def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], lis
         elif isinstance(value, _SIZED) and before != len(value):
             left_out.append(name)
     return values, sorted(left_out)
-
-
-def undo(script: dict[str, Any], since: Base, but: Mapping[str, Any]) -> None:
-    """Make plain values again what they were at the base: who rehearsed changed what others have not changed yet.
-
-    `but`: these are put back from the others.
-    """
-    before = {name: data for name, data in since.items() if isinstance(data, bytes) and name not in but}
-    now = _own(script)
-    put_back(
-        script,
-        {
-            name: pickle.loads(data)  # noqa: S301 - pickled in this process
-            for name, data in before.items()
-            if name in now and _pickled(now[name]) not in (data, None)
-        },
-    )
 
 
 def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "TooLarge",
     "load_pushed",
     "mend_schedulers",
+    "pickler_class",
     "write_pushed",
 ]
 
@@ -215,6 +216,11 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
             notes.needs.add(name.partition(".")[0])
 
     return Pickler
+
+
+def pickler_class() -> type[pickle.Pickler]:
+    """A pickler that writes by value what no name leads to, as `write_pushed` does, for other files."""
+    return _pickler(_Notes(set()))
 
 
 def _idle_loader(loader: Any, protocol: int) -> Any:

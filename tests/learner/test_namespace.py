@@ -1,0 +1,277 @@
+"""What a loop keeps over halts: a job that is halted ends as one that is not, or says what differs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.learner.in_process import SETUP, run_with_halts
+
+
+class Part(NamedTuple):
+    """Lines of a program, and what they leave behind."""
+
+    result: str
+    step: str = ""
+    epoch: str = ""
+    cell: str = ""
+    """In the training cell, above its loop."""
+    above: str = ""
+    """In a cell above it."""
+
+
+PARTS: Final = {
+    "ema by hand": Part(
+        "flat(ema)",
+        "for a, b in zip(ema.parameters(), model.parameters()): a.data.mul_(0.9).add_(b.data, alpha=0.1)",
+        above="ema = copy.deepcopy(model)",
+    ),
+    "ema made in the training cell": Part(
+        "flat(shadow)",
+        "for name, p in model.named_parameters(): shadow[name] = 0.9 * shadow[name] + 0.1 * p.detach()",
+        cell="shadow = {name: p.detach().clone() for name, p in model.named_parameters()}",
+    ),
+    "averaged model": Part(
+        "(flat(avg.module), int(avg.n_averaged))",
+        "avg.update_parameters(model)",
+        above="avg = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))",
+    ),
+    "reference of the first weights": Part("flat(initial)", cell="initial = copy.deepcopy(model)"),
+    "plateau": Part(
+        "rates",
+        epoch="plateau.step(1.0); rates.append(opt.param_groups[0]['lr'])",
+        cell="plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, factor=0.5); rates = []",
+    ),
+    "schedule above": Part(
+        "opt.param_groups[0]['lr']",
+        "schedule.step()",
+        above="schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.98)",
+    ),
+    "schedule with a lambda": Part(
+        "opt.param_groups[0]['lr']",
+        epoch="warm.step()",
+        cell="base = opt.param_groups[0]['lr']; warm = lr_scheduler.LambdaLR(opt, lambda n: 1 / (1 + n * base))",
+    ),
+    "early stopping": Part(
+        "(stopper.best, stopper.bad, flat(stopper.weights), stopper.model is model, Stopper.seen)",
+        epoch="stopper(loss.item())",
+        above="""
+            class Stopper:
+                seen = 0
+                def __init__(self, model):
+                    self.model, self.best, self.bad, self.weights = model, 1e9, 0, None
+                def __call__(self, loss):
+                    Stopper.seen += 1
+                    if loss < self.best:
+                        self.best, self.weights = loss, copy.deepcopy(self.model.state_dict())
+                    else:
+                        self.bad += 1
+            stopper = Stopper(model)
+        """,
+    ),
+    "best weights": Part(
+        "(best, flat(best_weights))",
+        "if loss.item() < best: best, best_weights = loss.item(), copy.deepcopy(model.state_dict())",
+        cell="best, best_weights = float('inf'), None",
+    ),
+    "aliases": Part(
+        "(alias is history, holder['a'] is history, pair[0] is history, history['loss'])",
+        "history['loss'].append(loss.item())",
+        above="history = {'loss': []}; alias = history; holder = {'a': history}; pair = (history, 1)",
+    ),
+    "an alias made in the loop": Part(
+        "(last is stack[-1], len(stack), flat(last))",
+        epoch="last = copy.deepcopy(model); stack.append(last)",
+        cell="stack, last = [], None",
+    ),
+    "numpy's generator": Part(
+        "drawn", "drawn.append(rng.random())", above="rng = np.random.default_rng(3); drawn = []"
+    ),
+    "an unseeded generator": Part(
+        "len(free)", "free.append(any_rng.random())", cell="any_rng = np.random.default_rng(); free = []"
+    ),
+    "generators of all libraries": Part(
+        "(draws, alias_rng is sources['py'])",
+        "draws += [sources['py'].random(), float(sources['np'].rand()), float(torch.rand(1, generator=sources['t']))]",
+        above="""
+            sources = {"py": random.Random(1), "np": np.random.RandomState(2), "t": torch.Generator().manual_seed(3)}
+            alias_rng, draws = sources["py"], []
+        """,
+    ),
+    "global streams": Part(
+        "noise",
+        "noise.append((random.random(), float(np.random.rand()), float(torch.rand(1))))",
+        cell="noise = []",
+    ),
+    "counters": Part(
+        "(total, next(numbers), ticks['n'])",
+        "total += next(numbers); ticks['n'] += 1",
+        cell="total = 0",
+        above="numbers = itertools.count(5); ticks = collections.Counter()",
+    ),
+    "a closure": Part(
+        "(count(), same())",
+        "count()",
+        above="""
+            def counter():
+                n = 0
+                def count():
+                    nonlocal n
+                    n += 1
+                    return n
+                return count
+            count = counter()
+            same = count
+        """,
+    ),
+    "an attribute of a function": Part("note.calls", "note()", above="def note(): note.calls += 1\nnote.calls = 0"),
+    "a replay buffer": Part(
+        "[(flat(x), float(y)) for x, y in buffer]",
+        "buffer.append((batch[0].clone(), loss.detach()))",
+        above="buffer = collections.deque(maxlen=3)",
+    ),
+    "a buffer in an array": Part(
+        "(ring.tolist(), at)",
+        "ring[at % 4] = loss.item(); at += 1",
+        above="ring = np.zeros(4)",
+        cell="at = 0",
+    ),
+    "an attribute of the model": Part(
+        "(model.seen, model.memory)",
+        "model.seen += 1; model.memory.append(loss.item())",
+        above="model.seen = 0; model.memory = []",
+    ),
+    "an attribute that is new": Part("model.best", epoch="model.best = {'loss': loss.item()}"),
+    "layers that thaw": Part(
+        "([p.requires_grad for p in model.parameters()], flat(model))",
+        epoch="if epoch == 1: model[0].requires_grad_(True)",
+        above="model[0].requires_grad_(False)",
+    ),
+    "a head that is replaced": Part(
+        "(flat(head), [len(group['params']) for group in other.param_groups])",
+        "other.zero_grad(); head(batch[0]).sum().backward(); other.step()",
+        "if epoch == 1: head = nn.Linear(4, 3); other.add_param_group({'params': list(head.parameters())})",
+        cell="head = nn.Linear(4, 2); other = torch.optim.Adam(head.parameters(), lr=0.01)",
+    ),
+    "a second optimiser": Part(
+        "(flat(critic), flat(critic_opt.state_dict()))",
+        "critic_opt.zero_grad(); critic(batch[0]).pow(2).sum().backward(); critic_opt.step()",
+        above="critic = nn.Linear(4, 1); critic_opt = torch.optim.Adam(critic.parameters(), lr=0.01)",
+    ),
+    "a metric": Part(
+        "(metric.value(), tracker.metrics[0] is metric)",
+        "metric.update(loss.item())",
+        above="""
+            class Mean:
+                __slots__ = ("total", "count")
+                def __init__(self): self.total, self.count = 0.0, 0
+                def update(self, value): self.total += value; self.count += 1
+                def value(self): return self.total / max(self.count, 1)
+            class Tracker:
+                def __init__(self, metric): self.metrics = [metric]
+            metric = Mean()
+            tracker = Tracker(metric)
+        """,
+    ),
+    "run.state": Part(
+        "(run.state['k']['n'], run.state['ema'] is twin, flat(twin))",
+        "run.state['k']['n'] += 1; twin.weight.data.add_(1)",
+        above="twin = nn.Linear(2, 2)",
+        cell="run.state.setdefault('k', {'n': 0}); run.state['ema'] = twin",
+    ),
+    "a deleted name": Part("'gone' in globals()", epoch="globals().pop('gone', None)", above="gone = [1]"),
+    "an object that says how it is pickled": Part(
+        "(own.n, own_alias is own, box['own'] is own)",
+        "own.add()",
+        above="""
+            class Own:
+                def __init__(self, n=0): self.n = n
+                def add(self): self.n += 1
+                def __reduce__(self): return Own, (self.n,)
+            own = Own()
+            own_alias, box = own, {"own": own}
+        """,
+    ),
+    "a list that is walked": Part(
+        "walked", "walked.append(next(items, None))", above="items = iter([5, 6, 7, 8, 9] * 9); walked = []"
+    ),
+    "a file that is read": Part("lines", "lines.append(file.readline())", above="file = open(__file__); lines = []"),
+}
+
+PROGRAM: Final = (
+    SETUP
+    + """
+def flat(one):
+    one = one.state_dict() if hasattr(one, "state_dict") else one
+    if isinstance(one, dict):
+        return {key: flat(part) for key, part in one.items()}
+    if isinstance(one, (list, tuple)):
+        return [flat(part) for part in one]
+    return one.tolist() if hasattr(one, "tolist") else one
+torch.manual_seed(0)
+data = torch.randn(20, 4)
+model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+ABOVE
+if __name__ == "__main__":
+    run = dlaas.run()
+    model, opt = run.prepare(model, opt)
+CELL
+    for epoch in run.epochs(3):
+        for batch in run.batches((data,), 6):
+            loss = model(batch[0]).pow(2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+STEP
+EPOCH
+    result = {RESULT}
+"""
+)
+
+
+def program(*names: str, is_in_function: bool = False) -> str:
+    """A program with these parts. `is_in_function`: its loop is in a function, and what it binds is that function's."""
+    parts = [PARTS[name] for name in names]
+
+    def lines(field: str, deep: int) -> str:
+        return "".join(indent(dedent(getattr(part, field)).strip("\n") + "\n", " " * deep) for part in parts)
+
+    found = PROGRAM.replace("ABOVE\n", lines("above", 0)).replace("CELL\n", lines("cell", 4))
+    found = found.replace("STEP\n", lines("step", 12)).replace("EPOCH\n", lines("epoch", 8))
+    found = found.replace(
+        "RESULT", ", ".join(f"{name!r}: {part.result}" for name, part in zip(names, parts, strict=True))
+    )
+    if not is_in_function:
+        return found
+    head, cell = found.split('if __name__ == "__main__":\n')
+    call = 'if __name__ == "__main__":\n    result = train(model, opt)\n'
+    return f"{head}def train(model, opt):\n{cell}    return result\n{call}"
+
+
+def result_of(folder: Path, source: str, halts: tuple[int, ...] = ()) -> Any:
+    return run_with_halts(folder, source, halts)["result"]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_job_that_is_halted_twice_ends_as_one_that_is_not(tmp_path: Path, name: str) -> None:
+    source = program(name)
+    assert result_of(tmp_path / "halted", source, (2, 3)) == result_of(tmp_path / "alone", source)
+
+
+GLOBAL_ONLY: Final = {"a deleted name"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_with_random_halts_end_as_without(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    is_in_function = chance.random() < 0.5
+    usable = [name for name in PARTS if not (is_in_function and name in GLOBAL_ONLY)]
+    names = chance.sample(usable, chance.randint(3, 8))
+    halts = tuple(chance.randint(0, 4) for _ in range(chance.randint(1, 3)))
+    source = program(*names, is_in_function=is_in_function)
+    found = result_of(tmp_path / "halted", source, halts)
+    expected = result_of(tmp_path / "alone", source)
+    assert {name: found[name] for name in names if found[name] != expected[name]} == {}, (halts, is_in_function)
