@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner import checkpoints, values
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
+from jupyter_dlaas.learner.namespace import Namespace
 
 LARGE = 300_000
 
@@ -99,13 +100,13 @@ def test_any_tensor_arrives_with_its_shape_kind_and_values(one: torch.Tensor) ->
 def test_who_rehearsed_has_the_others_values_and_of_what_they_left_alone_those_of_the_beginning(
     before: dict[str, Any], rehearsed: dict[str, Any], theirs: dict[str, Any]
 ) -> None:
-    script: dict[str, Any] = pickle.loads(pickle.dumps(before))
-    since = values.base(script)
+    script, other = (pickle.loads(pickle.dumps(before)) for _ in range(2))
+    joining, source = Namespace(script, [Path("/none")], []), Namespace(other, [Path("/none")], [])
     lists = {name: value for name, value in script.items() if isinstance(value, list)}
-    values.put_back(script, rehearsed)
+    values.put_back(script, pickle.loads(pickle.dumps(rehearsed)))
+    values.put_back(other, pickle.loads(pickle.dumps(theirs)))
 
-    values.undo(script, since, but=theirs)
-    values.put_back(script, theirs)
+    joining.put_back(joining.load(source.store(None).data), reverts=True, seed=0)
 
     assert {name: script[name] for name in before | theirs} == before | theirs
     assert all(
