@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner import checkpoints, values
 from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
+from jupyter_dlaas.learner.namespace import Namespace
 
 LARGE = 300_000
 

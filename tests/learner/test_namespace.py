@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.learner.in_process import SETUP, run_with_halts
+from tests.learner.in_process import SETUP, run_with_halts, start
 
 
 class Part(NamedTuple):
@@ -275,3 +275,106 @@ def test_random_programs_with_random_halts_end_as_without(tmp_path: Path, seed: 
     found = result_of(tmp_path / "halted", source, halts)
     expected = result_of(tmp_path / "alone", source)
     assert {name: found[name] for name in names if found[name] != expected[name]} == {}, (halts, is_in_function)
+
+
+LOOP: Final = program("counters").replace("    result = ", "    counted = ")
+
+
+def test_a_running_iterator_is_named_before_training_and_again_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = LOOP.replace("if __name__", "def forever():\n    while True: yield 1\nones = forever()\nif __name__", 1)
+    source = source.replace("total += next(numbers)", "total += next(ones)")
+    start(tmp_path, source, stop_at=3)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    assert len(told) == 1
+    assert told[0].startswith("[`ones` would begin anew after a halt")
+    assert "run.batches" in told[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["bar = __import__('tqdm').tqdm(total=3)", "lock = __import__('threading').Lock()", "log = print", "f = lambda: 0"],
+)
+def test_what_a_program_makes_again_is_not_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str
+) -> None:
+    source = LOOP.replace("ABOVE", "").replace("if __name__", f"{line}\nif __name__", 1)
+    source = source.replace("total += next(numbers)", f"{line}; total += 1")
+    start(tmp_path, source, stop_at=3)
+    assert "[" not in capfd.readouterr().out
+
+
+def test_what_cannot_be_stored_is_named_once_and_the_rest_is_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = LOOP.replace("total += next(numbers)", "kept['walk'] = (i for i in range(3)); kept['n'] += 1; total += 1")
+    source = source.replace("total = 0", "total = 0; kept = {'n': 0}").replace(
+        "counted = {", "result = {'kept': kept['n'], "
+    )
+    assert run_with_halts(tmp_path, source, (2, 2))["result"]["kept"] == 12
+    out = capfd.readouterr().out
+    assert (
+        out.count("Checkpoints of this job cannot keep `kept.walk` (TypeError: cannot pickle 'generator' object") == 2
+    )
+
+
+def test_batches_and_activations_are_not_in_the_checkpoint(tmp_path: Path) -> None:
+    source = LOOP.replace("loss = model(batch[0])", "out = torch.zeros(1_000_000); loss = model(batch[0])")
+    start(tmp_path, source, stop_at=3)
+    assert next(tmp_path.glob("checkpoints/step-*/state.bin")).stat().st_size < 100_000
+
+
+def test_data_that_did_not_change_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+    source = LOOP.replace(
+        "if __name__", "table = torch.ones(1_000_000); rows = [table, np.ones(10**6)]\nif __name__", 1
+    )
+    start(tmp_path, source, stop_at=3)
+    assert next(tmp_path.glob("checkpoints/step-*/state.bin")).stat().st_size < 100_000
+
+
+BROKEN: Final = """
+class Fragile:
+    def __init__(self, n): self.n = n
+    def __reduce__(self): return _again, (self.n,)
+def _again(n):
+    if n > LIMIT: raise RuntimeError("it cannot be made again")
+    return Fragile(n)
+box, hits = {}, 0
+"""
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(4, 4), (0, 6)])
+def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], limit: int, steps: int
+) -> None:
+    source = LOOP.replace("if __name__", BROKEN + "if __name__", 1).replace("LIMIT", str(limit))
+    source = source.replace("total += next(numbers)", "hits += 1; box['one'] = Fragile(hits); total += 1")
+    source = source.replace("counted = {", "result = {'hits': hits, 'weights': flat(model), ")
+    for stop_at in (4, 2):
+        assert start(tmp_path, source, stop_at=stop_at) is None
+    found = start(tmp_path, source)
+    out = capfd.readouterr().out
+    assert found is not None
+    assert found["run"].step == 12
+    assert "RuntimeError: it cannot be made again" in out
+    if limit:
+        assert "the checkpoint of step 6 cannot be loaded" in out
+        assert "that of step 4 is used" in out
+        assert found["result"]["hits"] == 12
+        assert found["result"]["weights"] == start(tmp_path / "alone", source)["result"]["weights"]  # type: ignore[index]
+    else:
+        assert "begins anew there" in out
+        assert found["result"]["hits"] == 12 - steps
+
+
+def test_generators_that_each_learner_seeds_itself_stay_apart(tmp_path: Path) -> None:
+    source = LOOP.replace("total = 0", "total = 0; own = random.Random(run.rank); shared = random.Random(7)")
+    source = source.replace("total += next(numbers)", "own.random(); shared.random()")
+    source = source.replace("counted = {", "result = {'own': own.random(), 'shared': shared.random(), ")
+    start(tmp_path, source, stop_at=3)
+    first, second = (start(tmp_path, source, rank=rank) for rank in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first["result"]["own"] != second["result"]["own"]
+    assert first["result"]["shared"] == second["result"]["shared"]
