@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -36,6 +35,7 @@ from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.meeting import Meeting
 from jupyter_dlaas.runtime.nursery import HELLO
 from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
+from jupyter_dlaas.runtime.programs import expects_run
 from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
 from jupyter_dlaas.wire import decode
 
@@ -45,7 +45,6 @@ LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
 HELLO_S: Final = 10.0
 """How long learners that were found alive may take to call; nobody waits meanwhile but who wants them to change."""
-_RUN: Final = re.compile(r"\brun\s*\(")
 
 
 class Guardian:
@@ -60,7 +59,7 @@ class Guardian:
         source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
         self._is_torch = launch.torch_is_used(self._spec.framework, source)
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
-        self._expects_run = "jupyter_dlaas" in source and _RUN.search(source) is not None
+        self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
         self._spawner = Spawner(
             self._job, job_dir, self._base, may_change=self._may_change, is_warm=is_warm, take_parked=take_parked

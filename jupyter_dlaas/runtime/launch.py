@@ -20,6 +20,7 @@ from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.hash_seed import hash_seed_of
 from jupyter_dlaas.protocol import Elastic, JobSpec
 from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK
+from jupyter_dlaas.runtime.programs import talks_itself
 from jupyter_dlaas.wire import decode, encode
 
 __all__ = [
@@ -46,7 +47,6 @@ _OWN: Final = re.compile(
 """Variables that belong to one learner; a job submitted from within another one must not inherit them."""
 
 _NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
-_OWN_TALK: Final = re.compile(r"\btorch\.distributed\b|\bdistributed as\b|SyncBatchNorm|\bDistributedDataParallel\b")
 _TORCH_IMPORT: Final = re.compile(
     r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
 )
@@ -83,7 +83,7 @@ def torch_is_used(framework: str | None, source: str) -> bool:
 def may_change(spec: JobSpec, source: str) -> bool:
     """Whether learners may join and leave while the others train: not where a program talks to the gang by itself."""
     is_elastic = spec.elastic is not Elastic.OFF and spec.learners_max > 1
-    return is_elastic and torch_is_used(spec.framework, source) and _OWN_TALK.search(source) is None
+    return is_elastic and torch_is_used(spec.framework, source) and not talks_itself(source)
 
 
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:

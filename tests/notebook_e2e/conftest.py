@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.notebook_e2e.rooms import Kernel, Pool, kernel_in
+from tests.notebook_e2e.rooms import Kernel, Pool, kernel_in, make_dirty
 
 
 @pytest.fixture(scope="module")
@@ -19,5 +19,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def kernel(pool: Pool) -> Iterator[Kernel]:
     with kernel_in(pool.folder, JPY_API_TOKEN="secret", JUPYTER_DLAAS_WARM="1") as one:
+        make_dirty(one)
         one.run("%load_ext jupyter_dlaas\nimport time")
         yield one

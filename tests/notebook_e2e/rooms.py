@@ -255,6 +255,43 @@ def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Ite
         kernel.close()
 
 
+DIRT = (
+    "import json\njson.loads('{bad')",
+    "import numpy\nnumpy.zeros((2, 3)) @ numpy.zeros((2, 3))",
+    "%load_ext autoreload\n%autoreload 2",
+    "%pdb on\n{}['no such key']",
+    "{}['no such key']\n",
+    "%pdb off\n%xmode Verbose",
+    "def _deep(n):\n    return _deep(n - 1) if n else 1 < 'a'\n_deep(3)",
+    (
+        "%xmode Context\n"
+        "import rich.traceback as _rich\n"
+        "_shell = get_ipython(), get_ipython()._showtraceback, get_ipython().showtraceback\n"
+        "_rich.install(show_locals=True)"
+    ),
+    "json.loads('[1, 2')",
+    "_shell[0]._showtraceback, _shell[0].showtraceback = _shell[1:]",
+    (
+        "import io, pdb\n"
+        "asked = io.StringIO('n\\np 1 < 2\\nc\\n')\n"
+        "pdb.Pdb(stdin=asked, stdout=io.StringIO(), nosigint=True).runcall(json.loads, '[1]')"
+    ),
+    "%debug",
+    "del _deep, _rich, _shell, asked, io, pdb, numpy, json",
+)
+"""Cells after which a kernel is as an hour of work leaves it: errors with frames of libraries, switches, debuggers."""
+
+
+def make_dirty(kernel: Kernel) -> None:
+    """Run what most sessions have behind them: failed and interrupted cells, %autoreload, %pdb, rich, a debugger."""
+    for cell in DIRT:
+        kernel.run(cell, fails=True)
+    asked = kernel.start("print('busy', flush=True)\nwhile 1 < 2:\n    pass")
+    kernel.wait_for(asked, until_said="busy")
+    kernel.interrupt()
+    assert kernel.wait_for(asked).ename == "KeyboardInterrupt"
+
+
 def displays_of(kernel: Kernel, text: str) -> list[str]:
     """The last updates of outputs that hold a text."""
     return [data["text/plain"] for data in kernel.updates.values() if text in data["text/plain"]]

@@ -23,6 +23,7 @@ from jupyter_dlaas.runtime.files import bind, connect, send_datagram
 from jupyter_dlaas.runtime.journal import Journal, read_facts
 from jupyter_dlaas.runtime.logs import LogIndex, read_index, time_of
 from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, open_process
+from jupyter_dlaas.runtime.programs import expects_run, talks_itself
 from jupyter_dlaas.runtime.watch import Watch
 
 
@@ -118,6 +119,36 @@ def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> N
     assert told(is_alone=False).code == "peer_lost"
     assert told(is_alone=True).code == "connection"
     assert is_retried(told(is_alone=True)), "the other side may be back"
+
+
+RUNS = {
+    "import jupyter_dlaas as dlaas\nrun = dlaas.run()": True,
+    "import jupyter_dlaas\njupyter_dlaas.run ()": True,
+    "from jupyter_dlaas import run as start\nwith start() as one: pass\nsubprocess.run(1)": True,
+    "# made by jupyter_dlaas\nimport subprocess\nsubprocess.run(['true'])": False,
+    "# made by jupyter_dlaas\nasyncio.run(main())": False,
+    "import jupyter_dlaas as dlaas\n# dlaas.run()\ndlaas.shell('run()')": False,
+    "import jupyter_dlaas as dlaas\ndlaas.run(": False,
+}
+TALKS = {
+    "import torch.distributed as dist": True,
+    "import torch\ntorch.distributed.barrier()": True,
+    "from torch import distributed as dist": True,
+    "from torch.nn.parallel import DistributedDataParallel as DDP": True,
+    "net = nn.SyncBatchNorm(3)": True,
+    "# no torch.distributed here\nimport torch": False,
+    "text = 'DistributedDataParallel'": False,
+}
+
+
+@pytest.mark.parametrize("source", RUNS)
+def test_a_program_that_calls_run_is_known_by_its_tree(source: str) -> None:
+    assert expects_run(source) is RUNS[source]
+
+
+@pytest.mark.parametrize("source", TALKS)
+def test_a_program_that_talks_to_the_gang_by_itself_is_known_by_its_tree(source: str) -> None:
+    assert talks_itself(source) is TALKS[source]
 
 
 AGAIN = {
