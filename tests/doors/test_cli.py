@@ -278,6 +278,19 @@ def test_following_prints_lines_until_the_job_is_over(pool: FakePool) -> None:
     assert (process.returncode, out, err) == (0, "L0  two\nL0  three\n", "")
 
 
+@pytest.mark.parametrize(("state", "code"), [("COMPLETED", 0), ("FAILED", 1), ("CANCELLED", 1)])
+def test_attach_ends_with_zero_only_when_the_job_completed(pool: FakePool, state: str, code: int) -> None:
+    pool.write_log("one\n")
+    with start(pool, "attach", "fake-1") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "L0  one\n"
+        pool.set_view(state=state)
+        _out, err = process.communicate(timeout=30)
+
+    assert process.returncode == code
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("words", [["logs", "fake-1", "-f"], ["attach", "fake-1"]])
 def test_an_interrupt_detaches_and_says_so(pool: FakePool, words: list[str]) -> None:
     pool.write_log("one\n")
