@@ -27,6 +27,9 @@ from jupyter_dlaas.runtime.files import sync_folder, write_whole
 __all__ = ["dump", "load", "load_graph", "names_in", "store"]
 
 # What follows the first byte: a pickle, or what torch.save writes. The byte saves guessing and loading torch in vain.
+STREAMS = "random_streams.json"
+"""Beside the results: where the random streams were when the program had ended (`streams.written`)."""
+
 _PICKLE = b"P"
 _TORCH = b"T"
 _GRAPH = b"G"

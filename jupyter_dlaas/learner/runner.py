@@ -278,9 +278,12 @@ def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
 
 
 def _store_results(context: Context) -> dict[str, Any]:
-    from jupyter_dlaas.learner import results
+    from jupyter_dlaas.learner import results, streams
 
+    at_end = streams.written()
     stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
+    if stored:
+        write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
     for name, why in errors.items():
         print(f"[{name} could not be brought back: {why}]", file=sys.stderr, flush=True)
     return {"results": stored, "errors": errors}

@@ -16,7 +16,16 @@ from jupyter_dlaas.learner import imports
 from jupyter_dlaas.learner.context import current
 from jupyter_dlaas.learner.seeds import derive, seed_all
 
-__all__ = ["completed", "note_beginnings", "put_back", "random_anew", "random_as_before", "snapshot", "written"]
+__all__ = [
+    "completed",
+    "note_beginnings",
+    "put_back",
+    "put_written",
+    "random_anew",
+    "random_as_before",
+    "snapshot",
+    "written",
+]
 
 
 def snapshot() -> dict[str, Any]:
@@ -148,10 +157,18 @@ def random_as_before(cell: int) -> None:
     if path is None or not path.exists():
         return
     found = json.loads(json.loads(path.read_text())[str(cell)])
-    acts = {"keras": _put_keras, "numpy.random": _put_numpy, "torch": _put_torch, "tensorflow": _put_written_tensorflow}
-    for name, act in acts.items():
+    for name, act in _ACTS.items():
         if name in found:
             imports.after(name, functools.partial(act, found[name]))
+    random.setstate(_read_state(found["random"]))
+
+
+def put_written(text: str) -> None:
+    """Let the random streams of the libraries that are loaded here go on where `written` found others."""
+    found = json.loads(text)
+    for name, act in _ACTS.items():
+        if name in found and name in sys.modules:
+            act(found[name], sys.modules[name])
     random.setstate(_read_state(found["random"]))
 
 
@@ -183,6 +200,14 @@ def _put_torch(found: list[str], module: Any) -> None:
     module.set_rng_state(states[0])
     if len(states) > 1 and module.cuda.is_available() and module.cuda.device_count() == len(states) - 1:
         module.cuda.set_rng_state_all(states[1:])
+
+
+_ACTS: Final = {
+    "keras": _put_keras,
+    "numpy.random": _put_numpy,
+    "torch": _put_torch,
+    "tensorflow": _put_written_tensorflow,
+}
 
 
 def _text(data: Any) -> str:

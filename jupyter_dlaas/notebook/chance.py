@@ -207,7 +207,9 @@ def _is_seeding(node: ast.Call) -> bool:
 
 def _may_draw(step: Step) -> bool:
     node = step.statement.node
-    if node is None or isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
+    if node is None:
+        return True  # a job's cell, whose end the streams of the kernel went on from, or one that nobody can read
+    if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
         return False
     return any(
         (isinstance(part, ast.Call) and not _is_quiet(part))

@@ -112,7 +112,7 @@ class DlaasMagics(Magics):
             job = api.submit(ready.made.text, **ready.options)
         self._show_now(job)
         if asked.outputs:
-            self.waiter.bring(job, asked.outputs)
+            self.waiter.bring(job, asked.outputs, is_new=True)
         if asked.is_waited_for:
             self._wait(job)
         return job

@@ -54,6 +54,8 @@ class _Wanted:
     before: Mapping[str, object]
     note: str | None
     """The display that tells what became of them."""
+    streams: str | None = None
+    """Where the kernel's random streams were at submit (`streams.written`); None: it is no submit."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,8 @@ class _Arrived:
     errors: Mapping[str, str] = field(default_factory=dict)
     source: Callable[[], str] | None = None
     """Asks for the job's program."""
+    streams: str | None = None
+    """Where its random streams were at its end."""
 
 
 class Waiter:
@@ -137,10 +141,14 @@ class Waiter:
         data, metadata = formatter.format(box)
         self._shell.display_pub.publish(data=data, metadata=metadata)
 
-    def bring(self, job: Job, names: tuple[str, ...]) -> None:
-        """Assign these results of the job here when it has completed; say so below the card."""
+    def bring(self, job: Job, names: tuple[str, ...], *, is_new: bool = False) -> None:
+        """Assign these results of the job here when it has completed; say so below the card.
+
+        `is_new`: it was just submitted, and the kernel's random streams go on from its end unless they are used before.
+        """
         space = self._shell.user_ns
         wanted = _Wanted(names, {name: space.get(name, _MISSING) for name in names}, None)
+        wanted.streams = _streams().written() if is_new else None
         if self.has_displays:
             wanted.note = uuid4().hex
             text = f"{', '.join(names)}: assigned in this kernel when {job.id} has completed."
@@ -250,7 +258,11 @@ class Waiter:
                 errors[name] = _why_not_stored(client, view.id, name) or str(error)
             else:
                 raw |= dict.fromkeys(set(_results().names_in(raw[name])) & {*wanted.names}, raw[name])
-        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0]))
+        streams = None
+        if raw and wanted.streams is not None:
+            with suppress(DlaasError):  # a job of an earlier release has none
+                streams = client.artifact(view.id, f"results/{_results().STREAMS}").decode()
+        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams))
 
     def _schedule(self) -> None:
         """Have `_when_idle` called in the main thread, between cells. A terminal has no loop to ask."""
@@ -311,9 +323,16 @@ class Waiter:
                 whys.update(dict.fromkeys(group, _why_not_loaded(arrived.view.id, group[0], error)))
         done = [name for name in names if not whys[name]]
         if done:
+            self._continue_streams(arrived)
             yield f"{', '.join(done)}: assigned here from {arrived.view.id}."
         yield from (f"{name}: {whys[name]}" for name in names if whys[name])
         yield from notes
+
+    @staticmethod
+    def _continue_streams(arrived: _Arrived) -> None:
+        """Let random numbers go on here as after the cell itself, unless other cells have drawn some since."""
+        if arrived.streams is not None and arrived.wanted.streams == _streams().written():
+            _streams().put_written(arrived.streams)
 
     def _why_left(self, name: str, arrived: _Arrived) -> str:
         """Why a name is left as it is; "" where it is not."""
@@ -376,12 +395,16 @@ def _restore() -> Any:
 @contextmanager
 def _same_chance() -> Iterator[None]:
     """Leave the kernel's random streams where they are, though some classes draw numbers when they load."""
-    streams = importlib.import_module("jupyter_dlaas.learner.streams")
+    streams = _streams()
     found = streams.snapshot()
     try:
         yield
     finally:
         streams.put_back(found)
+
+
+def _streams() -> Any:
+    return importlib.import_module("jupyter_dlaas.learner.streams")
 
 
 class _Edited(Exception):

@@ -31,7 +31,8 @@ __all__ = ["Result", "Runner"]
 
 TIMEOUT_S: Final = 300.0
 _ADVICE: Final = re.compile(r"(--with-cell \d+) runs the cell again")
-_WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures"})
+_WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures", "random"})
+"""What is compared in another way, or goes on from the job's end: the random streams come along with results."""
 
 
 @dataclass(kw_only=True)
@@ -130,7 +131,7 @@ class Runner:
 
     def _with_job(self, notebook: Notebook, own: _Own, result: Result) -> None:
         names = [name for name in own.names if name not in own.drivers] or own.drivers
-        if not own.weighty & set(names):
+        if self.times > 1 or not own.weighty & set(names):  # who trains on needs the optimiser as well
             names = own.names
         with _timed(result, "job"):
             found = self._as_job(notebook, names, notebook.options, result)

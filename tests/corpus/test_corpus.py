@@ -93,6 +93,33 @@ def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(pat
         assert result.same is not False, told
 
 
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    one = Runner(tmp_path_factory.mktemp("twice"), forks=True, times=2)
+    yield one
+    one.close()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_ema", "torch_gan"} else exhaustive) for p in NOTEBOOKS],
+)
+def test_the_training_cell_run_twice_with_its_results_gives_what_the_notebook_gives_run_twice(
+    path: Path, twice: Runner
+) -> None:
+    notebook = read(path)
+    result = twice.run(notebook)
+    told = text_of(result)
+
+    if not result.ran and "the notebook itself" in result.error:
+        pytest.xfail(f"it cannot be run twice as it is: {result.error[:200]}")
+    assert result.trained, told
+    assert result.kernel_changed == [], told
+    if notebook.repeats:
+        assert result.same is True, told
+
+
 @pytest.mark.timeout(900)
 def test_nearly_all_show_a_curve_or_progress_without_a_changed_line(
     result_of: Ask, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]

@@ -114,3 +114,39 @@ def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, po
     torched.run(f"got = dlaas.result('{sent.job['id']}', 'edited')")
     assert torched.value("(got(torch.ones(1, 4)) - got.bias).item()") == 28.0
     assert torched.value("type(got) is Net") is False
+
+
+DRAWS = "model = nn.Linear(4, 1)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)"
+DRAWN = (
+    "picked = torch.randint(0, 64, (8,))\n"
+    "opt.zero_grad(); (model(X[picked]) - Y[picked]).pow(2).mean().backward(); opt.step()"
+)
+
+
+def test_random_numbers_go_on_after_the_results_as_after_the_cell_itself(torched: Kernel, pool: Pool) -> None:
+    torched.run("torch.manual_seed(5)")
+    torched.run(DRAWS)
+    torched.run(DRAWN)
+    torched.run(DRAWN)
+    expected = torched.value("(picked.tolist(), torch.rand(1).item())")
+    torched.run("torch.manual_seed(5)")
+    torched.run(DRAWS)
+
+    for _ in range(2):
+        torched.run(f"%%train drawn -o model,opt,picked --wait\n{DRAWN}")
+
+    assert torched.value("(picked.tolist(), torch.rand(1).item())") == expected
+
+
+def test_random_numbers_that_a_cell_has_drawn_meanwhile_are_not_taken_back(torched: Kernel, pool: Pool) -> None:
+    torched.run("torch.manual_seed(5)")
+    torched.run(DRAWS)
+    torched.run(f"%%train meanwhile -o picked\n{DRAWN}")
+    torched.run("first = torch.rand(1).item()")
+    pool.until("meanwhile", "COMPLETED")
+    torched.listen(lambda: torched.value("'picked' in dir()"))
+    second = torched.value("torch.rand(1).item()")
+    torched.run("torch.manual_seed(5)")
+    torched.run(DRAWS)
+
+    assert torched.value("(torch.rand(1).item(), torch.rand(1).item())[1]") == second
