@@ -258,7 +258,9 @@ class ObjectGraph:
 
 
 def is_in_progress(value: object) -> bool:
-    """Tell whether an object is an iterator: it gives what comes next, and cannot be told to go on from there."""
+    """Tell whether an object is an iterator, which cannot be told where to go on, or a file that opening empties."""
+    if isinstance(value, io.IOBase):
+        return "w" in str(getattr(value, "mode", "")) and not value.closed
     return hasattr(type(value), "__next__") and not is_infrastructure(value)
 
 

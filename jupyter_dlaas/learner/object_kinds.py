@@ -121,6 +121,9 @@ class Items(Aspect):
         return f".{key}"
 
     def differs(self, base: dict[Any, Any], now: dict[Any, Any]) -> bool:
+        has_same_keys = len(base) == len(now) and all(map(operator.is_, base, now))
+        if has_same_keys and all(map(operator.is_, base.values(), now.values())):
+            return False
         changes = changed_items(base, now)
         return bool(changes.values or changes.gone)
 
@@ -472,6 +475,8 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     kind: Any = type(value)
     if isinstance(value, types.FunctionType):
         return () if is_infrastructure(value) else (_FUNCTION,)
+    if _is_readable_file(value):
+        return (_POSITION,)
     if is_infrastructure(value) or not (has_data or is_tensor(value)):
         return ()
     for exact, aspect in _EXACT.items():
@@ -498,8 +503,6 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     keras: Any = sys.modules.get("keras")
     if keras is not None and isinstance(value, _keras_kinds(keras)):
         return (_LAYER,)
-    if _is_readable_file(value):
-        return (_POSITION,)
     return (_FIELDS,) if _has_plain_fields(kind) else (_WHOLE,)
 
 

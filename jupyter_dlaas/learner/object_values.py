@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import io
 import re
 import sys
 import types
@@ -64,6 +65,8 @@ def is_infrastructure(value: object) -> bool:
     module = value.__globals__.get("__name__", "") if isinstance(value, types.FunctionType) else kind.__module__
     if isinstance(value, types.MethodType):
         return is_infrastructure(value.__func__)
+    if isinstance(value, io.IOBase):
+        return not isinstance(value, io.BytesIO | io.StringIO)
     if isinstance(value, types.ModuleType):
         module = value.__name__
     if not isinstance(module, str):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import io
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +28,10 @@ _LISTED: Final = 8
 _NO_ITERATOR: Final = (
     "would begin anew after a halt, a preemption or a move: nothing can keep the place of a running iterator. Take the "
     "batches from run.batches(…), or call iter() in the loop, once per epoch."
+)
+
+_EMPTIED: Final = (
+    'is open for writing, and opening it again after a halt, a preemption or a move empties it: open it with mode "a".'
 )
 
 
@@ -92,6 +98,7 @@ def begin_loop(run: Run) -> None:
     module = importlib.import_module("jupyter_dlaas.learner.namespace")
     files = (context.job_dir / "train.py", context.job_dir / "files")
     run._namespace = module.Namespace(context.script, files, [one for _, one in run._objects], run.rank)
+    run._saved_s = time.monotonic()
     if run._is_joining:
         return
     if run._restored is not None and "call" not in run._restored:
@@ -102,9 +109,19 @@ def begin_loop(run: Run) -> None:
 
 
 def _report_iterators(run: Run) -> None:
-    names = sorted({path.partition(".")[0].partition("[")[0] for path in run._namespace.in_progress()})
-    if names:
-        print(f"[{', '.join(f'`{name}`' for name in names[:_LISTED])} {_NO_ITERATOR}]", flush=True)
+    found = run._namespace.in_progress()
+    for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
+        names = sorted({path.partition(".")[0].partition("[")[0] for path, one in found.items() if is_meant(one)})
+        if names:
+            print(f"[{', '.join(f'`{name}`' for name in names[:_LISTED])} {why}]", flush=True)
+
+
+def _is_iterator(value: object) -> bool:
+    return not _is_file(value)
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, io.IOBase)
 
 
 def _put_back_or_before(run: Run, context: Context) -> None:

@@ -292,6 +292,20 @@ def test_a_running_iterator_is_named_before_training_and_again_nothing_else(
     assert "run.batches" in told[0]
 
 
+def test_a_file_that_opening_empties_is_named_and_one_that_is_appended_to_is_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = f"table = open('{tmp_path}/table', 'w'); journal = open('{tmp_path}/journal', 'a')\n"
+    source = LOOP.replace("if __name__", f"{files}if __name__", 1).replace(
+        "total += next(numbers)",
+        f"print(1, file=table)\n            with open('{tmp_path}/a', 'w') as note: note.write('1')",
+    )
+    start(tmp_path, source, stop_at=3)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    assert len(told) == 1
+    assert told[0].startswith("[`table` is open for writing")
+
+
 @pytest.mark.parametrize(
     "line",
     ["bar = __import__('tqdm').tqdm(total=3)", "lock = __import__('threading').Lock()", "log = print", "f = lambda: 0"],
