@@ -78,12 +78,12 @@ def follow(
         indexes = by_cell.get(at, [])
         text, state, drew = states.get(at), _parts(states.get(at)), _drew(states.get(at), states.get(after))
         runs = [i for i in indexes if i in kept and steps[i].statement.node is not None]
+        drew = drew.union(*(seeding.of(steps[i]) for i in runs))  # equal states say nothing where a seed was set again
         wrong = off & drew & state.keys()
         if text is not None and wrong and _draws_from(wrong, [steps[i] for i in runs], seeding):
             found.restores.append(Restore(runs[0], at, text))
             off -= state.keys()
             surely -= state.keys()
-        last_seed = max((i for i in runs if seeding.of(steps[i])), default=-1)
         for i in indexes:
             libraries = seeding.of(steps[i]) if i in runs else frozenset()
             if libraries and seeding.is_steady(steps[i]):
@@ -95,9 +95,9 @@ def follow(
                 surely |= libraries
             elif i in runs:
                 found.elsewhere[i] = frozenset(surely & drew)
-            elif i > last_seed and _may_draw(steps[i]):
+            elif _may_draw(steps[i]):
                 off |= drew
-                surely |= _surely_drawn(steps[i], scan.draws.get(i, ())) & drew
+                surely |= _surely_drawn(steps[i], i, scan) & drew
         if not indexes:  # a job's cell, or one that nobody can read
             off |= drew
     if seeded & off and now is not None:
@@ -127,9 +127,23 @@ def _drew(before: str | None, after: str | None) -> frozenset[str]:
     return frozenset(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
-def _surely_drawn(step: Step, draws: Sequence[Any]) -> frozenset[str]:
-    libraries = frozenset(draw.library for draw in draws if draw.kind is Kind.STREAM)
-    return _ALL if step.trains or step.fits else libraries
+def _surely_drawn(step: Step, index: int, scan: Scan) -> frozenset[str]:
+    """The streams from which a step that is left out has drawn, if the cell drew from them at all."""
+    if step.trains or step.fits:
+        return _ALL
+    libraries = frozenset(draw.library for draw in scan.draws.get(index, ()) if draw.kind is Kind.STREAM)
+    return libraries | ({"torch"} if scan.loaders and _goes_over(step, scan.loaders) else frozenset())
+
+
+def _goes_over(step: Step, loaders: Collection[str]) -> bool:
+    """`next(iter(loader))`, `for x, y in enumerate(loader): …`."""
+    for part in walk(step.statement.node) if step.statement.node is not None else ():
+        sources = [part.iter] if isinstance(part, ast.For | ast.comprehension) else []
+        if isinstance(part, ast.Call) and verb_of(part.func) in {"iter", "enumerate", "tqdm", "zip", "list"}:
+            sources = part.args
+        if any(isinstance(source, ast.Name) and source.id in loaders for source in sources):
+            return True
+    return False
 
 
 def _draws_from(libraries: Collection[str], steps: Sequence[Step], seeding: _Seeding) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from jupyter_dlaas.notebook.effects import words
-from jupyter_dlaas.notebook.names import root_name
+from jupyter_dlaas.notebook.names import LEAVES, children, root_name, walk
 from jupyter_dlaas.notebook.records import KernelFacts
 from jupyter_dlaas.notebook.sets import order_seen
 from jupyter_dlaas.notebook.tracing import Step
@@ -76,6 +76,7 @@ class Scan:
     """What the steps draw, and what the imports of the notebook call things."""
 
     draws: Mapping[int, tuple[Draw, ...]]  # step -> what it draws; steps that draw nothing are left out
+    loaders: frozenset[str]  # variables that are PyTorch's data loaders: whoever goes over one draws a number
     names: Mapping[str, str]  # `np` -> "numpy", `split` -> "sklearn.model_selection.train_test_split"
 
     def dotted(self, node: ast.expr) -> str:
@@ -95,7 +96,9 @@ def scan(steps: Sequence[Step], goal: int, facts: KernelFacts | None) -> Scan:
     for index, step in enumerate(steps[:goal]):
         if step.statement.node is not None and (found := scanner.step(step.statement.node)):
             draws[index] = found
-    return Scan(draws, scanner.names)
+    types = {name: fact.type_name for name, fact in facts.names.items()} if facts is not None else {}
+    loaders = frozenset(name for name, kind in types.items() if kind.endswith(".DataLoader"))
+    return Scan(draws, loaders, scanner.names)
 
 
 class _Scanner:
@@ -106,6 +109,8 @@ class _Scanner:
         self.generators: set[str] = set()
         self.splitters: set[str] = set()
         self.sets: set[str] = set()
+        known = facts.names.items() if facts is not None else ()
+        self.kernel_sets = {n for n, fact in known if fact.type_name in {"set", "frozenset"} and fact.has_text}
 
     def step(self, node: ast.stmt) -> tuple[Draw, ...]:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -154,8 +159,8 @@ class _Scanner:
             targets, value = node.targets, node.value
         elif isinstance(node, ast.AnnAssign):
             targets, value = [node.target], node.value
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+        for part in walk(node):
+            if type(part) is ast.Name and type(part.ctx) is ast.Store:
                 self._bind(part.id)
         for target in targets:
             if not isinstance(target, ast.Name) or value is None:
@@ -183,7 +188,7 @@ class _Scanner:
                     if isinstance(body, ast.Module):
                         bodies = [line for method in bodies if isinstance(method, _FUNCTIONS) for line in method.body]
                     found += self._draws(bodies, seen | {name})
-        seen_order = order_seen(nodes, self.sets | self._kernel_sets())
+        seen_order = order_seen(nodes, self.sets | self.kernel_sets if self.kernel_sets else self.sets)
         if seen_order.place:
             found.append(Draw(Kind.HASH, seen_order.place))
         return found
@@ -196,13 +201,6 @@ class _Scanner:
         elif isinstance(call.func, ast.Attribute):
             names.add(f".{call.func.attr}")
         return names & self.functions.keys()
-
-    def _kernel_sets(self) -> frozenset[str]:
-        if self.facts is None:
-            return frozenset()
-        return frozenset(
-            name for name, fact in self.facts.names.items() if fact.type_name in {"set", "frozenset"} and fact.has_text
-        )
 
     def _call(self, call: ast.Call) -> Iterator[Draw]:
         name = _dotted(call.func, self.names)
@@ -311,7 +309,8 @@ def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             continue
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
             continue
-        todo += list(ast.iter_child_nodes(node))[::-1]
+        if type(node) not in LEAVES:
+            todo += children(node)
 
 
 def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,13 +45,13 @@ def judge(
     for index in values.kept:
         step = steps[index]
         draw = _unsteady(scan.draws.get(index, ()), streams.elsewhere.get(index, frozenset()), facts)
+        taken = sorted(step.flow.reads & without.keys()) if without and not step.is_definition else []
+        if (draw is None and not taken) or step.statement.cell in training.with_cells:
+            continue
         names = values.needed(index)
         if draw is not None and draw.kind is Kind.HASH:
             names = [name for name in names if _may_hold_order(facts.names[name])]
-        taken = sorted(step.flow.reads & without.keys())
-        if not names or (draw is None and (not taken or step.is_definition)):
-            continue
-        if step.statement.cell in training.with_cells:
+        if not names:
             continue
         place = f"{step.statement.label}, line {step.statement.line}"
         reason = f"{place} {_reason(draw)}" if draw is not None else without[taken[0]]
@@ -69,40 +69,34 @@ def judge(
     return found
 
 
-@dataclass(frozen=True)
 class _Values:
     """Which values of the kernel may stand for steps."""
 
-    steps: Sequence[Step]
-    solved: Solved
-    training: TrainingCell
-    facts: KernelFacts
-
-    @property
-    def kept(self) -> list[int]:
-        return sorted(index for index in self.solved.slice.kept if index < self.solved.plan.goal)
+    def __init__(self, steps: Sequence[Step], solved: Solved, training: TrainingCell, facts: KernelFacts) -> None:
+        self.steps, self.facts = steps, facts
+        goal = solved.plan.goal
+        self.kept = sorted(index for index in solved.slice.kept if index < goal)
+        self.given = {name for line in solved.slice.lines for name in line.names}
+        self.last_read = dict.fromkeys(training.outputs, len(steps))
+        self.last_bound: dict[str, int] = {}
+        for index in sorted(solved.slice.kept):
+            for names in (steps[index].flow.reads, steps[index].flow.soft, steps[index].reads_late):
+                for name in names:
+                    self.last_read[name] = max(index, self.last_read.get(name, -1))
+        for index, step in enumerate(steps[:goal]):
+            if step.statement.ran != "no":
+                self.last_bound.update(dict.fromkeys(step.flow.binds | step.globals_bound, index))
 
     def needed(self, index: int) -> list[str]:
         """The variables that a step makes or changes and that a later one of the program reads."""
-        step, given = self.steps[index], {n for line in self.solved.slice.lines for n in line.names}
+        step = self.steps[index]
         made = {name for name in step.flow.binds | step.globals_bound | step.changes if name in self.facts.names}
-        made = {name for name in made - given if not self._is_code(self.facts.names[name])}
-        return sorted(name for name in made if name in self.training.outputs or any(self._readers(index, name)))
+        made = {name for name in made - self.given if not self._is_code(self.facts.names[name])}
+        return sorted(name for name in made if self.last_read.get(name, -1) > index)
 
     def has_literal(self, name: str, index: int) -> bool:
         """Its value is a small plain one, and is still that which this step made or changed."""
-        later = range(index + 1, self.solved.plan.goal)
-        is_bound_later = any(
-            name in self.steps[i].flow.binds | self.steps[i].globals_bound and self.steps[i].statement.ran != "no"
-            for i in later
-        )
-        return self.facts.names[name].literal is not None and not is_bound_later
-
-    def _readers(self, index: int, name: str) -> Iterator[int]:
-        for later in sorted(self.solved.slice.kept):
-            step = self.steps[later]
-            if later > index and name in step.flow.reads | step.flow.soft | step.reads_late:
-                yield later
+        return self.facts.names[name].literal is not None and self.last_bound.get(name, -1) <= index
 
     @staticmethod
     def _is_code(fact: NameFact) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.names import walk
 
 __all__ = ["Order", "order_seen"]
 
@@ -32,15 +33,25 @@ class Order:
 def order_seen(nodes: Iterable[ast.AST], names: Collection[str]) -> Order:
     """Find the first place that takes the order of a set. `names`: variables that are sets."""
     nodes = list(nodes)
+    parts = [part for node in nodes for part in walk(node)]
+    if not any(_is_about_sets(part, names) for part in parts):  # nearly always
+        return Order()
     seen = _Seen(set(names))
-    for node in nodes:
-        for part in ast.walk(node):  # sets of a function's own
-            if isinstance(part, ast.Assign) and seen.is_set(part.value):
-                seen.names |= {target.id for target in part.targets if isinstance(target, ast.Name)}
+    for part in parts:  # sets of a function's own
+        if isinstance(part, ast.Assign) and seen.is_set(part.value):
+            seen.names |= {target.id for target in part.targets if isinstance(target, ast.Name)}
     for node in nodes:
         seen.visit(node)
     only = nodes[0] if len(nodes) == 1 else None
     return Order(seen.place, isinstance(only, ast.expr) and seen.is_set(only))
+
+
+def _is_about_sets(node: ast.AST, names: Collection[str]) -> bool:
+    kind = type(node)
+    if kind is ast.Name:
+        name = node.id  # type: ignore[attr-defined]
+        return name == "set" or name == "frozenset" or name in names
+    return kind is ast.Set or kind is ast.SetComp
 
 
 class _Seen:

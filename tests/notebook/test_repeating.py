@@ -105,6 +105,22 @@ def test_what_is_seeded_or_draws_nothing_is_not_reported(cell: str) -> None:
     assert not warned(job(cell, train="print(x)", names=names))
 
 
+@pytest.mark.parametrize(
+    "look",
+    ["next(iter(loader))", "for x in loader:\n    break", "print(torch.rand(3))", "opt.step()", "show(draw())"],
+)
+def test_a_seeded_draw_after_one_that_is_left_out_is_reported(look: str) -> None:
+    first = "import torch\ndef draw():\n    return torch.rand(3)\ndef show(x):\n    print(x)\ntorch.manual_seed(0)"
+    second = "loader = torch.utils.data.DataLoader(range(9), shuffle=True)\nopt = torch.optim.SGD([], lr=1)"
+    loader = NameFact(type_name="torch.utils.data.dataloader.DataLoader")
+    names = {"i": LARGE, "loader": loader, "opt": LARGE, "draw": FUNCTION, "show": FUNCTION}
+    warnings = warned(job(first, second, f"{look}\ni = torch.randperm(900)", train="print(i)", names=names))
+
+    assert len(warnings) == 1
+    assert "draws `i` at random (torch.randperm) after other draws, which the job leaves out" in warnings[0]
+    assert not warned(job(first, second, f"i = torch.randperm(900)\n{look}", train="print(i)", names=names))
+
+
 def test_one_push_has_all_names_that_would_be_drawn_anew() -> None:
     cell = "import numpy as np, torch\nx = np.random.rand(9)\ny = torch.rand(9)\nz = torch.rand(9)"
     warnings = warned(job(cell, train="print(x, y)", names=dict.fromkeys("xyz", LARGE)))
