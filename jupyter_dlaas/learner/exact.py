@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from jupyter_dlaas.learner import shards as cuts
+from jupyter_dlaas.learner.averaging import count_registrations, registrations
 from jupyter_dlaas.learner.exacting import NotExact
 from jupyter_dlaas.learner.seeds import derive, seed_all
 
@@ -77,8 +78,8 @@ class Exact:
         self._optimizers = [one for _, one in objects if isinstance(one, torch.optim.Optimizer)]
         self._scaler = next((one for _, one in objects if isinstance(one, torch.amp.GradScaler)), None)
         self._is_stepping = False
-        self._parameters = self._all_parameters()
-        self._buffers = self._all_buffers()
+        count_registrations()
+        self._list()
         torch.set_num_threads(THREADS)
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property
@@ -86,6 +87,23 @@ class Exact:
             torch.backends.cudnn.benchmark = False
         for one in self._optimizers:
             one.register_step_pre_hook(self._check_step)
+
+    def _list(self) -> None:
+        self._registrations = registrations()
+        self._of_models = [one for model in self._models for one in model.parameters()]
+        self._flags = [one.requires_grad for one in self._of_models]
+        self._parameters = self._all_parameters()
+        self._buffers = self._all_buffers()
+
+    def _follow(self) -> None:
+        """Before a step: parameters that were frozen, unfrozen or put into a model since the last one."""
+        if self._registrations == registrations() and [one.requires_grad for one in self._of_models] == self._flags:
+            return
+        known = {id(one) for one in (*self._of_models, *self._parameters, *self._buffers)}
+        self._list()
+        fresh = [one for one in (*self._parameters, *self._buffers) if id(one) not in known]
+        if fresh and self.gang is not None:
+            self.gang.share(fresh)
 
     def _all_parameters(self) -> list[torch.nn.Parameter]:
         found: dict[int, torch.nn.Parameter] = {}
@@ -125,6 +143,7 @@ class Exact:
         """One step. Returns the mean loss; NaN when others were lost meanwhile and the step will be made again."""
         if not isinstance(batch, Parts):
             raise NotExact("run.train_step: give it a batch of run.batches as it is")
+        self._follow()
         before = [one.clone() for one in self._buffers]
         gang = self.gang
         alone = gang is None or gang.size == 1

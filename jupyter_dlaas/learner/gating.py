@@ -123,11 +123,14 @@ class Gate:
             if gate.before_step is not None and not gate.has_failed:
                 gate.before_step()
             gate.has_stepped = True
-            if gate._may(name):
+            if not gate._may(name):
+                return loss
+            if gate.factor is None:
+                found = plain(**options)
+            else:
                 with gate._rates(self):
                     found = plain(**options)
-                loss = found if loss is None else loss
-            return loss
+            return found if loss is None else loss
 
         one.step = types.MethodType(step, one)  # as LRScheduler does
         self.held_by(name, one)

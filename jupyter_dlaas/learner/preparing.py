@@ -124,7 +124,7 @@ class _Others:
 
     def _steps(self, optimizer: torch.optim.Optimizer) -> None:
         gate, gang = self._run._gate, self._run._gang
-        if gate.knows(optimizer) or gang.is_alone:
+        if gang.is_alone or gate.knows(optimizer):
             return
         trained = [one for group in optimizer.param_groups for one in group["params"]]
         if not self._is_told and not gang.shares(trained):

@@ -20,11 +20,15 @@ from torch.optim import optimizer
 from jupyter_dlaas.learner import groups, preparing
 from jupyter_dlaas.learner.ddp import Gang
 from jupyter_dlaas.learner.gating import Gate
+from tests.learner import fake_nccl
 from tests.learner.gang_loops import LOOPS, shares
 
 torch.set_num_threads(1)
 backward = torch.autograd.backward
-out, may_change, size = sys.argv[1], sys.argv[2] == "live", 2
+out, way, size = sys.argv[1], sys.argv[2], 2
+may_change = way != "fixed"
+if way == "like GPUs":
+    fake_nccl.install()
 
 def prepare(run, *objects, loss="mean"):
     run._sums = loss == "sum"
@@ -38,6 +42,8 @@ def batches(run, epoch):
         run._gate.begin()
         yield batch
         assert run._gate.end(), "nobody is lost"
+        run._gang.hear()
+        assert run._gang.diverged is None
     run._gang.watch_passes()
 
 def learner(rank, port):
@@ -86,7 +92,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module", params=["live", "fixed"])
+@pytest.fixture(scope="module", params=["live", "like GPUs", "fixed"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two learners has trained, in a gang that may change and in one that never does."""
     folder = tmp_path_factory.mktemp("averaging")

@@ -10,6 +10,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.divergence import Kind, left_at, report_of_epochs, what_diverged, word_of
 from jupyter_dlaas.protocol import Cause
+from tests.learner.fake_nccl import INSTALL
 from tests.learner.live_programs import result
 from tests.learner.loop_programs import LOOPS, program
 from tests.learner.test_loops import OPTIONS
@@ -141,25 +142,33 @@ def test_learners_that_stop_by_the_mean_stop_alike(job: Build) -> None:
     assert "left the loop" not in one.log()
 
 
-@pytest.mark.parametrize("elastic", ["manual", "off"])
-@pytest.mark.parametrize(
-    ("inner", "expected"),
-    [
-        ("if run.step == 13 and run.rank == 1: break", "Learner 1 left the loop over run.batches at train.py, line"),
-        ("if run.step == 13 and run.rank == 0: continue", "Learner 0 went on to step 14 of the job without a backward"),
-        ("if run.step == 18 and run.rank == 1: continue", "Learner 1 ended epoch 1 before the others"),
-        ("if run.step == 54 and run.rank == 1: break", "Learner 1 left the loop over run.batches at train.py, line"),
-    ],
-    ids=["a break", "a batch left out", "the last batch left out", "a break at the very end"],
-)
-def test_a_learner_that_goes_another_way_ends_the_job_with_the_cause(
-    job: Build, inner: str, expected: str, elastic: str
-) -> None:
-    one = ended(job, loops(inner=inner), elastic=elastic)
+OTHER_WAYS = {
+    "if run.step == 13 and run.rank == 1: break": "Learner 1 left the loop over run.batches at train.py, line",
+    "if run.step == 13 and run.rank == 0: continue": "Learner 0 went on to step 14 of the job without a backward",
+    "if run.step == 18 and run.rank == 1: continue": "Learner 1 ended epoch 1 before the others",
+    "if run.step == 54 and run.rank == 1: break": "Learner 1 left the loop over run.batches at train.py, line",
+}
+GANGS = {"live": ("", "manual"), "of fixed size": ("", "off"), "like GPUs": (INSTALL, "manual")}
+
+
+@pytest.mark.parametrize(("inner", "gang"), covering((inner, gang) for inner in OTHER_WAYS for gang in GANGS))
+def test_a_learner_that_goes_another_way_ends_the_job_with_the_cause(job: Build, inner: str, gang: str) -> None:
+    begins, elastic = GANGS[gang]
+    one = ended(job, begins + loops(inner=inner), elastic=elastic)
 
     failure = one.wait(FactKind.LOST).failure
     assert failure is not None
     assert failure.cause is Cause.YOUR_CODE
-    assert expected in failure.what
+    assert OTHER_WAYS[inner] in failure.what
     assert "run.log(reduce" in failure.what
     one.want_nothing()
+
+
+def test_parameters_that_nobody_averages_are_reported(job: Build) -> None:
+    apart = "critic = nn.Linear(5, 1).double(); other = torch.optim.SGD(critic.parameters(), lr=0.1)"
+    step = "critic(x).mean().backward(); other.step()"
+    source = loops(inner=step).replace("counter, seen = 0, []", f"{apart}\ncounter, seen = 0, []")
+    one = ended(job, source.replace("run.rank", "0"))
+
+    assert one.closed() == "completed", one.report()
+    assert one.log().count("SGD trains parameters that run.prepare was not given") == 1

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.learner import running
 from tests.learner.exact_programs import EXACT, disturb
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import assert_each_sample_once, result, trains
@@ -114,3 +116,39 @@ def test_halts_and_restarts_at_other_sizes_train_the_same_bits(live: Job, alone:
 
     assert live.closed(3) == "completed", live.report()
     assert_same(live, alone)
+
+
+def test_layers_unfrozen_and_added_while_training_are_trained() -> None:
+    """Outside of a job, beside the same loop without exact mode."""
+
+    def trained(*, is_exact: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)).double()
+        model[0].requires_grad_(requires_grad=False)
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = running.run()
+        if is_exact:
+            run.prepare(model, opt, shards=2)
+        data = torch.randn(8, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        for epoch in run.epochs(3):
+            if epoch == 1:
+                model.requires_grad_(requires_grad=True)
+            if epoch == 2:
+                torch.manual_seed(1)
+                model.append(torch.nn.Linear(1, 1).double())
+                opt.add_param_group({"params": model[2].parameters()})
+            for batch in run.batches(data, 4, shuffle=False):
+                if is_exact:
+                    run.train_step(lambda part: model(part).square().mean(), batch)
+                else:
+                    opt.zero_grad()
+                    model(batch).square().mean().backward()
+                    opt.step()
+        return [float(value) for one in model.parameters() for value in one.detach().flatten()]
+
+    threads = torch.get_num_threads()
+    try:
+        assert trained(is_exact=True) == pytest.approx(trained(is_exact=False))
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+        torch.set_num_threads(threads)
