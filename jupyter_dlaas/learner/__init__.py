@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.inputs import pushed
     from jupyter_dlaas.learner.running import Run, run
-    from jupyter_dlaas.learner.shell import shell, shell_lines
+    from jupyter_dlaas.learner.shell_commands import shell, shell_lines
     from jupyter_dlaas.learner.streams import random_anew, random_as_before
 
 __all__ = ["Run", "pushed", "random_anew", "random_as_before", "run", "shell", "shell_lines"]
@@ -22,8 +22,8 @@ _HOME: Final = {
     "random_anew": "jupyter_dlaas.learner.streams",
     "random_as_before": "jupyter_dlaas.learner.streams",
     "run": "jupyter_dlaas.learner.running",
-    "shell": "jupyter_dlaas.learner.shell",
-    "shell_lines": "jupyter_dlaas.learner.shell",
+    "shell": "jupyter_dlaas.learner.shell_commands",
+    "shell_lines": "jupyter_dlaas.learner.shell_commands",
 }
 
 

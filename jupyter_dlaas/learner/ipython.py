@@ -9,7 +9,7 @@ import sys
 from typing import Any, Final, NoReturn
 
 from jupyter_dlaas.learner import imports
-from jupyter_dlaas.learner.shell import shell, shell_lines
+from jupyter_dlaas.learner.shell_commands import shell, shell_lines
 
 __all__ = ["JobShell", "install"]
 

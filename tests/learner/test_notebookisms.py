@@ -310,6 +310,8 @@ ip.run_line_magic("env", "COLOUR=red")
 def inside():
     get_ipython().system("echo inside")
 inside()
+import jupyter_dlaas as dlaas
+dlaas.shell("echo also here")
 for ask in (lambda: ip.run_line_magic("timeit", "1"), lambda: ip.set_next_input("x")):
     try:
         ask()
@@ -330,6 +332,7 @@ def test_the_shell_of_ipython_runs_commands_by_any_name(job: Build) -> None:
         "run",
         "['Ada', 'Ada'] True",
         "inside",
+        "also here",
         "a job cannot run the notebook command %timeit 1. Move it to a cell above the training cell.",
         "get_ipython().set_next_input needs the notebook's kernel; a job runs without one",
         "red None",

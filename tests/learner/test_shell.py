@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import jupyter_dlaas as dlaas
+from jupyter_dlaas import learner
 
 WHERE = {"folder": "of the module"}
 
@@ -42,3 +45,9 @@ def test_variables_are_filled_in_and_those_of_the_shell_stay(command: str, writt
     name = "ada"
 
     assert dlaas.shell_lines(command) == [written], name
+
+
+def test_no_module_of_the_learner_hides_a_function_of_its_name() -> None:
+    modules = {path.stem for path in Path(learner.__file__).parent.glob("*.py")}
+
+    assert modules.isdisjoint(learner.__all__)

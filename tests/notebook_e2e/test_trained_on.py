@@ -141,10 +141,11 @@ def test_random_numbers_go_on_after_the_results_as_after_the_cell_itself(torched
 def test_random_numbers_that_a_cell_has_drawn_meanwhile_are_not_taken_back(torched: Kernel, pool: Pool) -> None:
     torched.run("torch.manual_seed(5)")
     torched.run(DRAWS)
+    torched.run("picked = None")
     torched.run(f"%%train meanwhile -o picked\n{DRAWN}")
     torched.run("first = torch.rand(1).item()")
     pool.until("meanwhile", "COMPLETED")
-    torched.listen(lambda: torched.value("'picked' in dir()"))
+    torched.listen(lambda: torched.value("picked is not None"))
     second = torched.value("torch.rand(1).item()")
     torched.run("torch.manual_seed(5)")
     torched.run(DRAWS)
