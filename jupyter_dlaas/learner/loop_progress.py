@@ -32,6 +32,7 @@ _TRAINS: Final = re.compile(
     r"(^|_)(train|fit|steps?|update|learn|optimi[sz]e|backprop|sgd|epoch)|backward|minimize|apply_gradients|partial_fit"
 )
 _RATES: Final = re.compile(r"^(lr|alpha|eta|rate|learning_rate|step_size)$|learning_rate", re.IGNORECASE)
+_RANGES: Final = frozenset({"range", "trange", "tnrange", "arange"})
 _SIZED: Final = (list, tuple, dict, set, frozenset, str, bytes, range)
 _OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
@@ -137,20 +138,29 @@ class Loops:
     _totals: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     """Of a loop in a call: start, step and length, as they were when it was first seen."""
     _fraction: float = 0.0
+    _step: int = 0
+    _before: int = 0
+    """Trainings that are over, of several one after another."""
+    _each: int = 0
+    """Rounds of the longest loop within an epoch."""
 
     def look(self, stack: Sequence[Frame]) -> Spot | None:
         """The place of training; `stack` is outermost first. None: it cannot be known."""
         known: list[At] = []
         begin, width = 0.0, 1.0
+        before, parts = 0, 1
         seen: set[tuple[int, int]] = set()
         for frame in stack:
             body = frame.program.body(frame)
             counted = frame.program.counted(body)
             now = next((at for at, node in enumerate(counted) if _is_in(node, frame.line)), None)
+            if not counted:
+                continue  # a decorator, say
             if now is None:
                 break
             if len(counted) > 1 and not known:  # one training after another
                 begin, width = begin + width * now / len(counted), width / len(counted)
+                before, parts = before * len(counted) + now, parts * len(counted)
             loops, program = list(_around(counted[now], frame.line)), frame.program
             trains = program.trains(counted[now])
             found = [self._at(loop, frame, seen) for loop in loops if not trains or program.trains(loop)]
@@ -164,18 +174,28 @@ class Loops:
         for one in known:
             begin, width = begin + width * one.done / one.total, width / one.total
         self._fraction = max(self._fraction, min(begin, 1.0))
-        return self._spot(known)
+        if before != self._before:
+            self._before, self._step, self._each = before, 0, 0
+        return self._spot(known, parts)
 
-    def _spot(self, known: Sequence[At]) -> Spot:
+    def _spot(self, known: Sequence[At], parts: int) -> Spot:
         named = [n for n, one in enumerate(known) if one.total > 1 and _counts_epochs(one.loop)]
         at = named[0] if named else 0 if known[0].total <= _EPOCHS_MAX and isinstance(known[0].loop, ast.For) else None
         if at is None:
-            return Spot(step=known[0].done, steps=known[0].total, fraction=self._fraction)
+            first = known[0]
+            step = self._before * first.total + first.done
+            return Spot(step=step, steps=parts * first.total, fraction=self._fraction)
         epochs, inner = known[at], known[at + 1] if at + 1 < len(known) else None
-        step, steps = epochs.done, epochs.total
         if inner is not None:
-            step, steps = epochs.done * inner.total + inner.done, epochs.total * inner.total
-        return Spot(step=step, done=epochs.done, epochs=epochs.total, steps=steps, fraction=self._fraction)
+            self._each = max(self._each, inner.total)
+        step, steps = 0, 1
+        for one in known[: at + 1]:
+            step, steps = step * one.total + one.done, steps * one.total
+        if self._each:  # also while what runs is not the loop over batches: a validation, say
+            step, steps = step * self._each + (inner.done if inner is not None else 0), steps * self._each
+        self._step = max(self._step, self._before * steps + step)
+        steps *= parts
+        return Spot(step=self._step, done=epochs.done, epochs=epochs.total, steps=steps, fraction=self._fraction)
 
     def _at(self, loop: Loop, frame: Frame, seen: set[tuple[int, int]]) -> At | None:
         key = (frame.key, loop.lineno)
@@ -195,7 +215,8 @@ class Loops:
                 return _in_items(loop, source, value, frame.names)
             self._totals[key] = found
         start, step, total = self._totals[key]
-        if type(value) is not int or total <= 0:
+        value = _whole(value)
+        if value is None or total <= 0:
             return None
         return At(loop, min(max((value - start) // step, 0), total), total)
 
@@ -208,6 +229,8 @@ def _counted(loop: ast.For | ast.AsyncFor) -> tuple[str | None, ast.expr]:
     source = _bare(loop.iter)
     match loop.target, source:
         case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Name(id="enumerate"), args=[_, *_]):
+            return name, source
+        case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Name(id="zip"), args=[_, *_]):
             return name, source
         case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Attribute(attr="items"), args=[]):
             return name, source
@@ -226,15 +249,19 @@ def _bare(node: ast.expr) -> ast.expr:
 def _extent(source: ast.expr, names: Names) -> tuple[int, int, int] | None:
     """Start, step and length of a count."""
     match source:
-        case ast.Call(func=function, args=[_, *_] as args) if _name(function) in ("range", "trange", "tnrange"):
-            numbers = [_value(one, names) for one in args]
-            if not all(type(one) is int for one in numbers) or len(numbers) > 3:
+        case ast.Call(func=function, args=[_, *_] as args) if _name(function) in _RANGES:
+            numbers = [number for one in args if (number := _whole(_value(one, names))) is not None]
+            if len(numbers) < len(args) or len(numbers) > 3:
                 return None
             try:
                 whole = range(*numbers)
             except ValueError:
                 return None
             return whole.start, whole.step, len(whole)
+        case ast.Call(func=ast.Name(id="zip"), args=[first, *others]):
+            found = _extent(_bare(first), names)
+            lengths = [length for one in others if (length := _length(_bare(one), names))]
+            return (found[0], found[1], min(found[2], *lengths, found[2])) if found else None
         case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *rest], keywords=options):
             begins = rest or [option.value for option in options if option.arg == "start"]
             start = _value(begins[0], names) if begins else 0
@@ -283,8 +310,8 @@ def _of_while(loop: ast.While, names: Names) -> At | None:
                 pass
             case _:
                 continue
-        done, total = names.get(name), _value(limit, names)
-        if type(done) is int and type(total) is int and total > 0 and _grows(name, loop):
+        done, total = _whole(names.get(name)), _whole(_value(limit, names))
+        if done is not None and total is not None and total > 0 and _grows(name, loop):
             total += isinstance(op, ast.LtE | ast.GtE)
             return At(loop, min(max(done, 0), total), total)
     return None
@@ -344,6 +371,14 @@ def _value(node: ast.expr, names: Names) -> Any:
             return [_value(part, names) for part in parts]
         case _:
             return None
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of Python's or NumPy's."""
+    if type(value) is int:
+        return value
+    is_numpy = type(value).__module__ == "numpy" and type(value).__name__.startswith(("int", "uint"))
+    return int(value) if is_numpy else None
 
 
 def _attribute(owner: Any, attr: str) -> Any:

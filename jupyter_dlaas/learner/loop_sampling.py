@@ -17,7 +17,7 @@ from jupyter_dlaas.learner.loop_progress import Frame, Loops, Program
 from jupyter_dlaas.learner.place import Spot
 from jupyter_dlaas.learner.progress import Meter
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "names_in"]
 
 _DEEPEST: Final = 200
 _OPTIMIZED: Final = 0x1
@@ -76,7 +76,7 @@ class Sampler:
             frame = frame.f_back
         for frame in reversed(frames):
             program = self._program(frame.f_code.co_filename)
-            names = _names(frame) if program is not None else None
+            names = names_in(frame) if program is not None else None
             if program is not None:
                 if names is None:
                     break
@@ -98,7 +98,7 @@ class Sampler:
         return self._programs[path]
 
 
-def _names(frame: FrameType) -> dict[str, Any] | None:
+def names_in(frame: FrameType) -> dict[str, Any] | None:
     """The variables that can be seen in a frame; None where reading them might be felt.
 
     Before Python 3.13 the frame keeps a copy of its variables, which would hold a batch in memory for longer.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from pathlib import Path
 from textwrap import dedent, indent
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jupyter_dlaas.learner.loop_progress import Frame, Loops, Program
+from jupyter_dlaas.learner.loop_sampling import Sampler, names_in
 from jupyter_dlaas.learner.place import Spot
 from jupyter_dlaas.learner.recording import Recorder, Source
 from jupyter_dlaas.learner.running import Run
@@ -58,11 +62,15 @@ QUARTERS = [(0, 4, 0.0), (1, 4, 0.25), (2, 4, 0.5), (3, 4, 0.75)]
         "for epoch in trange(n, desc='epochs'):",
         "for epoch, _ in enumerate(range(n)):",
         "for epoch, _ in enumerate(range(n), start=1):",
+        "for epoch, _ in zip(range(n), range(9)):",
+        "for epoch, _ in zip(range(9), items):",
+        "for epoch in np.arange(n):",
         "for epoch in range(args.epochs):",
         "for epoch in range(config['epochs']):",
         "for epoch in range(Config.epochs):",
         "for epoch in range(len(items)):",
-        "for epoch in range(int(2.0 * 2.0) if False else n * 2 // 2):",
+        "for epoch in range(n * 2 // 2):",
+        "for epoch in range(int(size)):",
         "for rate in [0.1, 0.2, 0.3, 0.4]:",
         "for item in items:",
         "for name, item in table.items():",
@@ -72,17 +80,19 @@ def test_a_loop_tells_its_round_and_how_many_there_are(head: str) -> None:
     names = {
         "n": 4,
         "start": 6,
+        "size": 4.5,
         "args": SimpleNamespace(epochs=4),
         "config": {"epochs": 4},
         "Config": type("Config", (), {"epochs": 4}),
         "items": ["a", "b", "c", "d"],
         "table": dict.fromkeys("abcd", 1),
         "tqdm": iter,
+        "np": np,
         "trange": lambda n, **_: range(n),
     }
     found = epochs(f"{head}\n    look()\n    step()", **names)
 
-    assert found == (QUARTERS if "if False" not in head else [])
+    assert found == QUARTERS
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,48 @@ def test_loops_in_loops_and_functions_count_together() -> None:
     assert [(one.step, one.steps) for one in found[:2]] == [(0, 4), (1, 4)]
 
 
+def test_the_steps_of_an_epoch_stay_while_it_validates() -> None:
+    source = """
+    for epoch in range(2):
+        for i, batch in enumerate([1, 2]):
+            look()
+            step()
+        for i, batch in enumerate([1, 2, 3]):
+            look()
+    """
+
+    assert [(one.step, one.steps) for one in spots(source) if one is not None] == [
+        (0, 4), (1, 4), (1, 4), (1, 4), (1, 4), (2, 4), (3, 4), (3, 4), (3, 4), (3, 4)
+    ]  # fmt: skip
+
+
+def test_functions_around_a_loop_hide_nothing() -> None:
+    source = """
+    def timed(function):
+        def call(*given):
+            return function(*given)
+        return call
+
+    @timed
+    def train(n):
+        for epoch in range(n):
+            look()
+            step()
+
+    class Trainer:
+        epochs = 4
+        def fit(self):
+            for epoch in range(self.epochs):
+                look()
+                step()
+
+    train(4)
+    Trainer().fit()
+    """
+
+    assert [fraction for *_, fraction in epochs(source)] == [n / 8 for n in range(8)]
+
+
 def test_folds_around_epochs_count_whole_and_the_epoch_is_that_of_the_fold() -> None:
     source = "for fold in range(2):\n    for epoch in range(4):\n        look()\n        step()"
 
@@ -138,7 +190,9 @@ def test_folds_around_epochs_count_whole_and_the_epoch_is_that_of_the_fold() -> 
 def test_one_training_after_another_each_counts_its_part() -> None:
     loop = "for epoch in range(2):\n    look()\n    step()\n"
 
-    assert [fraction for *_, fraction in epochs(loop + loop)] == [0.0, 0.25, 0.5, 0.75]
+    found = [one for one in spots(loop + loop) if one is not None]
+    assert [one.fraction for one in found] == [0.0, 0.25, 0.5, 0.75]
+    assert [(one.step, one.steps) for one in found] == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 
 def test_loops_that_prepare_or_evaluate_do_not_count_beside_a_training() -> None:
@@ -232,3 +286,46 @@ def test_a_job_of_a_plain_loop_shows_how_far_it_is(job: Build, body: str, epochs
     assert 0 < found["fraction"] <= 1.0
     assert found["steps"] in (12, 48)
     assert indent(body, "") in (one.dir / "train.py").read_text()
+
+
+def seen() -> dict[str, Any] | None:
+    """What a look sees in the function that calls this."""
+    return names_in(sys._getframe(1))
+
+
+def test_a_look_keeps_no_object_of_the_program_alive() -> None:
+    class Batch:
+        pass
+
+    def train() -> Any:
+        batch = Batch()
+        found = weakref.ref(batch)
+        first = "batch" in (seen() or {})
+        second = "batch" in (seen() or {})
+        del batch
+        return first, second, found()
+
+    assert train() == (True, True, None)
+
+
+def test_variables_of_a_function_that_reads_its_own_locals_are_left_alone() -> None:
+    def train() -> Any:
+        kept = locals()
+        first = 1
+        return seen() is None, dict(kept), first
+
+    assert train() == (sys.version_info < (3, 13), {}, 1)
+
+
+def test_an_error_in_a_look_ends_the_looking_and_not_the_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context: Any = SimpleNamespace(job_dir=tmp_path, spec=SimpleNamespace(cells={}))
+    sampler = Sampler(context)
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    monkeypatch.setattr(sampler, "_stack", lambda: 1 / 0)
+
+    sampler.look()
+    sampler.look()
+
+    assert capsys.readouterr().err == "[how far the loops are is not shown: ZeroDivisionError: division by zero]\n"
