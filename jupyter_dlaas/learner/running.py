@@ -114,6 +114,8 @@ class Run:
         self._restores_late = False
         """What a checkpoint holds is put back when that loop begins, not before."""
         self._told: set[str] = set()
+        self._stepped_at = -1
+        """The step in which an optimiser stepped last: gradients of later ones are still to be used."""
         self._trained = Trained()
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
@@ -240,6 +242,8 @@ class Run:
             self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
+            if torch is not None and isinstance(one, torch.optim.Optimizer):
+                one.register_step_post_hook(self._note_step)
         if shards is not None or self._exact is not None:
             importlib.import_module("jupyter_dlaas.learner.exacting").begin(self, shards, ddp, given)
         if not self._restores_late:
@@ -266,6 +270,9 @@ class Run:
         if self._exact is None:
             raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
         return self._exact.step(fn, batch, update, self._step)
+
+    def _note_step(self, *_: object) -> None:
+        self._stepped_at = self._step
 
     def _may_change(self) -> bool:
         """Whether this gang may change over into others while it trains."""

@@ -392,3 +392,11 @@ def test_generators_that_each_learner_seeds_itself_stay_apart(tmp_path: Path) ->
     assert second is not None
     assert first["result"]["own"] != second["result"]["own"]
     assert first["result"]["shared"] == second["result"]["shared"]
+
+
+@pytest.mark.parametrize("halts", [(2,), (4, 3)])
+def test_gradients_that_no_optimiser_has_used_yet_are_kept(tmp_path: Path, halts: tuple[int, ...]) -> None:
+    accumulating = "loss.backward()\n            if run.step % 3 == 0: opt.step(); opt.zero_grad()"
+    source = LOOP.replace("opt.zero_grad(); loss.backward(); opt.step()", accumulating)
+    source = source.replace("counted = {", "result = {'weights': flat(model), ")
+    assert result_of(tmp_path / "halted", source, halts)["weights"] == result_of(tmp_path / "alone", source)["weights"]
