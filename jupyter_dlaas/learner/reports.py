@@ -8,13 +8,15 @@ from typing import Final
 from jupyter_dlaas.learner.context import current
 from jupyter_dlaas.protocol import Note
 
-__all__ = ["NOT_FINITE", "OPTIMIZER", "report"]
+__all__ = ["LEFT", "LOSS", "NOT_FINITE", "NOT_KEPT", "NOT_LOADED", "NOT_PREPARED", "OPTIMIZER", "report"]
 
 NOT_FINITE: Final = "report_not_finite"
 OPTIMIZER: Final = "report_optimizer"
 LOSS: Final = "report_loss"
 LEFT: Final = "report_left"
 NOT_PREPARED: Final = "report_not_prepared"
+NOT_KEPT: Final = "report_not_kept"
+NOT_LOADED: Final = "report_not_loaded"
 
 
 def report(code: str, text: str) -> None:

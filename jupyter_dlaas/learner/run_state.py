@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dlaas.learner import checkpoints, lonely, parameters, streams, values
 from jupyter_dlaas.learner.context import Context
 from jupyter_dlaas.learner.metrics import Metrics
+from jupyter_dlaas.learner.reports import NOT_KEPT, NOT_LOADED, report
 from jupyter_dlaas.learner.seeds import derive
 
 if TYPE_CHECKING:
@@ -83,9 +84,8 @@ def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
     run._told.update(new)
     if new and run.rank == 0:
         said = "; ".join(f"`{path or 'what the loop has changed'}` ({why})" for path, why in [*new.items()][:_LISTED])
-        print(
-            f"[Checkpoints of this job cannot keep {said}. After a halt or a move it is as before the loop.]",
-            flush=True,
+        report(
+            NOT_KEPT, f"Checkpoints of this job cannot keep {said}. After a halt or a move it is as before the loop."
         )
 
 
@@ -129,7 +129,7 @@ def _report_iterators(run: Run) -> None:
     for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
         names = sorted({path.partition(".")[0].partition("[")[0] for path, one in found.items() if is_meant(one)})
         if names:
-            print(f"[{', '.join(f'`{name}`' for name in names[:_LISTED])} {why}]", flush=True)
+            report(NOT_KEPT, f"{', '.join(f'`{name}`' for name in names[:_LISTED])} {why}")
 
 
 def _is_iterator(value: object) -> bool:
@@ -156,7 +156,10 @@ def _put_back_or_before(run: Run, context: Context) -> None:
             run._restored = run._resume = None
             earlier = load(run, context, tried)
             if earlier is not None:
-                print(f"[the checkpoint of step {step} cannot be loaded ({why}); that of step {earlier} is used]")
+                report(
+                    NOT_LOADED,
+                    f"The checkpoint of step {step} cannot be loaded ({why}); that of step {earlier} is used.",
+                )
         else:
             break
     if run._restored is None:
@@ -164,10 +167,10 @@ def _put_back_or_before(run: Run, context: Context) -> None:
         run._epoch, run._step = run._resume.epoch, run._resume.step
         run.state.update(first["state"])
         put_back(run, reverts=True)
-        print(
-            f"[what the loop had changed beside the prepared objects cannot be put back ({why}): it begins anew there. "
-            "Give models, optimisers and schedules to run.prepare, and other values to run.state.]",
-            flush=True,
+        report(
+            NOT_LOADED,
+            f"What the loop had changed beside the prepared objects cannot be put back ({why}): it begins anew there. "
+            "Give models, optimisers and schedules to run.prepare, and other values to run.state.",
         )
     if tried:
         run._metrics.close()

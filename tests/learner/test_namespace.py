@@ -286,7 +286,7 @@ def test_a_running_iterator_is_named_before_training_and_again_nothing_else(
     source = LOOP.replace("if __name__", "def forever():\n    while True: yield 1\nones = forever()\nif __name__", 1)
     source = source.replace("total += next(numbers)", "total += next(ones)")
     start(tmp_path, source, stop_at=3)
-    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
     assert len(told) == 1
     assert told[0].startswith("[`ones` would begin anew after a halt")
     assert "run.batches" in told[0]
@@ -301,7 +301,7 @@ def test_a_file_that_opening_empties_is_named_and_one_that_is_appended_to_is_not
         f"print(1, file=table)\n            with open('{tmp_path}/a', 'w') as note: note.write('1')",
     )
     start(tmp_path, source, stop_at=3)
-    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
     assert len(told) == 1
     assert told[0].startswith("[`table` is open for writing")
 
@@ -316,7 +316,7 @@ def test_what_a_program_makes_again_is_not_reported(
     source = LOOP.replace("ABOVE", "").replace("if __name__", f"{line}\nif __name__", 1)
     source = source.replace("total += next(numbers)", f"{line}; total += 1")
     start(tmp_path, source, stop_at=3)
-    assert "[" not in capfd.readouterr().out
+    assert not [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
 
 
 def test_what_cannot_be_stored_is_named_once_and_the_rest_is_kept(
@@ -327,7 +327,7 @@ def test_what_cannot_be_stored_is_named_once_and_the_rest_is_kept(
         "counted = {", "result = {'kept': kept['n'], "
     )
     assert run_with_halts(tmp_path, source, (2, 2))["result"]["kept"] == 12
-    out = capfd.readouterr().out
+    out = capfd.readouterr().err
     assert (
         out.count("Checkpoints of this job cannot keep `kept.walk` (TypeError: cannot pickle 'generator' object") == 2
     )
@@ -368,12 +368,12 @@ def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
     for stop_at in (4, 2):
         assert start(tmp_path, source, stop_at=stop_at) is None
     found = start(tmp_path, source)
-    out = capfd.readouterr().out
+    out = capfd.readouterr().err
     assert found is not None
     assert found["run"].step == 12
     assert "RuntimeError: it cannot be made again" in out
     if limit:
-        assert "the checkpoint of step 6 cannot be loaded" in out
+        assert "The checkpoint of step 6 cannot be loaded" in out
         assert "that of step 4 is used" in out
         assert found["result"]["hits"] == 12
         assert found["result"]["weights"] == start(tmp_path / "alone", source)["result"]["weights"]  # type: ignore[index]
