@@ -57,16 +57,23 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
             try:
                 data = dump(values[name])
             except Exception as error:  # noqa: BLE001 - as above; the others still go
-                errors[name] = _why_not(name, values[name], error)
+                errors[name] = _why_not(name, values[name], error, script)
                 continue
             write_whole(folder / f"{name}.bin", data, sync=True)
     return [name for name in names if name in values and name not in errors], errors
 
 
-def _why_not(name: str, value: object, error: Exception) -> str:
-    why = f"a {type(value).__name__} cannot be stored ({type(error).__name__}: {error})"[:500]
+def _why_not(name: str, value: object, error: Exception, script: Mapping[str, Any]) -> str:
+    """Name the reason and what to type, in one line: the log is read line by line."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    why = f"a {type(value).__name__} cannot be stored ({reason[:400]})"
     if hasattr(type(value), "state_dict"):
         why += f"; its weights can: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
+    elif hasattr(type(value), "get_weights"):
+        why += f"; its weights can: {name}_weights = {name}.get_weights() in the cell, and -o {name}_weights"
+        held = {id(one) for one in getattr(value, "__dict__", {}).values() if hasattr(type(one), "get_weights")}
+        parts = [other for other, one in script.items() if id(one) in held and other != name]
+        why += f"; its models as well: -o {','.join(parts)}" if parts else ""
     return why
 
 

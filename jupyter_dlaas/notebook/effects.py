@@ -23,7 +23,20 @@ def words(text: str) -> frozenset[str]:
 SHOW_ROOTS = words(
     "print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance"
 )
-SHOW_VERBS = ("show", "plot", "display", "visual", "print", "summary", "describe", "info", "imshow", "draw", "savefig")
+SHOW_VERBS = (
+    "show",
+    "plot",
+    "display",
+    "visual",
+    "print",
+    "summary",
+    "describe",
+    "info",
+    "imshow",
+    "draw",
+    "savefig",
+    "assert_",
+)
 PURE_VERBS = words(
     """
     mean sum std var min max any all count unique nunique value_counts head tail sample isnull isna notnull corr

@@ -90,3 +90,37 @@ def test_more_source_than_can_be_read_in_time_is_refused_with_the_cell_to_blame(
         "put its data into a file"
         in suggest([ExecutedCell(count=1, source=huge)], TrainingCell(count=2, source="y")).why
     )
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "np.testing.assert_allclose(before[0], before[0])",
+        "torch.testing.assert_close(before, before, rtol=0)",
+        "pd.testing.assert_frame_equal(before, before)",
+        "tf.debugging.assert_equal(before, before)",
+    ],
+)
+def test_a_library_s_assertion_is_left_out_with_the_model_that_it_looks_at(check: str) -> None:
+    """Kept as a change of the library, it brought a model of no use, and a note about that model's training."""
+    made = job(
+        "import numpy as np, torch, pandas as pd, tensorflow as tf, keras",
+        "old = keras.Sequential([keras.layers.Dense(3)])\nold.fit([1.0], [1.0])\n"
+        f"before = old.get_weights()\n{check}\nprint('unchanged')",
+        "values = [np.e, torch.pi, pd.NA, tf.float32]",
+        train="model = keras.Sequential([keras.layers.Dense(1)])\nmodel.fit(values, values)",
+    )
+
+    assert not any("old" in line for line in prelude(made))
+    assert "earlier_training" not in codes(made)
+
+
+def test_an_assertion_of_the_notebook_s_own_that_changes_its_argument_is_kept() -> None:
+    made = job(
+        "def assert_sorted(items):\n    items.sort()",
+        "items = [3, 1]",
+        "assert_sorted(items)\nprint(1)",
+        train="print(items)",
+    )
+
+    assert "assert_sorted(items)" in prelude(made)
