@@ -120,7 +120,7 @@ def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
         job = prepared.send(Client(at=[server.door]))
         until(lambda: "line 3" in str(job.logs()), 60)
         assert cli.main(["scale", "mixed", "2"]) == 0
-        assert cli.main(["halt", "mixed"]) == 0
+        assert cli.main(["halt", "mixed", "--yes"]) == 0  # it is a plain loop
         until(lambda: job.status == "HALTED", 60)
         capsys.readouterr()
         assert cli.main(["jobs"]) == 0
