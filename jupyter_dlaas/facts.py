@@ -19,13 +19,13 @@ from jupyter_dlaas.wire import Json, decode, encode
 __all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line", "is_retried"]
 
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
-"""What may go well the next time."""
+"""Causes of failures that a retry may overcome."""
 _ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
 """Failures that the same program meets again on the same machine, though they are not its fault."""
 
 
 def is_retried(failure: Failure) -> bool:
-    """Whether trying again may help."""
+    """Return whether a retry may help."""
     return failure.cause in _RETRIED and failure.code not in _ALIKE
 
 

@@ -31,7 +31,7 @@ _registrations: Final[list[int]] = [0]
 
 
 def registrations() -> int:
-    """How many parameters and modules were put into modules since `count_registrations`: any model may have changed."""
+    """Count of parameters and modules that were registered since `count_registrations`: any model may have changed."""
     return _registrations[0]
 
 

@@ -197,7 +197,7 @@ class Gang:
                 shared.check_step(optimizer)
 
     def shares(self, parameters: Sequence[torch.nn.Parameter]) -> bool:
-        """Whether one of these is averaged."""
+        """Return whether one of these is averaged."""
         known = {id(one) for shared in self._shared for one in shared.parameters}
         known |= {id(one) for one in self._loose.parameters}
         return any(id(one) in known for one in parameters)
@@ -443,7 +443,7 @@ class Averaging:
         self._gang = gang
         self._begun: list[Any] = []
         self.passes = 0
-        """How many backward passes it has averaged as a whole."""
+        """Count of backward passes that were averaged as a whole."""
         self._ready: dict[int, tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]] = {}
         """A bucket -> its memory, and what says that it is done: the same in each step."""
 

@@ -50,7 +50,7 @@ class LearnersDiverged(DlaasError):
 
 
 class Kind(IntEnum):
-    """What is added up."""
+    """Kinds of sums between learners."""
 
     GRADIENTS = 0
     LATE_GRADIENTS = 1
@@ -62,17 +62,17 @@ class Kind(IntEnum):
 
 
 def word_of(step: int, kind: Kind) -> int:
-    """What a sum begins with: from 1 to 255."""
+    """First byte of a sum, from 1 to 255."""
     return 1 + step % _STEPS * len(Kind) + kind
 
 
 def kind_of(word: int) -> Kind | None:
-    """What is added up, by the word; None for what is none of these."""
+    """Return the kind that a word names; None where it names none."""
     return Kind((word - 1) % len(Kind)) if word else None
 
 
 def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
-    """Who did what, by the words of all learners. `at`: where they left a loop, as far as they told."""
+    """Describe who did what, by the words of all learners. `at`: where they left a loop, as far as they told."""
     kinds = [kind_of(word) for word in words]
     half = _STEPS // 2
     steps = [step + ((word - 1) // len(Kind) - step + half) % _STEPS - half for word in words]

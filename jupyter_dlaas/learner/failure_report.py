@@ -90,7 +90,7 @@ def _full(error: BaseException, cells: CellMap, own_folder: Path, is_alone: bool
 
 
 def is_success(end: SystemExit) -> bool:
-    """Whether a program that ends so ends well: by the interpreter's rule, None and 0 do."""
+    """Return whether this exit is a success: by the interpreter's rule, None and 0 are."""
     code = _code_of(end)
     return code is None or (issubclass(type(code), int) and code == 0)
 

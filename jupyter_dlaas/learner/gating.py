@@ -38,7 +38,7 @@ class Gate:
         self.mean: Callable[[Any], Any] | None = None
         """The mean of a loss over the gang; may set `has_failed`."""
         self.may_lose: Callable[[], bool] = lambda: False
-        """Whether others may be lost in the step, so that it is made again."""
+        """Return whether other learners may be lost in the step, so that it is repeated."""
         self._gated: dict[int, Any] = {}
         self._is_open = False
         self._done: dict[str, int] = {}

@@ -111,12 +111,6 @@ HANDS_ON = words(
 RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
 STEPS = words("backward train_on_batch apply_gradients apply_updates minimize manual_backward training_step")
-PARAMETERS = words("parameters named_parameters trainable_parameters")
-VARIABLES = words("trainable_variables trainable_weights")
-OPTIMISERS = re.compile(
-    r"^(SGD|ASGD|AdamW?|Nadam|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|RMSprop|RMSProp|Rprop|LBFGS|Lion|LARS|LAMB)$"
-    r"|Optimi[sz]er$"
-)
 VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
@@ -345,30 +339,6 @@ def is_step(call: Call) -> bool:
     if call.verb == "step" and call.receiver:
         return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
     return call.verb in STEPS
-
-
-def optimised_names(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    """What optimisers are given: `model` of `model.parameters()`, `w` of `SGD([w])`, `params` of `opt.init(params)`."""
-    found: set[str] = set()
-    for node in walk_now(nodes):
-        match node:
-            case ast.Call(func=ast.Attribute(value=inner, attr=verb)) if verb in PARAMETERS:
-                found |= objects_in(inner)
-            case ast.Attribute(value=inner, attr=attr) if attr in VARIABLES:
-                found |= objects_in(inner)
-            case ast.Call(func=ast.Attribute(value=inner, attr="init"), args=[given, *_]) if is_optimiser(inner):
-                found |= objects_in(given)
-            case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
-                found |= objects_in(given)
-            case _:
-                continue
-    return frozenset(found) - {"self"}
-
-
-def is_optimiser(node: ast.expr) -> bool:
-    """`opt`, `self.optimizer`, `tx`: optax's name for one."""
-    name = verb_of(node)
-    return name == "tx" or "opt" in name.lower()
 
 
 def is_seed(verb: str) -> bool:

@@ -30,6 +30,8 @@ QUICK = frozenset(
     )
 )
 """What `make test` trains: each way to run cells, each source of chance, each kind of framework once."""
+ONCE = frozenset({"torch_scheduler"})
+"""Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 each_training = pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else exhaustive) for path in NOTEBOOKS]
@@ -103,17 +105,18 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_ema", "torch_gan"} else exhaustive) for p in NOTEBOOKS],
+    [
+        pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_ema", "torch_gan"} else exhaustive)
+        for p in NOTEBOOKS
+        if p.stem not in ONCE
+    ],
 )
-def test_the_training_cell_run_twice_with_its_results_gives_what_the_notebook_gives_run_twice(
-    path: Path, twice: Runner
-) -> None:
+def test_a_training_cell_run_twice_has_the_notebook_s_numbers(path: Path, twice: Runner) -> None:
     notebook = read(path)
     result = twice.run(notebook)
     told = text_of(result)
 
-    if not result.ran and "the notebook itself" in result.error:
-        pytest.xfail(f"it cannot be run twice as it is: {result.error[:200]}")
+    assert result.ran, told
     assert result.trained, told
     assert result.kernel_changed == [], told
     if notebook.repeats:
