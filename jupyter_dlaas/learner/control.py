@@ -6,6 +6,7 @@ with each hello, so nothing is lost and nothing needs to be queued.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -112,7 +113,7 @@ class Control:
                 self._read(sock)
                 with self._lock:
                     self._socket = None
-                sock.close()
+                _close(sock)
                 heard_s, is_orphan = time.monotonic(), False
             away_s = time.monotonic() - heard_s
             if away_s >= self._ttl_s and not is_orphan:
@@ -144,3 +145,14 @@ class Control:
                 message = json.loads(line)
                 if self.on_message is not None:
                     self.on_message(message)
+
+
+def _close(sock: socket.socket) -> None:
+    """Close a connection, unless the program has closed its descriptor: the number may be another file's by now."""
+    try:
+        sock.getpeername()
+    except OSError as error:
+        if error.errno in (errno.EBADF, errno.ENOTSOCK):
+            sock.detach()
+    with suppress(OSError):
+        sock.close()
