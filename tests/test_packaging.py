@@ -18,6 +18,7 @@ import pytest
 
 import jupyter_dlaas
 from tests.house import files
+from tests.selection import exhaustive
 
 ROOT = Path(__file__).parent.parent
 FRONT_END = ROOT / "jupyter_dlaas" / "labextension"
@@ -166,6 +167,7 @@ def test_an_editable_install_enables_the_extension(copied_tree: Path, borrowing:
     assert (borrowing.folder / "share/jupyter/labextensions/jupyter-dlaas/package.json").exists()
 
 
+@exhaustive
 def test_an_editable_install_without_node_says_what_to_install(copied_tree: Path, borrowing: Environment) -> None:
     installed = install_editable(borrowing, copied_tree)
 

@@ -13,7 +13,7 @@ from jupyter_dlaas.learner.autolog.sharing import Shares, share
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
 from tests.autolog.test_halting import DEADLINE_S, end_of, go_on, keras_environment, reach, result, result_of
 from tests.runtime.jobs import Job
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 
@@ -56,7 +56,8 @@ def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_doe
     assert [fact.idle_s is not None and fact.idle_s > 0 for fact in changes] == [True, True, True], one.report()
 
 
-@pytest.mark.parametrize("backend", each_nth(["tensorflow", "torch", "jax"], 3))
+@exhaustive
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains_nothing(
     job: Build, backend: str
 ) -> None:

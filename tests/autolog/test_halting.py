@@ -13,7 +13,7 @@ from jupyter_dlaas.learner.results import load
 from jupyter_dlaas.protocol import Cause
 from tests.autolog.programs import KERAS, LIGHTNING, SHORT, TF_KERAS, TRANSFORMERS
 from tests.runtime.jobs import Job, until
-from tests.selection import each_nth, exhaustive
+from tests.selection import exhaustive
 
 Build = Callable[..., Job]
 DEADLINE_S = 240.0
@@ -116,6 +116,7 @@ def test_keras_goes_on_at_the_next_batch(job: Build) -> None:
     assert second_training(one) == [*range(1, 18), *range(left_at(one), 29)], "nothing before its checkpoint"
 
 
+@exhaustive
 def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> None:
     environment = keras_environment("tensorflow")
     untouched = job(TF_KERAS, outputs=("result",), autolog=False, environment=environment)
@@ -130,9 +131,8 @@ def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> N
     assert plain[3] > 0, "the early stop came early"
 
 
-@pytest.mark.parametrize(
-    "source", each_nth([LIGHTNING, KERAS, TRANSFORMERS], 3), ids=["lightning", "keras", "transformers"]
-)
+@exhaustive
+@pytest.mark.parametrize("source", [LIGHTNING, KERAS, TRANSFORMERS], ids=["lightning", "keras", "transformers"])
 def test_a_checkpoint_that_the_program_asks_for_is_written_at_the_next_step(job: Build, source: str) -> None:
     asks = "if (call, step) == (1, 7):\n        __import__('jupyter_dlaas').run().checkpoint()"
     asking = source.replace("def trained(call, step):\n", f"def trained(call, step):\n    {asks}\n")

@@ -106,7 +106,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_ema", "torch_gan"} else exhaustive)
+        pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_gan"} else exhaustive)
         for p in NOTEBOOKS
         if p.stem not in ONCE
     ],

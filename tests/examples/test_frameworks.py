@@ -66,7 +66,7 @@ def halted_and_resumed(job: Build, source: str) -> Job:
     return one
 
 
-@pytest.mark.parametrize("name", ["sklearn", "keras", "lightning", "huggingface"])
+@pytest.mark.parametrize("name", each_nth(["huggingface", "sklearn", "keras", "lightning"], 4))
 def test_an_example_trains_as_it_is(job: Build, name: str) -> None:
     one = job((EXAMPLES / f"{name}_digits.py").read_text(), outputs=("accuracy",), environment=ENVIRONMENT)
     one.run()
@@ -75,7 +75,8 @@ def test_an_example_trains_as_it_is(job: Build, name: str) -> None:
     assert accuracy(one) > 0.9
 
 
-@pytest.mark.parametrize("name", each_nth(["jax", "sklearn"], 2))
+@exhaustive
+@pytest.mark.parametrize("name", ["jax", "sklearn"])
 def test_a_loop_of_run_ends_as_an_undisturbed_one(job: Build, name: str) -> None:
     source = (EXAMPLES / f"{name}_digits.py").read_text()
     untouched = job(source, outputs=("accuracy",), environment=ENVIRONMENT)

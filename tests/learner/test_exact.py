@@ -17,7 +17,7 @@ from tests.learner.exact_programs import EXACT, disturb
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import assert_each_sample_once, result, trains
 from tests.runtime.jobs import Job, make_job
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 
 Build = Callable[..., Job]
 OPTIONS: dict[str, Any] = {
@@ -87,6 +87,7 @@ def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str,
     assert_same(live, alone)
 
 
+@exhaustive
 @pytest.mark.parametrize("given", SEEDS)
 def test_a_random_life_trains_the_same_bits(live: Job, alone: dict[str, Any], given: int | None, epochs: int) -> None:
     seed = random.randrange(10**6) if given is None else given

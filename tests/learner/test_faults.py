@@ -60,6 +60,7 @@ def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victi
     ends_whole(one)
 
 
+@exhaustive
 @trials
 def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Build, trial: int) -> None:
     one = faulty()
@@ -117,6 +118,7 @@ def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Buil
     assert (found.code, found.cause) == ("deadlock", Cause.YOUR_CODE)
 
 
+@exhaustive
 @trials
 def test_a_learner_that_comes_to_a_deadlock_after_another_was_ended_for_it_is_ended_too(
     faulty: Build, trial: int
@@ -238,6 +240,7 @@ groups.build_group = fail_once
 """
 
 
+@exhaustive
 @trials
 @pytest.mark.parametrize("is_lost", each_nth([False, True], 2), ids=["joining", "after a loss"])
 def test_a_group_that_one_learner_cannot_build_is_built_again(faulty: Build, *, is_lost: bool, trial: int) -> None:
@@ -294,6 +297,7 @@ groups.broadcast = dying(groups.broadcast)
 """
 
 
+@exhaustive
 @trials
 @pytest.mark.parametrize("way", each_nth([BY_NETWORK, BY_MEMORY], 2), ids=["network", "memory"])
 def test_a_learner_that_dies_while_it_gives_its_state_holds_up_nobody(faulty: Build, way: str, trial: int) -> None:

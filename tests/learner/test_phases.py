@@ -14,7 +14,7 @@ from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import PHASES, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, until
-from tests.selection import covering, each_nth
+from tests.selection import covering, each_nth, exhaustive
 
 Build = Callable[..., Job]
 ALL = ("spawn", "build", "propose", "commit", "switch")
@@ -84,7 +84,7 @@ def test_a_death_while_one_is_replaced(live: Job, victim: int, phase: str, trial
 
 
 @trials
-@pytest.mark.parametrize("phase", each_nth(ALL, 3))
+@pytest.mark.parametrize("phase", each_nth(ALL, 5))
 def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change(
     live: Job, phase: str, trial: int
 ) -> None:
@@ -125,6 +125,7 @@ def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_
     assert {fact.code for fact in live.facts(FactKind.LEARNER_DOWN)} == {0}
 
 
+@exhaustive
 @trials
 @pytest.mark.parametrize("victim", each_nth([2, 0, 1], 3))
 def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job, victim: int, trial: int) -> None:
@@ -136,6 +137,7 @@ def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job
     ends_whole(live, survivor=watcher)
 
 
+@exhaustive
 @trials
 def test_who_was_let_go_as_the_guardian_died_left_as_it_was_asked_to(live: Job, trial: int) -> None:
     live.run(2)
@@ -157,6 +159,7 @@ def test_who_was_let_go_as_the_guardian_died_left_as_it_was_asked_to(live: Job, 
     ends_whole(live, survivor=0)
 
 
+@exhaustive
 @trials
 @pytest.mark.parametrize("victim", each_nth([2, 0, 1], 3))
 def test_a_learner_is_stopped_while_one_joins(live: Job, victim: int, trial: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
 from tests.runtime.jobs import Job, until
+from tests.selection import exhaustive
 
 Build = Callable[..., Job]
 FILES = """
@@ -143,6 +144,7 @@ def test_a_thread_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) ->
     assert one.log().endswith("uploaded\n")
 
 
+@exhaustive
 def test_a_program_that_failed_is_not_held_up_by_its_threads(plain_job: Build) -> None:
     one = plain_job(WAITING + "raise ValueError('x')\n")
     one.run()

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.page.browser import Lab
 from tests.page.conftest import EXPOSED
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 from tests.whole.site import Server, Site, kill, until
 
 Open = Callable[..., Lab]
@@ -198,6 +198,7 @@ def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doub
     assert epochs_of_rank_0(re.findall(r"epoch \d+ rank \d+", whole)) == list(range(150))
 
 
+@exhaustive
 def test_a_checkpoint_is_asked_for_in_the_menu_of_the_card(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "kept", "kept.ipynb", epochs=500)
@@ -229,6 +230,7 @@ def test_the_card_outlives_its_kernel(lab: Open, site: Site) -> None:
     page.is_at(job, "COMPLETED")
 
 
+@exhaustive
 def test_a_saved_notebook_is_readable_without_the_extension(lab: Open, site: Site, browser: Browser) -> None:
     page = lab()
     job = started(page, "saved", "saved.ipynb", epochs=5)
@@ -276,6 +278,7 @@ NASTY = (
 )
 
 
+@exhaustive
 def test_what_a_job_says_is_text_and_never_markup(lab: Open, site: Site) -> None:
     page = lab()
     cell = f"%%train nasty\nfor line in {NASTY!r}:\n    print(line, flush=True)\nraise ValueError({NASTY[0]!r})"

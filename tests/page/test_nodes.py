@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.page.browser import Lab
+from tests.selection import exhaustive
 from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
@@ -130,6 +131,7 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tm
     expect(panel.get_by_role("status")).not_to_contain_text("n1")
 
 
+@exhaustive
 def test_of_hundreds_of_jobs_who_runs_and_who_is_first_in_line_is_listed(lab: Open, site: Site, tmp_path: Path) -> None:
     holder = site.submit("import signal\nsignal.pause()\n", name="holder", learners=site.client.pool().devices_total).id
     until(lambda: site.job(holder).view.state == "PROCESSING", "one job holds the pool")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from tests.page.browser import Lab
+from tests.selection import exhaustive
 from tests.whole.site import Site, until
 
 Open = Callable[..., Lab]
@@ -86,6 +87,7 @@ def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Ope
     until(lambda: picture.evaluate("image => image.naturalWidth") > 100, "the figure is drawn")
 
 
+@exhaustive
 def test_a_loop_that_says_nothing_is_told_how_to_log_with_its_own_names(lab: Open, site: Site) -> None:
     page = lab()
     job = submitted(page, "silent", SILENT)

@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 
 from jupyter_dlaas.protocol import Elastic, JobView, Resize
 from tests.page.browser import Lab
+from tests.selection import exhaustive
 from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
@@ -253,6 +254,7 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
     page.shot(tmp_path / "pressed.png")
 
 
+@exhaustive
 def test_auto_is_switched_on_and_a_press_on_minus_takes_the_choice_back(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "auto")

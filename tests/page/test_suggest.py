@@ -7,6 +7,7 @@ from collections.abc import Callable
 from playwright.sync_api import expect
 
 from tests.page.browser import Lab
+from tests.selection import exhaustive
 from tests.whole.site import Site, until
 
 Open = Callable[..., Lab]
@@ -34,6 +35,7 @@ for epoch in range(3):
     print(f"epoch {epoch}: loss {train_loss:.3f}")"""
 
 
+@exhaustive
 def test_a_plain_loop_s_card_shows_by_keyboard_what_would_make_it_elastic(lab: Open, site: Site) -> None:
     page = lab()
     page.notebook("plain.ipynb", [LOAD, SETUP, FUNCTION, TRAIN])

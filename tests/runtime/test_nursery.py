@@ -174,6 +174,7 @@ def test_a_nursery_that_is_killed_while_somebody_joins_costs_only_time(job: Buil
     assert not [fact for fact in one.facts(FactKind.LEARNER_DOWN) if fact.failure]
 
 
+@exhaustive
 def test_a_nursery_that_does_not_answer_is_given_up_and_starts_nobody_later(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
@@ -187,7 +188,8 @@ def test_a_nursery_that_does_not_answer_is_given_up_and_starts_nobody_later(job:
     ended(one)
 
 
-@pytest.mark.parametrize("when", each_nth(["calm", "growing"], 2))
+@exhaustive
+@pytest.mark.parametrize("when", ["calm", "growing"])
 def test_a_nursery_ends_with_its_guardian_and_the_next_one_still_lets_the_job_grow(job: Build, when: str) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
@@ -219,6 +221,7 @@ def test_the_first_learner_may_die_and_its_nursery_stays(job: Build) -> None:
     ended(one)
 
 
+@exhaustive
 def test_a_stopped_nursery_does_not_outlive_its_job(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     send(nursery(one), signal.SIGSTOP)
@@ -226,6 +229,7 @@ def test_a_stopped_nursery_does_not_outlive_its_job(job: Build) -> None:
     ended(one)
 
 
+@exhaustive
 def test_only_a_job_that_may_grow_has_a_nursery_and_only_without_a_torch_zygote(
     job: Build, torch_zygote: Path, zygotes: Path
 ) -> None:
@@ -254,6 +258,7 @@ def test_only_a_job_that_may_grow_has_a_nursery_and_only_without_a_torch_zygote(
     ended(lean)
 
 
+@exhaustive
 def test_packages_that_changed_meanwhile_are_seen_by_who_joins(job: Build, tmp_path: Path) -> None:
     one = job(LIVE, **OPTIONS)
     one.package_dir = make_package_dir(tmp_path / "package")

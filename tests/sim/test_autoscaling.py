@@ -9,6 +9,7 @@ import pytest
 from dlaas_server.core.autoscale import Window
 from dlaas_server.sim.autoscaling import CONDITION, Every, Outcome, Paper, Rule, Searching, judged, main, play, share
 from dlaas_server.sim.scaling_curves import Curve, drawn, formulas, measured
+from tests.selection import exhaustive
 
 
 def curve(name: str, high: int) -> Curve:
@@ -66,6 +67,7 @@ def test_most_runs_end_near_the_best_size() -> None:
     assert share([run.ours for run in judged(1, groups=[formulas(16)])]) >= 0.8
 
 
+@exhaustive
 def test_the_command_prints_both_rules_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

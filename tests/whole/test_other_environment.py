@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tests.selection import exhaustive
 from tests.whole.site import Server, Site
 
 Build = Callable[..., Site]
@@ -61,6 +62,7 @@ def post(server: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@exhaustive
 def test_a_kernel_without_our_package_trains_with_its_own_packages(site: Build) -> None:
     here = site()
     python = other_environment(here.folder / "other")

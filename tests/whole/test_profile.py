@@ -8,6 +8,7 @@ from functools import partial
 from jupyter_dlaas.api import Job
 from jupyter_dlaas.facts import Fact, FactKind
 from jupyter_dlaas.runtime.journal import read_facts
+from tests.selection import exhaustive
 from tests.whole.programs import training, trains
 from tests.whole.site import Site, until
 
@@ -28,6 +29,7 @@ def nodes_of(here: Site, job: Job) -> list[str]:
     return sorted(one.node for one in here.job(job.id).view.learners)
 
 
+@exhaustive
 def test_only_who_was_measured_to_talk_in_small_parts_starts_again_on_seats_further_apart(site: Build) -> None:
     here = site(slots=2, nodes=2)
     here.terminal("jupyter", "dlaas", "pool", "--placement", "topology")

@@ -12,7 +12,7 @@ from jupyter_dlaas.api import Job
 from jupyter_dlaas.protocol import Elastic
 from jupyter_dlaas.wire import DlaasError
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 from tests.whole.programs import BRIEF, training
 from tests.whole.site import Site, kill, until
 
@@ -42,7 +42,7 @@ def settled(here: Site, job: Job, size: int) -> None:
     until(lambda: here.job(job.id).view.size.held == size and len(here.learners(job)) == size, f"{size} train")
 
 
-@pytest.mark.parametrize(("apart", "together", "size"), [(0.12, 0.0, 3), (0.0, 0.03, 1)])
+@pytest.mark.parametrize(("apart", "together", "size"), each_nth([(0.12, 0.0, 3), (0.0, 0.03, 1)], 2))
 def test_a_job_finds_its_size_by_itself(site: Build, apart: float, together: float, size: int) -> None:
     here = site(slots=3)
     job = here.submit(program(apart=apart, together=together), name="auto", gpus="1:3", elastic="auto")
@@ -62,9 +62,10 @@ def test_a_job_finds_its_size_by_itself(site: Build, apart: float, together: flo
 BUSY_SAMPLES = "torch.nn.functional.mse_loss(time.sleep(0.004 * len({of})) or "
 
 
+@exhaustive
 @pytest.mark.parametrize(
     ("source", "of"),
-    each_nth([(GANG_LIGHTNING, "batch[0]"), (GANG_TRANSFORMERS, "labels")], 2),
+    [(GANG_LIGHTNING, "batch[0]"), (GANG_TRANSFORMERS, "labels")],
     ids=["lightning", "transformers"],
 )
 def test_a_framework_that_shares_out_its_batches_finds_its_size_by_itself(site: Build, source: str, of: str) -> None:
