@@ -1,0 +1,90 @@
+"""The checker finds each violation in a history that has it; a short run of random faults has none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Ended, devices_held_twice, of_end, of_lines, of_steps, steps_covered
+from tests.selection import exhaustive
+
+UNDISTURBED: dict[str, Any] = {"steps": 20, "weights": [[1.0, 2.0], [0.5]]}
+
+
+def trained(first: int, last: int) -> dict[str, Any]:
+    return {"kind": "committed", "first_step": first, "step": last}
+
+
+def begins(step: int) -> dict[str, Any]:
+    return {"kind": "generation", "generation": 1, "step": step}
+
+
+HALTED_ONCE = [begins(0), trained(0, 12), begins(10), trained(10, 15), trained(15, 20)]
+WHOLE = Ended("loop-1", "elastic", "COMPLETED", facts=HALTED_ONCE, end=UNDISTURBED)
+TICKS = Ended("plain-1", "plain", "COMPLETED", logs=[["tick 0"], ["tick 0", "tick 1", "tick 2"]])
+
+
+def test_a_history_without_faults_has_no_violation() -> None:
+    assert of_end(WHOLE) + of_steps(WHOLE, 20, UNDISTURBED) + of_lines(TICKS, 3) == []
+    assert devices_held_twice({"n1/0": ["a"], "n1/1": ["b", "b"]}) == []
+
+
+def test_steps_of_a_lost_generation_count_once() -> None:
+    assert steps_covered(HALTED_ONCE) == (20, [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ([begins(0), trained(0, 8), trained(10, 20)], "steps 8 to 10 were trained by nobody"),
+        ([begins(0), trained(0, 8), begins(9), trained(9, 20)], "begins at step 9, and 8 were trained"),
+        ([begins(0), trained(0, 19)], "19 of 20 steps"),
+        ([begins(0), trained(0, 20), begins(15)], "15 of 20 steps"),
+    ],
+)
+def test_lost_steps_are_found(facts: list[dict[str, Any]], says: str) -> None:
+    assert says in " ".join(of_steps(replace(WHOLE, facts=facts), 20, UNDISTURBED))
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (None, "without the file"),
+        ({**UNDISTURBED, "steps": 21}, "its counter ended at 21"),
+        ({**UNDISTURBED, "weights": [[1.0, 2.1], [0.5]]}, "its weights are not those"),
+        ({**UNDISTURBED, "weights": [[1.0, 2.0]]}, "its weights are not those"),
+    ],
+)
+def test_another_result_is_found(end: dict[str, Any] | None, says: str) -> None:
+    assert says in " ".join(of_steps(replace(WHOLE, end=end), 20, UNDISTURBED))
+
+
+@pytest.mark.parametrize(
+    "log", [["tick 0", "tick 2"], ["tick 0", "tick 1", "tick 1", "tick 2"], ["tick 0", "tick 1"]], ids=repr
+)
+def test_lost_and_doubled_lines_are_found(log: list[str]) -> None:
+    assert of_lines(replace(TICKS, logs=[log]), 3)
+
+
+def test_a_wrong_end_and_a_shared_device_are_found() -> None:
+    assert of_end(replace(WHOLE, state="FAILED", reason="why")) == ["loop-1 ended FAILED instead of COMPLETED: why"]
+    assert of_end(replace(WHOLE, is_cancelled=True))
+    assert devices_held_twice({"n1/0": ["b", "a"]}) == ["n1/0 is held by a and b"]
+
+
+@exhaustive
+@pytest.mark.timeout(900)
+def test_random_faults_lose_nothing() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", "--kills", "40"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
