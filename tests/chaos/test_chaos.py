@@ -42,7 +42,7 @@ def test_steps_of_a_lost_generation_count_once() -> None:
     ("facts", "says"),
     [
         ([begins(0), trained(0, 8), trained(10, 20)], "steps 8 to 10 were trained by nobody"),
-        ([begins(0), trained(0, 8), begins(9), trained(9, 20)], "begins at step 9, and 8 were trained"),
+        ([begins(0), trained(0, 8), begins(9), trained(9, 20)], "begins at step 9, 8 were trained"),
         ([begins(0), trained(0, 19)], "19 of 20 steps"),
         ([begins(0), trained(0, 20), begins(15)], "15 of 20 steps"),
     ],
