@@ -45,6 +45,7 @@ class ChaosPool:
 
     site: Site
     retries: int = 1000
+    _started: subprocess.Popen[bytes] | None = None
 
     # -- API -----------------------------------------------------------------------------------------------------------
 
@@ -72,14 +73,14 @@ class ChaosPool:
                 assert status < 400, f"{method} {path}: {status} {answer}"
                 return answer
             assert time.monotonic() < end, f"no engine answered {method} {path} for {deadline_s:g} s"
-            if self.engine_pid() is None:
+            if self.engine_pid() is None and (self._started is None or self._started.poll() is not None):
                 self.start_engine()
             time.sleep(0.1)
 
     def start_engine(self) -> None:
         """Start one more engine; it ends by itself where one holds the pool."""
         with (self.site.pool / "engine.log").open("ab") as log:
-            subprocess.Popen(
+            self._started = subprocess.Popen(
                 [sys.executable, "-m", "dlaas_server.engine", "--pool-dir", str(self.site.pool)],
                 env=self.site.environment(), cwd=self.site.pool, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,

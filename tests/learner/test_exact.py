@@ -78,6 +78,7 @@ def assert_lived(job: Job, kills: int) -> None:
     assert not job.facts(FactKind.LOST), job.report()
 
 
+@exhaustive
 @pytest.mark.parametrize("learners", each_nth([3, 2, 4], 3))
 def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str, Any], learners: int) -> None:
     live.output("hurry").touch()

@@ -66,7 +66,7 @@ KERAS = ("import keras; keras.utils.set_random_seed(0)", "keras.random.normal((3
         (*NUMPY, True),
         (*NUMPY, False),
         (*TORCH, False),
-        (*TENSORFLOW, False),
+        pytest.param(*TENSORFLOW, False, marks=exhaustive),
         pytest.param(*TORCH, True, marks=exhaustive),
         pytest.param(*TENSORFLOW, True, marks=exhaustive),
         pytest.param(*KERAS, True, marks=exhaustive),

@@ -21,12 +21,19 @@ from typing import Any
 
 import pytest
 
+from tests.selection import exhaustive
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NOTEBOOKS = sorted((HERE / "notebooks").glob("*.ipynb"))
+SLOW = {"08_classes_over_cells", "09_seeds", "16_frozen_layers"}
+"""They import torch twice, as others do that `make test` runs."""
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(one, id=one.stem, marks=exhaustive if one.stem in SLOW else ()) for one in NOTEBOOKS],
+)
 def test_the_job_has_the_kernels_value_of_every_name_that_the_training_cell_reads(
     notebook: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from jupyter_dlaas.api import Job
 from tests.notebook_e2e.rooms import Kernel, Pool, until
+from tests.selection import exhaustive
 from tests.suggest.running import rewritten
 
 EPOCHS = 60
@@ -48,6 +49,7 @@ def trains_on(pool: Pool, handle: str, size: int) -> None:
     until(lambda: steps_of(pool, handle) > first + 3, 300)
 
 
+@exhaustive
 def test_a_rewritten_loop_grows_to_two_and_shrinks_again_and_takes_each_step_once(kernel: Kernel, pool: Pool) -> None:
     *before, training = rewritten(*CELLS)
     for cell in before:

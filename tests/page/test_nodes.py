@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.page.browser import Lab
-from tests.selection import exhaustive
 from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
@@ -63,6 +62,7 @@ def choose(panel: Locator, node: str, *keys: str) -> Locator:
     return button
 
 
+@exhaustive
 def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
     lab: Open, site: Site, tmp_path: Path
 ) -> None:

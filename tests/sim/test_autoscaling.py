@@ -63,6 +63,7 @@ def test_curves_drawn_with_one_seed_are_the_same_and_with_another_are_not() -> N
     assert all(one.high == 32 for one in drawn(32, 1))
 
 
+@exhaustive
 def test_most_runs_end_near_the_best_size() -> None:
     assert share([run.ours for run in judged(1, groups=[formulas(16)])]) >= 0.8
 

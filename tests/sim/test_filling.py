@@ -17,6 +17,7 @@ from dlaas_server.sim.loop import Unrunnable, replay
 from dlaas_server.sim.production import ByCore
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.trace import NodeSpec, Pod, Trace, TraceJob
+from tests.selection import exhaustive
 from tests.sim.builders import tjob, trace
 
 POLICIES = [f"core:{layout}" for layout in Layout] + list(FILLERS)
@@ -74,6 +75,7 @@ def test_the_published_figures_stand_beside_every_mark() -> None:
     assert list(published("default", "06-FGD")) == list(MARKS)
 
 
+@exhaustive
 def test_the_core_leaves_fewer_fragments_than_packing_on_the_published_pods() -> None:
     asked, nodes = openb("default")
     gentle, packed = (at(filled_by(asked, nodes, who, seed=0), FULL) for who in ("core:fgd", "core:pack"))

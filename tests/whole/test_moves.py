@@ -18,7 +18,7 @@ from jupyter_dlaas.runtime.journal import read_facts
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.runtime.jobs import make_job
-from tests.selection import each_nth
+from tests.selection import each_nth, exhaustive
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
@@ -105,6 +105,7 @@ def moves(here: Site, job: Job) -> list[tuple[int, int, str]]:
     return [(one.before, one.after, one.by) for one in here.job(job.id).view.resizes]
 
 
+@exhaustive
 def test_a_gang_goes_together_on_one_node_while_it_trains_also_when_the_engine_is_killed_meanwhile(
     site: Build, weights: dict[str, Any]
 ) -> None:
