@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.page.browser import Lab
+from tests.selection import exhaustive
 from tests.whole.site import Site, standing, until
 
 Open = Callable[..., Lab]
