@@ -41,7 +41,7 @@ from jupyter_dlaas.runtime.files import FULL, write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.warm import Output, restream
-from jupyter_dlaas.wire import decode, encode
+from jupyter_dlaas.wire import clean, decode, encode
 
 __all__ = ["main"]
 
@@ -107,7 +107,7 @@ def _at_end(context: Context) -> dict[str, Any]:
 def _write(context: Context, body: dict[str, Any]) -> None:
     """Leave the result where the guardian reads it; where the disk takes nothing, tell it the failure."""
     try:
-        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(body).encode())
+        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(clean(body)).encode())
     except OSError:
         if body["failure"] is None:
             raise
