@@ -528,7 +528,8 @@ class Guardian:
         elif act is Act.HALTED:
             self._tell.halted()
         self._store.end()
-        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),))[0]:
+        is_heir = self._tell.guardians > 0  # what a guardian before inherited is nobody's child now
+        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
