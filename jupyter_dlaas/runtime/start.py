@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from jupyter_dlaas.hash_seed import hash_seed_of
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
-from jupyter_dlaas.runtime.process import Identity, activity_of, boot_id, send, stat_of
+from jupyter_dlaas.runtime.process import Identity, activity_of, boot_id, marked, send, stat_of
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["StartError", "Started", "reap", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
+__all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
 GUARDIAN: Final = "jupyter_dlaas.runtime.guardian"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote"
@@ -81,11 +82,24 @@ def start_guardian(
     return _plain(job_dir, interpreter, package_dir, environment)
 
 
-def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str]) -> Started:
+def start_caretaker(
+    job_dir: Path, *, interpreter: str, package_dir: Path, environment: Mapping[str, str]
+) -> Started | None:
+    """Start a guardian in the Python of this process for learners that outlived their interpreter's removal.
+
+    It looks after those who live; others it would start with `interpreter`, and report that this fails. None where
+    the interpreter is there, or nobody lives. Raises StartError.
+    """
+    if os.access(interpreter, os.X_OK) or not any(member is not None for _, member in marked(str(job_dir))):
+        return None
+    return _plain(job_dir, sys.executable, package_dir, environment, interpreter)
+
+
+def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], *more: str) -> Started:
     whole = guardian_environment(environment, str(job_dir), str(package_dir))
     try:
         log = str(job_dir / "guardian.log")
-        order = Order(module=GUARDIAN, arguments=(str(job_dir),), environment=whole, log=log)
+        order = Order(module=GUARDIAN, arguments=(str(job_dir), *more), environment=whole, log=log)
         pid = spawn(order, executable=interpreter)
     except OSError as error:
         raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
