@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jupyter_dlaas.learner import keras_objects
 from jupyter_dlaas.learner.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
+from jupyter_dlaas.learner.aspects import Aspect
 from jupyter_dlaas.learner.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
 
 __all__ = [
@@ -51,47 +53,6 @@ class Changes:
 
 class Skipped:
     """Stands where an object that cannot be stored was: what is there keeps its place."""
-
-
-class Aspect:
-    """One way in which an object can change."""
-
-    is_whole = False
-    """It is stored as an object, and whatever holds it gets another one."""
-    can_revert = True
-    """What it held before the loop is known, not only a checksum of it."""
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        """Return what to compare with later."""
-        raise NotImplementedError
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the objects that it holds, each with the step that leads there."""
-        return iter(())
-
-    def differs(self, base: Any, now: Any) -> bool:
-        """Compare what `read` returned at two times."""
-        return bool(base != now)
-
-    def carry(self, value: Any, base: Any, now: Any) -> Any:
-        """Return what a checkpoint stores of a change."""
-        return now
-
-    def put(self, value: Any, carried: Any) -> None:
-        """Apply what was stored."""
-        raise NotImplementedError
-
-    def copy(self, value: Any) -> Any:
-        """Return what `put` makes the object again, where `read` only gives a checksum; None where nothing does."""
-        return None
-
-    def size(self, value: Any) -> int:
-        """Return how many bytes `copy` takes."""
-        return 0
-
-    def revert(self, value: Any, base: Any, now: Any) -> None:
-        """Make it again what it was."""
-        self.put(value, self.carry(value, now, base))
 
 
 # -- objects with named items
@@ -373,45 +334,6 @@ class _Tensor(Aspect):
         return int(value.numel() * value.element_size()) if self.has_data and not is_lazy(value) else 0
 
 
-class _Variable(Aspect):
-    """Variables of Keras and TensorFlow."""
-
-    can_revert = False
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        return digest(sys.modules["numpy"].asarray(value), budget)
-
-    def carry(self, value: Any, base: Any, now: Any) -> Any:
-        return sys.modules["numpy"].asarray(value)
-
-    def put(self, value: Any, carried: Any) -> None:
-        value.assign(carried)
-
-    def copy(self, value: Any) -> Any:
-        return sys.modules["numpy"].array(value)
-
-    def size(self, value: Any) -> int:
-        return int(sys.modules["numpy"].asarray(value).nbytes)
-
-
-class _Layer(Aspect):
-    """Models, optimisers and metrics of Keras: their variables."""
-
-    can_revert = False
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        yield from ((f".variables[{number}]", one) for number, one in enumerate(value.variables))
-        optimizer = getattr(value, "optimizer", None)
-        if optimizer is not None:
-            yield ".optimizer", optimizer
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        return None
-
-    def put(self, value: Any, carried: Any) -> None:
-        """Nothing of its own."""
-
-
 # -- random generators and files
 
 
@@ -515,21 +437,10 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
         return (_ARRAY,) if value.flags.writeable else ()
-    package = kind.__module__.partition(".")[0]
-    if package in ("keras", "tensorflow") and hasattr(kind, "assign") and hasattr(value, "shape"):
-        return (_VARIABLE,)
-    keras: Any = sys.modules.get("keras")
-    if keras is not None and isinstance(value, _keras_kinds(keras)):
-        return (_LAYER,)
+    keras = keras_objects.aspect_of(value)
+    if keras is not None:
+        return (keras,)
     return (_FIELDS,) if _has_plain_fields(kind) else (_WHOLE,)
-
-
-def _keras_kinds(keras: Any) -> tuple[type, ...]:
-    kinds = (getattr(getattr(keras, part, None), name, None) for part, name in _KERAS)
-    return tuple(one for one in kinds if isinstance(one, type))
-
-
-_KERAS: Final = (("layers", "Layer"), ("optimizers", "Optimizer"), ("metrics", "Metric"), ("losses", "Loss"))
 
 
 def _is_readable_file(value: Any) -> bool:
@@ -576,7 +487,7 @@ def _has_plain_fields(kind: Any) -> bool:
 
 
 _DICT, _FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
-_ARRAY, _VARIABLE, _LAYER, _POSITION, _WHOLE = _Array(), _Variable(), _Layer(), _Position(), Whole()
+_ARRAY, _POSITION, _WHOLE = _Array(), _Position(), Whole()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,
     list: _Sequence(list),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from jupyter_dlaas.learner import keras_objects
 from jupyter_dlaas.learner.values import is_plain
 
 __all__ = ["Restored", "restore"]
@@ -48,7 +49,8 @@ def restore(values: Mapping[str, Any], into: Mapping[str, Any], *, with_weights:
     pairs = _Pairs(with_weights=with_weights)
     kept: dict[str, Any] = {}
     try:
-        for name in sorted(values, key=lambda one: not _has_state(values[one])):  # models before what holds them
+        for name in sorted(values, key=lambda one: (not _is_keras(values[one]), not _has_state(values[one]))):
+            # models before what holds them
             why = pairs.add(into[name], values[name]) if name in into else ""
             if why and _has_state(into[name]):
                 return Restored(dict(values), why)
@@ -96,6 +98,10 @@ class _Pairs:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS
             return self.conflict
+        if _is_keras(new):  # with torch as its backend it is a torch module, too
+            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
+        if keras_objects.is_stateful(new):
+            return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
         if _is_torch(new, "nn", "Module"):
             return self._module(old, new)
         if _is_torch(new, "optim", "Optimizer"):
@@ -104,9 +110,10 @@ class _Pairs:
             return self.add(old.optimizer, new.optimizer, depth) or self._note(old, new)
         if _is_torch(new, "amp", "GradScaler"):
             return self._note(old, new)
-        if _is_keras(new):
-            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
         return self._holder(old, new, depth)
+
+    def _keras_models(self) -> list[Any]:
+        return [one for one, _ in self._order if _is_keras(one)]
 
     def lacks_weights(self) -> bool:
         """Tell whether an optimiser would be kept over weights that nothing loads."""
@@ -115,18 +122,31 @@ class _Pairs:
     def connected(self, value: Any) -> Any:
         """Copy a value so that it refers to the objects that were kept, once all pairs are known."""
         self._memo = self._memo or dict(self.old_of)
+        if keras_objects.is_stateful(value) and id(value) not in self.old_of:
+            return self._over_model(value)
         return copy.deepcopy(value, self._memo)
+
+    def _over_model(self, value: Any) -> Any:
+        """An optimiser of Keras, over the variables of the model that was kept; a copy of it would lose its state."""
+        made = type(value).from_config(value.get_config())
+        models = self._keras_models()
+        if not keras_objects.fits(made, value, models):
+            return value
+        keras_objects.load_state(made, value, models)
+        return made
 
     def actions(self) -> Iterator[Callable[[], object]]:
         """Return the calls that load the state, once everything is known to fit."""
         for old, new in self._order:
-            if _is_torch(new, "nn", "Module"):
+            if _is_keras(new):
+                yield partial(_load_keras, old, new)
+            elif keras_objects.is_stateful(new):
+                yield partial(keras_objects.load_state, old, new, self._keras_models())
+            elif _is_torch(new, "nn", "Module"):
                 yield from _module_actions(old, new)
             elif _is_torch(new, "optim", "Optimizer") or _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
-            elif _is_keras(new):
-                yield partial(_load_keras, old, new)
             elif _is_tensor(new):
                 yield partial(old.data.copy_, new.data)
             else:
@@ -256,7 +276,9 @@ def _is_keras(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    return _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer") or _is_keras(value)
+    """Models and optimisers."""
+    is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
+    return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
 
 
 def _module_actions(old: Any, new: Any) -> Iterator[Callable[[], object]]:
@@ -280,7 +302,6 @@ def _keras_fits(old: Any, new: Any) -> bool:
 
 def _load_keras(old: Any, new: Any) -> None:
     old.set_weights(new.get_weights())
-    mine, theirs = (getattr(getattr(one, "optimizer", None), "variables", []) for one in (old, new))
-    if [tuple(one.shape) for one in mine] == [tuple(one.shape) for one in theirs]:
-        for one, other in zip(mine, theirs, strict=True):
-            one.assign(other.numpy())
+    mine, theirs = (getattr(one, "optimizer", None) for one in (old, new))
+    if type(mine) is type(theirs) and mine is not None and keras_objects.fits(mine, theirs, [old]):
+        keras_objects.load_state(mine, theirs, [old])

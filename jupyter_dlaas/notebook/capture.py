@@ -15,6 +15,7 @@ from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.drawing import scan
 from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.keras_results import check_keras_outputs
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
     check_modules,
@@ -104,6 +105,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_modules(modules),
         *check_writes(traced, goal, training.learners_max),
         *check_losses(cells, training, training.learners_max),
+        *check_keras_outputs(traced, training),
     )
     return Capture(
         text=text,
@@ -146,7 +148,7 @@ def _solve(
 
 WARNINGS = words(
     """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again drawn_again loss_is_sum"""
+    push_fresh push_changed_again drawn_again loss_is_sum keras_config"""
 )
 
 
