@@ -259,7 +259,7 @@ def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -
     """
     found = _load(Client(), handle, names)
     if into is not None:
-        restored = _part("learner.restore").restore(found, into, with_weights=True)
+        restored = _part("learner.restore").restore(found, into, with_weights=True, changed={*into})
         for name in into:
             if name not in restored.kept:
                 why = restored.reason or "it has no state of its own that could be loaded"

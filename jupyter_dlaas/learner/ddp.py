@@ -416,11 +416,12 @@ class Gang:
     def part(self, error: Diverged) -> None:
         """Learners came to different places of their program: nothing of this step counts."""
         self.diverged = error
-        self._gate.has_failed = True
+        self._gate.fail()
 
     def lost(self) -> None:
         """A talk with the others failed in the step in flight."""
-        self.is_stranded = self._gate.has_failed = True
+        self.is_stranded = True
+        self._gate.fail()
 
     def _try(self, act: Callable[[], object]) -> None:
         """Talk to the others; that they are lost is noted, where the gang can go on without them."""

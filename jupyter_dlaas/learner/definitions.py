@@ -7,16 +7,51 @@ from __future__ import annotations
 import __future__
 
 import ast
+import re
 import sys
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["classes", "edited", "find"]
+__all__ = ["changed_names", "classes", "edited", "find"]
 
+_TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+"""Calls that make a type."""
 _COROUTINES = ("_training_cell", "_cell_")
 """How a cell with `await` begins in the program."""
+
+
+def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that a program's training cell does not bind: it can only change their objects."""
+    _, _, text = source.rpartition(", the training cell ---\n")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return frozenset()
+    added = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
+    bound = {
+        node.id
+        for node in _outside_functions(tree)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in added
+    }
+    bound |= {name for node in _outside_functions(tree) if isinstance(node, _BINDERS) for name in _bound(node)}
+    bound |= set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^\s*global (.*)", source, re.MULTILINE))))
+    return frozenset(names) - bound
+
+
+_DEFINERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_BINDERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _SCOPES) or str(getattr(node, "name", "")).startswith(_COROUTINES):
+            todo += ast.iter_child_nodes(node)
 
 
 def find(source: str, qualname: str, own: frozenset[str] = frozenset()) -> Any:
@@ -45,39 +80,83 @@ def classes(source: str) -> dict[str, Any]:
 def edited(source: str, names: Collection[str]) -> frozenset[str]:
     """Those of a program's classes that this process' notebook or program defines in another way, or a base of them.
 
-    The newest cell that defines a class counts. A class whose definition is not known here counts as the same.
+    Of the names themselves also functions, and types that a call makes (`Point = namedtuple(…)`). The newest cell that
+    defines a name counts; where no cell does (`%run`), what the class or function is made of. What is not known counts
+    as the same.
     """
     program = _program(source)
-    theirs = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
-    mine: dict[str, ast.ClassDef | None] = {}
+    theirs: dict[str, ast.stmt] = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
+    theirs |= {name: node for name in names if isinstance(node := program.nodes.get(name), _DEFINERS)}
+    mine: dict[str, ast.stmt | None] = {}
 
     def is_edited(name: str) -> bool:
         if name not in theirs or name not in vars(sys.modules["__main__"]):
             return False
         if name not in mine:
-            mine[name] = _class_here(name)
-        here = mine[name]
-        if here is not None and ast.dump(here) != ast.dump(theirs[name]):
+            mine[name] = _definition_here(name)
+        here, there = mine[name], theirs[name]
+        if here is not None and ast.dump(here) != ast.dump(there):
             return True
-        bases = {part.id for base in theirs[name].bases for part in ast.walk(base) if isinstance(part, ast.Name)}
-        return any(is_edited(base) for base in sorted(bases - {name}))
+        if here is None and _is_known_otherwise(name, source):
+            return True
+        bases = there.bases if isinstance(there, ast.ClassDef) else []
+        found = {part.id for base in bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+        return any(is_edited(base) for base in sorted(found - {name}))
 
     return frozenset(name for name in {*names, *(theirs if names else ())} if is_edited(name))
 
 
-def _class_here(name: str) -> ast.ClassDef | None:
-    """The newest definition of a class in this process: in a cell that ran, or in the program."""
+def _definition_here(name: str) -> ast.stmt | None:
+    """The newest definition of a name in this process: in a cell that ran, or in the program."""
     for text in _texts_here():
-        if f"class {name}" not in text:
+        if name not in text:
             continue
         try:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        found = [part for part in ast.walk(tree) if isinstance(part, ast.ClassDef) and part.name == name]
+        found = [node for node in _definers(tree) if name in _bound(node)]
         if found:
             return found[-1]
     return None
+
+
+def _definers(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Definitions of classes and functions, and assignments of what a call makes, outside of functions and classes."""
+    found = [
+        node
+        for node in _outside_functions(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call))
+    ]
+    yield from sorted(found, key=lambda one: one.lineno)
+
+
+def _is_known_otherwise(name: str, source: str) -> bool:
+    """Compare what a class or function of this process and the program's are made of, where no cell has its text."""
+    if not isinstance(vars(sys.modules["__main__"]).get("In"), list):
+        return False
+    here, there = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
+    return there is not None and _codes(here) != _codes(there)
+
+
+def _codes(value: Any) -> Any:
+    """The code of a function, or the code and the plain values that a class defines itself; None for others."""
+    if isinstance(value, type):
+        plain = {name: repr(part) for name, part in vars(value).items() if _is_plain_field(name, part)}
+        return plain | {name: _codes(part) for name, part in vars(value).items() if _codes(part) is not None}
+    value = getattr(value, "__func__", getattr(value, "fget", value))
+    code = getattr(value, "__code__", None)
+    return None if code is None else _plain_code(code)
+
+
+def _is_plain_field(name: str, value: object) -> bool:
+    return not name.startswith("__") and isinstance(value, int | float | str | bytes | tuple | list | None)
+
+
+def _plain_code(code: Any) -> Any:
+    consts = [_plain_code(one) if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
+    return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars
 
 
 def _texts_here() -> Iterator[str]:
@@ -138,6 +217,8 @@ def _definitions(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
                 yield node
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if _is_constant(value):
+                yield node
+            case ast.Assign(value=ast.Call(func=function)) if ast.unparse(function).rpartition(".")[2] in _TYPES:
                 yield node
             case _:
                 continue

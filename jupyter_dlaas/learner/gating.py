@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,11 @@ class Gate:
         """The mean of a loss over the gang; may set `has_failed`."""
         self.may_lose: Callable[[], bool] = lambda: False
         """Return whether other learners may be lost in the step, so that it is repeated."""
+        self.on_failure: Callable[[], None] | None = None
+        """Called in the main thread once a step has failed, before the program goes on with the rest of it."""
+        self.on_step: Callable[[], None] | None = None
+        """Called before an optimiser steps."""
+        self._is_noted = False
         self._gated: dict[int, Any] = {}
         self._is_open = False
         self._done: dict[str, int] = {}
@@ -50,9 +56,22 @@ class Gate:
 
     def begin(self) -> None:
         """A step begins, maybe again."""
-        self.has_failed = self.has_stepped = False
+        self.has_failed = self.has_stepped = self._is_noted = False
         self._is_open = True
         self._seen.clear()
+
+    def fail(self) -> None:
+        """Others are lost, or came to another place of the program: the step in flight does not count."""
+        self.has_failed = True
+        self._note_failure()
+
+    def _note_failure(self) -> None:
+        """Call `on_failure` once. A backward pass on a GPU runs in threads that do not see the program's variables."""
+        if self._is_noted or not self.is_torn or self.on_failure is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._is_noted = True
+            self.on_failure()
 
     def end(self) -> bool:
         """It ends. True if it counts; else it is to be made again."""
@@ -87,6 +106,7 @@ class Gate:
     def _may(self, name: str) -> bool:
         if not self._is_open:
             return True
+        self._note_failure()
         seen, done = self._seen.get(name, 0) + 1, self._done.get(name, 0)
         self._seen[name] = seen
         if seen <= done or self.has_failed:
@@ -118,6 +138,8 @@ class Gate:
 
                 with torch.enable_grad():
                     loss = closure()
+            if gate.on_step is not None:
+                gate.on_step()
             if gate.check is not None and not gate.has_failed:
                 gate.check(self)
             if gate.before_step is not None and not gate.has_failed:

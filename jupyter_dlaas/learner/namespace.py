@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner import object_kinds as kinds
+from jupyter_dlaas.learner import values
 from jupyter_dlaas.learner.liveness import dead_names
 from jupyter_dlaas.learner.object_graph import ObjectGraph, Stored
 
@@ -24,18 +25,32 @@ __all__ = ["Namespace"]
 _MODULE_LEVEL: Final = ""
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
 """A frame's `f_locals` are its variables themselves (PEP 667)."""
+_READERS: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
+"""Functions by which a program may use the copy that its frame keeps."""
 
 
 class Namespace:
     """Names of a program at the head of its loop, to compare with later."""
 
-    def __init__(self, script: dict[str, Any], files: Sequence[Path], given: Iterable[Any], rank: int = 0) -> None:
-        """`files`: the program, and the folder of the user's modules; `given`: objects that are kept by other means."""
+    def __init__(
+        self,
+        script: dict[str, Any],
+        files: Sequence[Path],
+        given: Iterable[Any],
+        rank: int = 0,
+        also: Mapping[str, Any] = types.MappingProxyType({}),
+    ) -> None:
+        """`files`: the program, and the folder of the user's modules; `given`: objects that are kept by other means.
+
+        `also`: further objects by path.
+        """
         self._script = script
+        self.files = tuple(files)
         self._files = tuple(map(str, files))
         self.rank = rank
         self._base = self._names()
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
+        roots.update(also)
         self._graph = ObjectGraph(roots, given=given)
 
     def store(self, extra: Any) -> Stored:
@@ -68,11 +83,7 @@ class Namespace:
         changes, names, (extra, generators) = loaded
         here = self._spaces()
         if reverts:
-            self._graph.revert()
-            for path, names_now in self._names().items():
-                base = self._base.get(path, {})
-                back = kinds.changed_items(names_now, {name: one for name, one in base.items() if name in names_now})
-                self._bind(here[path], kinds.Changes(back.values))
+            self.revert()
         self._graph.put(changes)
         if self.rank:
             self._graph.reseed(generators, seed)
@@ -80,6 +91,24 @@ class Namespace:
             if path in here:
                 self._bind(here[path], one)
         return extra
+
+    def revert(self) -> list[str]:
+        """Undo what was changed meanwhile, as far as it is known. Returns the paths of objects of which it is not."""
+        here = self._spaces()
+        other = self._graph.revert()
+        for path, names_now in self._names().items():
+            base = self._base.get(path, {})
+            back = kinds.changed_items(names_now, {name: one for name, one in base.items() if name in names_now})
+            self._bind(here[path], kinds.Changes(back.values))
+        return other
+
+    def keep_arrays(self, before: Namespace) -> None:
+        """Copy arrays, so that `revert` undoes changes of them, too; `before`: the same names at an earlier time."""
+        self._graph.keep_arrays(before._graph)
+
+    def changed_in_place(self) -> dict[str, object]:
+        """Return, by path, the objects that count or add up and have changed."""
+        return self._graph.changed_in_place()
 
     def in_progress(self) -> dict[str, object]:
         """Return, by path, the objects of this process that the loop may advance and that nothing can keep."""
@@ -107,9 +136,24 @@ class Namespace:
 
     def _names(self) -> dict[str, dict[str, Any]]:
         return {
-            path: _usual(self._script if frame is None else dict(frame.f_locals))
+            path: _usual(self._script if frame is None else locals_of(frame)) for path, frame in self._spaces().items()
+        }
+
+    def mark(self) -> dict[str, values.Mark]:
+        """Note plain values of the program, of the functions that are running, and of the objects that they name."""
+        return {
+            path: values.mark(self._script if frame is None else locals_of(frame))
             for path, frame in self._spaces().items()
         }
+
+    def back_to(self, marked: Mapping[str, values.Mark]) -> None:
+        """Bind the values of a mark again, with what they held."""
+        for path, frame in self._spaces().items():
+            if path in marked:
+                names = self._script if frame is None else {}
+                values.back_to(names, marked[path])
+                if frame is not None:
+                    self._bind(frame, kinds.Changes(names))
 
     def _dead(self) -> dict[str, frozenset[str]]:
         """Names that the next iteration of the innermost loop binds before it reads them."""
@@ -136,6 +180,18 @@ class Namespace:
             names.pop(name, None)
         to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
         to_fast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """Return the variables of a function.
+
+    Before Python 3.13 the frame would keep the copy, and with it a batch, until somebody asks for another one.
+    """
+    names: Any = frame.f_locals
+    found = dict(names)
+    if not _WRITES_THROUGH and sys.gettrace() is None and _READERS.isdisjoint(frame.f_code.co_names):
+        names.clear()
+    return found
 
 
 def _usual(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,9 @@ _ENTRIES_MAX: Final = 300_000
 _DEPTH_MAX: Final = 60
 _WHOLE_BYTES: Final = 1 << 24
 """A larger object of a class that says itself how it is stored is not compared."""
+_COPIED_BYTES: Final = 1 << 31
+_UNCHANGED_BYTES: Final = 1 << 24
+"""A larger array that nothing has changed so far is data."""
 Changes = dict[str, dict[int, Any]]
 """By path and number of the aspect: what an object that was there before the loop holds now."""
 
@@ -65,6 +68,9 @@ class ObjectGraph:
         """By path: objects that only this process has, and that the program may advance."""
         self._of: dict[int, Entry] = {}
         self._holders: dict[int, list[str]] = {}
+        self._copies: dict[tuple[str, int], Any] = {}
+        """By path and aspect: arrays as they were when this graph was made."""
+        self._has_copies = False
         self._given = _kept_otherwise(given)
         self._walk(roots)
         budget = kinds.Budget()
@@ -221,15 +227,76 @@ class ObjectGraph:
         found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
         return found
 
-    def revert(self) -> None:
-        """Make objects again what they were before the loop, as far as that is known."""
+    def revert(self) -> list[str]:
+        """Make objects again what they were before the loop, as far as that is known. Returns the paths of others."""
         budget = kinds.Budget()
+        other: list[str] = []
         for entry in self.entries.values():
             for number, aspect in enumerate(entry.aspects):
+                if not aspect.can_revert and not self._has_copies:
+                    continue
+                copy = self._copies.get((entry.path, number))
+                try:
+                    now = self._read(entry, aspect, budget)
+                except Exception:  # noqa: BLE001 - a class' own way to be stored may refuse at any time
+                    other.append(entry.path)
+                    continue
+                if not aspect.differs(entry.base[number], now):
+                    continue
                 if aspect.can_revert:
-                    now = aspect.read(entry.value, budget)
-                    if aspect.differs(entry.base[number], now):
-                        aspect.revert(entry.value, entry.base[number], now)
+                    aspect.revert(entry.value, entry.base[number], now)
+                elif copy is not None:
+                    aspect.put(entry.value, copy)
+                else:
+                    other.append(entry.path)
+        return other
+
+    def changed_in_place(self) -> dict[str, object]:
+        """Return, by path, objects that count or add up: of which numbers or arrays are not what they were.
+
+        New objects in a field are left out (most are caches of what the program last saw), random generators, and
+        variables that functions share, which are variables of the functions that are running.
+        """
+        budget = kinds.Budget()
+        found: dict[str, object] = {}
+        for entry in self.entries.values():
+            for number, aspect in enumerate(entry.aspects):
+                if isinstance(aspect, kinds.Generator | kinds.Cell):
+                    continue
+                now, base = self._read(entry, aspect, budget), entry.base[number]
+                if isinstance(aspect, kinds.Items):
+                    new = kinds.changed_items(base, now).values
+                    is_count = any(_is_number(one) and _is_number(base.get(key, 0)) for key, one in new.items())
+                else:
+                    is_count = aspect.differs(base, now)
+                if is_count:
+                    found[entry.path] = entry.value
+        return found
+
+    def keep_arrays(self, before: ObjectGraph) -> None:
+        """Copy arrays, so that `revert` knows them: first those that have changed since an earlier graph."""
+        self._has_copies = True
+        arrays = [
+            (entry, number, aspect)
+            for entry in self.entries.values()
+            for number, aspect in enumerate(entry.aspects)
+            if not aspect.can_revert
+        ]
+        changed = {id(entry): before.is_changed(entry) for entry, _, _ in arrays}
+        left_bytes = _COPIED_BYTES
+        for entry, number, aspect in sorted(arrays, key=lambda one: not changed[id(one[0])]):
+            size = aspect.size(entry.value)
+            if size <= left_bytes and (changed[id(entry)] or size <= _UNCHANGED_BYTES):
+                left_bytes -= size
+                self._copies[entry.path, number] = aspect.copy(entry.value)
+
+    def is_changed(self, other: Entry) -> bool:
+        """Tell whether an object, as another graph has read it, is new or not what it was in this one."""
+        mine = self._of.get(id(other.value))
+        if mine is None or len(mine.base) != len(other.base):
+            return True
+        pairs = zip(mine.aspects, mine.base, other.base, strict=True)
+        return any(aspect.differs(old, new) for aspect, old, new in pairs)
 
     def put(self, changes: Changes) -> None:
         """Apply what was loaded."""
@@ -262,6 +329,12 @@ def is_in_progress(value: object) -> bool:
     if isinstance(value, io.IOBase):
         return "w" in str(getattr(value, "mode", "")) and not value.closed
     return hasattr(type(value), "__next__") and not is_infrastructure(value)
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether it is one number, also as a tensor or an array."""
+    is_plain = isinstance(value, int | float | complex) and not isinstance(value, bool)
+    return is_plain or getattr(value, "shape", None) == ()
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:

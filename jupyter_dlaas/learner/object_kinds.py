@@ -7,7 +7,6 @@ property or `__getattr__` of the user's runs. Objects of a class that says how i
 from __future__ import annotations
 
 import functools
-import hashlib
 import operator
 import pickle
 import random
@@ -18,13 +17,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jupyter_dlaas.learner import keras_objects
+from jupyter_dlaas.learner.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
+from jupyter_dlaas.learner.aspects import Aspect
 from jupyter_dlaas.learner.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
 
 __all__ = [
     "Aspect",
     "Budget",
+    "Cell",
     "Changes",
     "Generator",
+    "Items",
     "Skipped",
     "Whole",
     "aspects_of",
@@ -32,22 +36,11 @@ __all__ = [
     "put_items",
 ]
 
-_FULL_BYTES: Final = 1 << 26
-"""A larger array is compared by a part of each memory page."""
-_PAGE: Final = 4096
-_SAMPLE: Final = 32
 _LARGE: Final = 10_000
 """A longer container of values is not looked through for objects."""
 _HEAP_TYPE: Final = 1 << 9
 _LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called", "_dlaas_ddp"})
 """Fields of library objects that are made anew when they are needed."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """Bytes of arrays that are still compared in full."""
-
-    full_bytes: int = 1 << 29
 
 
 @dataclass(slots=True)
@@ -60,39 +53,6 @@ class Changes:
 
 class Skipped:
     """Stands where an object that cannot be stored was: what is there keeps its place."""
-
-
-class Aspect:
-    """One way in which an object can change."""
-
-    is_whole = False
-    """It is stored as an object, and whatever holds it gets another one."""
-    can_revert = True
-    """What it held before the loop is known, not only a checksum of it."""
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        """Return what to compare with later."""
-        raise NotImplementedError
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the objects that it holds, each with the step that leads there."""
-        return iter(())
-
-    def differs(self, base: Any, now: Any) -> bool:
-        """Compare what `read` returned at two times."""
-        return bool(base != now)
-
-    def carry(self, value: Any, base: Any, now: Any) -> Any:
-        """Return what a checkpoint stores of a change."""
-        return now
-
-    def put(self, value: Any, carried: Any) -> None:
-        """Apply what was stored."""
-        raise NotImplementedError
-
-    def revert(self, value: Any, base: Any, now: Any) -> None:
-        """Make it again what it was."""
-        self.put(value, self.carry(value, now, base))
 
 
 # -- objects with named items
@@ -247,7 +207,7 @@ class _Module(_Fields):
         return {k: v for k, v in found if not k.startswith("__") and not isinstance(v, types.ModuleType)}
 
 
-class _Cell(Items):
+class Cell(Items):
     """A variable that functions share."""
 
     def items(self, value: Any) -> dict[Any, Any]:
@@ -318,7 +278,7 @@ class _Array(Aspect):
     can_revert = False
 
     def read(self, value: Any, budget: Budget) -> Any:
-        return value.shape, value.dtype.str, _digest(value, budget)
+        return value.shape, value.dtype.str, digest(value, budget)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         return value.view()
@@ -327,6 +287,12 @@ class _Array(Aspect):
         if value.shape != carried.shape:
             value.resize(carried.shape, refcheck=False)
         value[...] = carried
+
+    def copy(self, value: Any) -> Any:
+        return value.copy()
+
+    def size(self, value: Any) -> int:
+        return int(value.nbytes)
 
 
 class _Tensor(Aspect):
@@ -338,20 +304,20 @@ class _Tensor(Aspect):
         self.has_data = has_data
 
     def read(self, value: Any, budget: Budget) -> Any:
-        if _is_lazy(value):
+        if is_lazy(value):
             return None
-        digest = _digest(_as_bytes(value), budget) if self.has_data else None
-        return tuple(value.shape) if self.has_data else None, str(value.dtype), digest, bool(value.requires_grad)
+        content = digest(as_bytes(value), budget) if self.has_data else None
+        return tuple(value.shape) if self.has_data else None, str(value.dtype), content, bool(value.requires_grad)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         is_moved = self.has_data and (base is None or base[:3] != now[:3])
-        return (_own_memory(value.detach()) if is_moved else None), bool(value.requires_grad)
+        return (own_memory(value.detach()) if is_moved else None), bool(value.requires_grad)
 
     def put(self, value: Any, carried: Any) -> None:
         torch: Any = sys.modules["torch"]
         data, is_trained = carried
         with torch.no_grad():
-            if data is not None and _is_lazy(value):
+            if data is not None and is_lazy(value):
                 value.materialize(data.shape, dtype=data.dtype)
             if data is not None and (value.shape != data.shape or value.dtype != data.dtype or 0 in value.stride()):
                 value.data = data.to(value.device)
@@ -360,38 +326,12 @@ class _Tensor(Aspect):
         if value.is_leaf and value.requires_grad != is_trained:
             value.requires_grad_(is_trained)
 
+    def copy(self, value: Any) -> Any:
+        has_data = self.has_data and not is_lazy(value)
+        return value.detach().clone() if has_data else None, bool(value.requires_grad)
 
-class _Variable(Aspect):
-    """Variables of Keras and TensorFlow."""
-
-    can_revert = False
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        return _digest(sys.modules["numpy"].asarray(value), budget)
-
-    def carry(self, value: Any, base: Any, now: Any) -> Any:
-        return sys.modules["numpy"].asarray(value)
-
-    def put(self, value: Any, carried: Any) -> None:
-        value.assign(carried)
-
-
-class _Layer(Aspect):
-    """Models, optimisers and metrics of Keras: their variables."""
-
-    can_revert = False
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        yield from ((f".variables[{number}]", one) for number, one in enumerate(value.variables))
-        optimizer = getattr(value, "optimizer", None)
-        if optimizer is not None:
-            yield ".optimizer", optimizer
-
-    def read(self, value: Any, budget: Budget) -> Any:
-        return None
-
-    def put(self, value: Any, carried: Any) -> None:
-        """Nothing of its own."""
+    def size(self, value: Any) -> int:
+        return int(value.numel() * value.element_size()) if self.has_data and not is_lazy(value) else 0
 
 
 # -- random generators and files
@@ -497,21 +437,10 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
         return (_ARRAY,) if value.flags.writeable else ()
-    package = kind.__module__.partition(".")[0]
-    if package in ("keras", "tensorflow") and hasattr(kind, "assign") and hasattr(value, "shape"):
-        return (_VARIABLE,)
-    keras: Any = sys.modules.get("keras")
-    if keras is not None and isinstance(value, _keras_kinds(keras)):
-        return (_LAYER,)
+    keras = keras_objects.aspect_of(value)
+    if keras is not None:
+        return (keras,)
     return (_FIELDS,) if _has_plain_fields(kind) else (_WHOLE,)
-
-
-def _keras_kinds(keras: Any) -> tuple[type, ...]:
-    kinds = (getattr(getattr(keras, part, None), name, None) for part, name in _KERAS)
-    return tuple(one for one in kinds if isinstance(one, type))
-
-
-_KERAS: Final = (("layers", "Layer"), ("optimizers", "Optimizer"), ("metrics", "Metric"), ("losses", "Loss"))
 
 
 def _is_readable_file(value: Any) -> bool:
@@ -545,7 +474,7 @@ def _has_plain_fields(kind: Any) -> bool:
     """Tell whether a class is Python's, keeps nothing beside dict and slots, and leaves pickling to its base."""
     torch: Any = sys.modules.get("torch")
     known = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler) if torch is not None else ()
-    if issubclass(kind, known):
+    if issubclass(kind, (*known, types.SimpleNamespace)):
         return True
     if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
         return False
@@ -557,37 +486,8 @@ def _has_plain_fields(kind: Any) -> bool:
     return not has_own_way and kind.__basicsize__ <= object.__basicsize__ + 8 * (len(_slots(kind)) + 2)
 
 
-# -- comparing
-
-
-def _own_memory(tensor: Any) -> Any:
-    """A view of a larger tensor would bring all of it along."""
-    is_view = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-    return tensor.clone() if is_view else tensor
-
-
-def _is_lazy(value: Any) -> bool:
-    return hasattr(type(value), "materialize")
-
-
-def _as_bytes(tensor: Any) -> Any:
-    torch: Any = sys.modules["torch"]
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def _digest(array: Any, budget: Budget) -> bytes:
-    numpy: Any = sys.modules["numpy"]
-    data = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
-    if len(data) > min(_FULL_BYTES, budget.full_bytes):
-        whole = len(data) // _PAGE * _PAGE
-        pages = numpy.ascontiguousarray(data[:whole].reshape(-1, _PAGE)[:, :_SAMPLE])
-        return hashlib.blake2b(data[whole:].tobytes(), digest_size=16, key=hashlib.blake2b(pages).digest()).digest()
-    budget.full_bytes -= len(data)
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-_DICT, _FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), _Cell()
-_ARRAY, _VARIABLE, _LAYER, _POSITION, _WHOLE = _Array(), _Variable(), _Layer(), _Position(), Whole()
+_DICT, _FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
+_ARRAY, _POSITION, _WHOLE = _Array(), _Position(), Whole()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,
     list: _Sequence(list),

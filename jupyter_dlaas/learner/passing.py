@@ -12,10 +12,11 @@ from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dlaas.learner import divergence, lonely, run_state, values
+from jupyter_dlaas.learner import divergence, lonely, run_state
 from jupyter_dlaas.learner.data import BadData, Source, length
 from jupyter_dlaas.learner.feeding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.position import Position
+from jupyter_dlaas.learner.repeated_step import RepeatedStep
 from jupyter_dlaas.learner.seeds import derive, seed_all
 from jupyter_dlaas.learner.working import Work
 
@@ -95,6 +96,7 @@ class Batches:
                 here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
             else:
                 self._undo(share.total)
+                run._gate.on_step = self._repeated.watch_again()
                 here = Position(epoch=here.epoch, call=here.call, index=here.index, step=run._step, sample=here.sample)
         run._weigh(None)
         if run._gang is not None and run._exact is None:
@@ -109,7 +111,8 @@ class Batches:
         may_lose = run._may_lose()
         if may_lose:
             assert run._context is not None
-            self._mark = values.mark(run._context.script), values.mark(run.state)
+            self._repeated = RepeatedStep(run, run._context)
+            run._gate.on_failure = self._repeated.note
         if run._accumulated is not None:
             run._accumulated.keep(may_lose=may_lose)
         run._count(share.total)
@@ -163,10 +166,7 @@ class Batches:
         run._uncount(samples)
         if run._accumulated is not None:
             run._accumulated.undo()
-        assert run._context is not None
-        script, state = self._mark
-        values.back_to(run._context.script, script)
-        values.back_to(run.state, state)
+        self._repeated.undo()
 
     def _size(self) -> int:
         growth = self._growth

@@ -79,6 +79,8 @@ _LEADING: Final = (
         ),
         "epoch",
     ),
+    # "[640/60000 (1%)] loss: …": samples, of one epoch
+    (re.compile(r"^\s*[\[(]\s*(?P<step>\d+)\s*/\s*(?P<steps>\d+)\s*\(\s*[\d.]+\s*%\s*\)\s*[\])]"), "step"),
     # "[3/10] loss: …", "3/10: loss …"
     (re.compile(r"^\s*[\[(]?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*[\])]?(?=[\s:,|-])"), "either"),
     # "[10]	train-rmse:…", "7: loss …", "7 [D loss: …"
@@ -90,6 +92,11 @@ _BEHIND: Final = re.compile(r"\s*\]?\s*[\[(]\s*(\d+)\s*/\s*(\d+)(?:\s*\(\s*[\d.]
 _OF_BATCHES: Final = re.compile(r"\s*/\s*(\d+)\s+(?:batches|steps|iters|iterations)\b", re.IGNORECASE)
 _ASIDE_COUNT: Final = re.compile(r"\s*(?:batch(?:es)?|epochs?|steps?|samples?)\s*\)", re.IGNORECASE)
 _MEANS: Final = re.compile(r"\s*[:=]\s*")
+_PARAMETER: Final = re.compile(
+    r"(?:^|[\s(\[@,])(?:k|n|top_?k|alpha|beta|gamma|tau|eps|epsilon|thresh|threshold|thr|temperature|seed|lam|margin)\s*$"
+)
+"""A parameter for which a metric holds: "acc@k=5: 0.8" is no accuracy of 5."""
+_MEANS_FOR: Final = re.compile(r"[)\]]?\s*(?:[:=]|\bis\b)\s*")
 _PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
 _SHARE: Final = re.compile(r"\s*[\[(]\s*[\d.]+\s*%\s*[\])]")
@@ -321,7 +328,7 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
     """Judge one number by its name; returns up to where the line is told now."""
     end = match.end()
     pending, line.pending = line.pending, []
-    if pending and _MEANS.fullmatch(gap):
+    if pending and (_MEANS.fullmatch(gap) or _MEANS_FOR.fullmatch(gap)):
         value, end = _value(text, match)
         line.values.setdefault(name_of(pending), value)
         return end
@@ -345,6 +352,9 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
     phase = _phase_of(bare, words)
     value, end = _value(text, match)
     told = [word for word in words if word not in FILLERS]
+    if separator and "=" in separator[0] and _PARAMETER.search(bare) and is_metric(told[:-1]):
+        line.pending = [*told[:-1], f"{told[-1]}{match[0]}".replace(".", "_")]
+        return match.end()
     if not is_metric(told) and separator:
         told, phase = _of_clause(clause, told, phase)
     if not told or len(told) > _NAME_WORDS_MOST or any(word in NEVER for word in told):

@@ -8,7 +8,7 @@ from typing import Final
 from jupyter_dlaas.learner.context import current
 from jupyter_dlaas.protocol import Note
 
-__all__ = ["LEFT", "LOSS", "NOT_FINITE", "NOT_KEPT", "NOT_LOADED", "NOT_PREPARED", "OPTIMIZER", "report"]
+__all__ = ["LEFT", "LOSS", "NOT_FINITE", "NOT_KEPT", "NOT_LOADED", "NOT_PREPARED", "OPTIMIZER", "REPEATED", "report"]
 
 NOT_FINITE: Final = "report_not_finite"
 OPTIMIZER: Final = "report_optimizer"
@@ -17,6 +17,7 @@ LEFT: Final = "report_left"
 NOT_PREPARED: Final = "report_not_prepared"
 NOT_KEPT: Final = "report_not_kept"
 NOT_LOADED: Final = "report_not_loaded"
+REPEATED: Final = "report_repeated"
 
 
 def report(code: str, text: str) -> None:

@@ -10,19 +10,22 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from jupyter_dlaas.learner import keras_objects
 from jupyter_dlaas.learner.values import is_plain
 
-__all__ = ["Restored", "restore"]
+__all__ = ["Restored", "can_be_filled", "restore"]
 
 _OTHER_PARTS: Final = "its parts belong together in another way than in the job"
 _OTHER_SHAPES: Final = "its weights have other shapes or types"
 _OTHERWISE_BUILT: Final = "it is built in another way"
 _NO_WEIGHTS: Final = "the model that it trains is not among the results"
+_FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 _DEPTH_MAX: Final = 8
 """Depth to which other objects are searched for models."""
 
@@ -37,18 +40,30 @@ class Restored:
     """Names of the objects that were there and have the new state."""
 
 
-def restore(values: Mapping[str, Any], into: Mapping[str, Any], *, with_weights: bool = False) -> Restored:
+def restore(
+    values: Mapping[str, Any],
+    into: Mapping[str, Any],
+    *,
+    with_weights: bool = False,
+    changed: Collection[str] = frozenset(),
+) -> Restored:
     """Load values into the objects of the same names.
 
     Torch modules, optimisers, schedulers, gradient scalers, trainable tensors, Keras models, and objects of the user's
     that hold any of these keep their identity; all other values are new and refer to those. Where a model or optimiser
     does not fit the one that is there, nothing is loaded into anything, and all values are new. An optimiser without
     its model is loaded only `with_weights`: then its weights are loaded, too.
+
+    `changed`: names that the program changes and does not bind. Their lists, dicts, sets and arrays are filled.
     """
     pairs = _Pairs(with_weights=with_weights)
     kept: dict[str, Any] = {}
     try:
-        for name in sorted(values, key=lambda one: not _has_state(values[one])):  # models before what holds them
+        for name in sorted(values, key=lambda one: (not _is_keras(values[one]), not _has_state(values[one]))):
+            # models before what holds them
+            if name in changed and name in into and pairs.fill(into[name], values[name]):
+                kept[name] = into[name]
+                continue
             why = pairs.add(into[name], values[name]) if name in into else ""
             if why and _has_state(into[name]):
                 return Restored(dict(values), why)
@@ -65,6 +80,12 @@ def restore(values: Mapping[str, Any], into: Mapping[str, Any], *, with_weights:
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.notebook.push").mend_schedulers(found.values())
     return Restored(found, kept=frozenset(kept))
+
+
+def can_be_filled(value: object) -> bool:
+    """Tell whether it is a container or an array that can take the items of another one."""
+    numpy: Any = sys.modules.get("numpy")
+    return type(value) in _FILLED or (numpy is not None and type(value) is numpy.ndarray)
 
 
 class _Pairs:
@@ -96,6 +117,10 @@ class _Pairs:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS
             return self.conflict
+        if _is_keras(new):  # with torch as its backend it is a torch module, too
+            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
+        if keras_objects.is_stateful(new):
+            return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
         if _is_torch(new, "nn", "Module"):
             return self._module(old, new)
         if _is_torch(new, "optim", "Optimizer"):
@@ -104,9 +129,20 @@ class _Pairs:
             return self.add(old.optimizer, new.optimizer, depth) or self._note(old, new)
         if _is_torch(new, "amp", "GradScaler"):
             return self._note(old, new)
-        if _is_keras(new):
-            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
         return self._holder(old, new, depth)
+
+    def _keras_models(self) -> list[Any]:
+        return [one for one, _ in self._order if _is_keras(one)]
+
+    def fill(self, old: Any, new: Any) -> bool:
+        """Pair two containers or arrays of one kind, of which the old one takes the items of the new one."""
+        if type(old) is not type(new) or not can_be_filled(new):
+            return False
+        if type(new) not in _FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
+            return False
+        if id(new) not in self.old_of and id(old) not in self._new_of:
+            self._note(old, new)
+        return self.is_pair(old, new)
 
     def lacks_weights(self) -> bool:
         """Tell whether an optimiser would be kept over weights that nothing loads."""
@@ -115,18 +151,40 @@ class _Pairs:
     def connected(self, value: Any) -> Any:
         """Copy a value so that it refers to the objects that were kept, once all pairs are known."""
         self._memo = self._memo or dict(self.old_of)
+        if keras_objects.is_stateful(value) and id(value) not in self.old_of:
+            return self._over_model(value)
         return copy.deepcopy(value, self._memo)
+
+    def _items(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self.connected(key): self.connected(one) for key, one in value.items()}
+        return [self.connected(one) for one in value]
+
+    def _over_model(self, value: Any) -> Any:
+        """An optimiser of Keras, over the variables of the model that was kept; a copy of it would lose its state."""
+        made = type(value).from_config(value.get_config())
+        models = self._keras_models()
+        if not keras_objects.fits(made, value, models):
+            return value
+        keras_objects.load_state(made, value, models)
+        return made
 
     def actions(self) -> Iterator[Callable[[], object]]:
         """Return the calls that load the state, once everything is known to fit."""
         for old, new in self._order:
-            if _is_torch(new, "nn", "Module"):
+            if _is_keras(new):
+                yield partial(_load_keras, old, new)
+            elif keras_objects.is_stateful(new):
+                yield partial(keras_objects.load_state, old, new, self._keras_models())
+            elif _is_torch(new, "nn", "Module"):
                 yield from _module_actions(old, new)
             elif _is_torch(new, "optim", "Optimizer") or _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
-            elif _is_keras(new):
-                yield partial(_load_keras, old, new)
+            elif type(new) in _FILLED:
+                yield partial(_fill, old, copy.copy(new) if is_plain(new) else self._items(new))
+            elif type(new).__module__ == "numpy":
+                yield partial(old.__setitem__, ..., new)
             elif _is_tensor(new):
                 yield partial(old.data.copy_, new.data)
             else:
@@ -223,6 +281,11 @@ def _has_plain_fields(value: Any) -> bool:
     return is_default and is_own and hasattr(value, "__dict__")
 
 
+def _fill(value: Any, items: Any) -> None:
+    value.clear()
+    (value.update if isinstance(value, dict | set) else value.extend)(items)
+
+
 def _refill(value: Any, new: Mapping[str, Any]) -> None:
     fields: dict[str, Any] = value.__dict__
     fields.clear()
@@ -256,7 +319,9 @@ def _is_keras(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    return _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer") or _is_keras(value)
+    """Models and optimisers."""
+    is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
+    return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
 
 
 def _module_actions(old: Any, new: Any) -> Iterator[Callable[[], object]]:
@@ -280,7 +345,6 @@ def _keras_fits(old: Any, new: Any) -> bool:
 
 def _load_keras(old: Any, new: Any) -> None:
     old.set_weights(new.get_weights())
-    mine, theirs = (getattr(getattr(one, "optimizer", None), "variables", []) for one in (old, new))
-    if [tuple(one.shape) for one in mine] == [tuple(one.shape) for one in theirs]:
-        for one, other in zip(mine, theirs, strict=True):
-            one.assign(other.numpy())
+    mine, theirs = (getattr(one, "optimizer", None) for one in (old, new))
+    if type(mine) is type(theirs) and mine is not None and keras_objects.fits(mine, theirs, [old]):
+        keras_objects.load_state(mine, theirs, [old])

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from jupyter_dlaas.learner import definitions, sharing
+from jupyter_dlaas.learner import definitions, keras_objects, sharing
 from jupyter_dlaas.learner.values import is_plain
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
 
@@ -99,7 +99,7 @@ def _dump_graph(values: dict[str, Any]) -> bytes:
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
     try:
-        return _dump(value, pickle)
+        return _dump(value, _with_states() if "keras" in sys.modules else pickle)
     except Exception:  # noqa: BLE001 - whatever a value's parts raise: perhaps a function that no name leads to
         return _dump(value, _by_value())
 
@@ -113,6 +113,16 @@ def _dump(value: Any, pickling: Any) -> bytes:
     return _TORCH + file.getvalue()
 
 
+def _with_states() -> ModuleType:
+    """`pickle`, writing optimisers and metrics of Keras with their state."""
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            return keras_objects.reduce_state(obj)
+
+    return _like_pickle(Pickler=Pickler)
+
+
 def _by_value() -> ModuleType:
     """`pickle`, writing lambdas and closures (hooks of a model, callbacks) as their code."""
     byvalue = importlib.import_module("jupyter_dlaas.notebook.byvalue")
@@ -120,7 +130,7 @@ def _by_value() -> ModuleType:
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
-            return byvalue.reduce(obj) if is_lost else NotImplemented
+            return byvalue.reduce(obj) if is_lost else keras_objects.reduce_state(obj)
 
     return _like_pickle(Pickler=Pickler)
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from jupyter_dlaas.learner import keras_objects
+
 __all__ = ["groups"]
 
 _WITHOUT_IDENTITY: Final = (
@@ -72,6 +74,7 @@ class _Scan(pickle.Pickler):
         if self._torch is not None and isinstance(obj, self._torch.Tensor):
             self._note_storage(obj)
             return str, ()
+        self._storages.update(("variable", id(one)) for one in keras_objects.variables_of(obj))
         if isinstance(obj, types.FunctionType) and not self._byvalue.is_found(obj):
             return self._byvalue.reduce(obj)
         return NotImplemented

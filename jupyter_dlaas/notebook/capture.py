@@ -15,6 +15,7 @@ from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.directories import with_directories
 from jupyter_dlaas.notebook.drawing import scan
 from jupyter_dlaas.notebook.effects import words
+from jupyter_dlaas.notebook.keras_results import check_keras_outputs
 from jupyter_dlaas.notebook.preflight import (
     check_asking,
     check_modules,
@@ -41,6 +42,7 @@ from jupyter_dlaas.notebook.records import (
 from jupyter_dlaas.notebook.render import render
 from jupyter_dlaas.notebook.repeating import judge
 from jupyter_dlaas.notebook.resolve import Solved, solve
+from jupyter_dlaas.notebook.shared_losses import check_losses
 from jupyter_dlaas.notebook.slicing import Given
 from jupyter_dlaas.notebook.tracing import Step, Trace, trace
 
@@ -102,6 +104,8 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules(modules),
         *check_writes(traced, goal, training.learners_max),
+        *check_losses(cells, training, training.learners_max),
+        *check_keras_outputs(traced, training),
     )
     return Capture(
         text=text,
@@ -144,7 +148,7 @@ def _solve(
 
 WARNINGS = words(
     """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again drawn_again"""
+    push_fresh push_changed_again drawn_again loss_is_sum keras_config"""
 )
 
 

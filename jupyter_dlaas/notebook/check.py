@@ -29,6 +29,7 @@ from jupyter_dlaas.notebook.depth import deep_trees
 from jupyter_dlaas.notebook.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
+from jupyter_dlaas.notebook.shared_losses import check_losses
 from jupyter_dlaas.notebook.suggest import Suggestion, suggest
 from jupyter_dlaas.notebook.tracing import Step, Trace, Tracer, trace
 from jupyter_dlaas.notebook.training import Watcher, looks_like_training
@@ -144,13 +145,17 @@ def check(
 
 
 def _suggestion(sources: Sequence[str], number: int) -> Suggestion:
-    before = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources[: number - 1], 1)]
-    source = sources[number - 1]
+    before, source = _executed(sources[: number - 1]), sources[number - 1]
     if clean_cell(source).kind == "job":
         body, first_line = _below_magic(source)
         above = source.removesuffix(body)
         return suggest(before, TrainingCell(count=number, source=body, first_line=first_line, above=above))
     return suggest(before, TrainingCell(count=number, source=source, first_line=1))
+
+
+def _executed(sources: Sequence[str]) -> list[ExecutedCell]:
+    """Cells that have run once each, from the top of the page."""
+    return [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
 
 
 def _below_magic(source: str) -> tuple[str, int]:
@@ -224,7 +229,7 @@ class _Checker:
         self, sources: Sequence[str], path: str, asked: int | None, notes: tuple[Said, ...], files: Mapping[str, str]
     ) -> None:
         self.sources, self.path, self.asked = sources, path, asked
-        cells = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
+        cells = _executed(sources)
         has_runs = any("%run" in source for source in sources)
         self.files = files_written(cells, files) if has_runs else [files] * len(cells)
         self.notes = list(notes)
@@ -320,6 +325,7 @@ class _Checker:
             *solved.warnings,
             *check_trainings(traced, solved.slice),
             *check_writes(traced, goal, training.learners_max if shares else 1),
+            *check_losses(_executed(self.sources[: number - 1]), training, training.learners_max if shares else 1),
         ]
         errors: list[Said] = []
         warnings: list[Said] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Set
 from typing import Final, NamedTuple, Protocol
 
@@ -11,6 +12,8 @@ from jupyter_dlaas.notebook.names import root_name, walk
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradients_of", "of_call"]
 
+NO_OPTIMISERS: Final = re.compile(r"sched|lr|warm|anneal|prof|env|sim|bar|timer|meter|game|world|agent|writer", re.I)
+"""Other objects with a method `step`."""
 USES = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
 
 
@@ -54,9 +57,14 @@ def of_call(call: Call, functions: Mapping[str, _Function], methods: Mapping[str
 
 
 def gradients_of(
-    node: ast.AST, modules: Set[str] = frozenset(), called: Callable[[Call], Gradients] = lambda _: NO_GRADIENTS
+    node: ast.AST,
+    modules: Set[str] = frozenset(),
+    called: Callable[[Call], Gradients] = lambda _: NO_GRADIENTS,
+    optimisers: Set[str] = frozenset(),
 ) -> Gradients:
     """What a statement does with gradients when it runs. `called` tells what a call of an own function does.
+
+    `optimisers`: names of which it is known.
 
     `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
     """
@@ -72,7 +80,7 @@ def gradients_of(
             clears = clears or own.clears
             if call.verb == "backward" or own.makes:
                 made = min(made or at, at)
-            elif own.uses or call.verb in USES or (call.verb == "step" and is_step(call)):
+            elif own.uses or call.verb in USES or (call.verb == "step" and _takes_step(call, optimisers)):
                 used.append(at)
                 steps = steps or call.verb == "step"
             elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
@@ -82,6 +90,13 @@ def gradients_of(
             if isinstance(part.ctx, ast.Load) and id(part) not in functions:
                 used.append((part.lineno, part.col_offset))
     return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
+
+
+def _takes_step(call: Call, optimisers: Set[str]) -> bool:
+    """An optimiser's step: by its name, by what made it, or since it is given nothing, as `sgd.step()`."""
+    receiver = call.receiver or ""
+    is_bare = bool(receiver) and not call.handed and not call.has_number and not NO_OPTIMISERS.search(receiver)
+    return is_step(call) or receiver in optimisers or is_bare
 
 
 def _is_gradient(function: ast.expr) -> bool:

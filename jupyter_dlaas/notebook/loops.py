@@ -14,6 +14,7 @@ from typing import Final
 from jupyter_dlaas.notebook.patterns import (
     BATCHES,
     DATASETS,
+    ITERATORS,
     MODEL_MAKERS,
     MODEL_NAMES,
     NOT_MODELS,
@@ -256,7 +257,8 @@ class _Finder:
             made = self.notebook.made_by(ast.unparse(data), way[-1].scope, way[:-1])
         if made is None:
             return ""
-        name = last_name(made.func) if isinstance(made, ast.Call) else ""
+        call = made.value if isinstance(made, ast.Subscript) else made
+        name = last_name(call.func) if isinstance(call, ast.Call) else ""
         whole = (
             f"{where} goes over `{shown}`, {{}}: each learner would go over all of it. To share it out, "
             "make it a DataLoader over a dataset, or give `run.batches((x, y), 64)` the arrays."
@@ -267,11 +269,20 @@ class _Finder:
         if own is not None:
             is_generator = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own.nodes())
             return whole.format("which a function of yours makes one by one") if is_generator else ""
+        if isinstance(call, ast.Call) and (ITERATORS.search(ast.unparse(call.func)) or self._is_stream(name)):
+            return whole.format("which cannot be asked for its n-th sample")
         if DATASETS.search(name) and data is not made:
             return whole.format("a dataset without a batch size")
         if isinstance(data, ast.Call) and "loader" not in name.lower() and name not in self.notebook.classes:
             return whole.format("which cannot be asked for its n-th sample")
         return ""
+
+    def _is_stream(self, kind: str) -> bool:
+        """A class of the notebook whose objects only give one batch after the other."""
+        methods, bases = self.notebook.classes.get(kind), self.notebook.bases.get(kind, ())
+        if methods is None or not set(bases) <= {"object", *self.notebook.classes}:
+            return False
+        return "__getitem__" not in methods and not any(not self._is_stream(base) for base in bases if base != "object")
 
     # -- what is trained ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from jupyter_dlaas.notebook.scopes import Scope, last_name
 __all__ = [
     "BATCHES",
     "DATASETS",
+    "ITERATORS",
     "MODEL_MAKERS",
     "MODEL_NAMES",
     "NOT_MODELS",
@@ -35,6 +36,10 @@ MODEL_NAMES: Final = re.compile(
 NOT_MODELS: Final = re.compile(r"loss|crit|metric|acc|device|transform|token|score|cost|norm$|error", re.IGNORECASE)
 MODEL_MAKERS: Final = re.compile(r"\bnn\.|\bmodels\.|from_pretrained$|^timm\.|^Sequential$|hub\.load$")
 BATCHES: Final = frozenset({"list", "tuple", "zip", "split", "chunk", "array_split", "items", "sorted"})
+ITERATORS: Final = re.compile(
+    r"Iterator\b|(^|\.)(iter|map|filter|cycle|chain|reader|DictReader|iterrows|itertuples|as_numpy|batched)$"
+)
+"""Makers of what gives one batch after the other: torchtext's `BucketIterator.splits(…)`, `map(…)`."""
 DATASETS: Final = re.compile(r"Dataset$|^MNIST$|^FashionMNIST$|^CIFAR\d+$|^ImageFolder$|^Subset$")
 
 

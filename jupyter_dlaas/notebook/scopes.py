@@ -88,7 +88,7 @@ class Scope:
         return [value for target, value in self.assigned() if target == text]
 
     def assigned(self) -> Iterator[tuple[str, ast.expr]]:
-        """Targets as text, with the expression that is assigned; the parts of pairs only where both sides have them."""
+        """Yield targets as text, with the expression that is assigned; `f()[1]` for `y` of `x, y = f()`."""
         for node in self.nodes():
             if isinstance(node, ast.Assign):
                 pairs = [(target, node.value) for target in node.targets]
@@ -103,6 +103,9 @@ class Scope:
                     is_pair = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
                     if isinstance(value, ast.Tuple | ast.List) and is_pair:
                         yield from zip(map(ast.unparse, target.elts), value.elts, strict=True)
+                    elif isinstance(value, ast.Call):
+                        for number, one in enumerate(target.elts):
+                            yield ast.unparse(one), ast.copy_location(ast.Subscript(value, ast.Constant(number)), value)
                 else:
                     yield ast.unparse(target), value
 

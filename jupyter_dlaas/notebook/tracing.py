@@ -141,6 +141,9 @@ class Tracer:
         definitions = frozenset(self.behaviours) | frozenset(self.classes)
         return Trace(tuple(steps), holds, definitions, self.late, self.behaviours)
 
+    def _gradients(self, node: ast.stmt) -> Gradients:
+        return gradients_of(node, self.modules, self._called, self.trainings.optimisers)
+
     def step(self, statement: Statement) -> Step:
         """What the next statement does."""
         node = statement.node
@@ -184,7 +187,7 @@ class Tracer:
         loads = loaded_modules(node)
         sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
         sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
-        gradients = Gradients() if isinstance(node, DEFINITIONS) else gradients_of(node, self.modules, self._called)
+        gradients = Gradients() if isinstance(node, DEFINITIONS) else self._gradients(node)
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"

@@ -19,7 +19,7 @@ from jupyter_dlaas.notebook.effects import (
     verb_of,
     words,
 )
-from jupyter_dlaas.notebook.optimisers import optimised_names
+from jupyter_dlaas.notebook.optimisers import is_optimiser_class, optimised_names
 
 __all__ = ["Trainings", "only_hands_on"]
 
@@ -57,6 +57,7 @@ class Trainings:
         self.modules = modules
         self.optimised: set[str] = set()  # optimisers, and what they were given
         self.optimisers: set[str] = set()
+        self.optimiser_kinds: set[str] = set()  # classes of the notebook
         self.data: set[str] = set()  # what loops go over, and what `fit` is given
         self.kinds: dict[str, str] = {}  # name -> what was called to make it; "" where nothing was
 
@@ -66,7 +67,11 @@ class Trainings:
         for call in effects.calls:
             if call.verb in FITS and call.receiver and not _takes_model(call):
                 self.data |= call.args
-        names = optimised_names([node])
+        if isinstance(node, ast.ClassDef):
+            self.optimiser_kinds.discard(node.name)
+            if is_optimiser_class(node, self.optimiser_kinds):
+                self.optimiser_kinds.add(node.name)
+        names = optimised_names([node], self.optimiser_kinds, self.optimisers)
         self.optimised |= names
         if isinstance(node, ast.Assign):
             targets = [target.id for target in node.targets if isinstance(target, ast.Name)]

@@ -353,7 +353,8 @@ class Waiter:
         before = {name: space[name] for name in names if name in space}
         with _same_chance():
             loaded = _results().load_graph(names[0], arrived.raw[names[0]], arrived.source, _refuse_edited)
-            restored = _restore().restore({name: loaded[name] for name in names}, before)
+            changed = _changed_names(arrived, before)
+            restored = _restore().restore({name: loaded[name] for name in names}, before, changed=changed)
         for name in names:
             value = space[name] = restored.values[name]
             ref = ResultRef(job.id, name, newest_cell(self._shell), is_restored=name in restored.kept)
@@ -390,6 +391,16 @@ def _results() -> Any:
 
 def _restore() -> Any:
     return importlib.import_module("jupyter_dlaas.learner.restore")
+
+
+def _changed_names(arrived: _Arrived, before: Mapping[str, object]) -> frozenset[str]:
+    """Names of lists, dicts and arrays that the training cell changed, as its text says, and did not bind."""
+    names = {name for name, value in before.items() if _restore().can_be_filled(value)}
+    if names and arrived.source is not None:
+        with suppress(DlaasError):
+            module: Any = importlib.import_module("jupyter_dlaas.learner.definitions")
+            return frozenset(module.changed_names(arrived.source(), names))
+    return frozenset()
 
 
 @contextmanager
@@ -436,7 +447,7 @@ def _said_of_stale(users: Mapping[str, object], stale: Mapping[str, object], rea
     if not held:
         return
     others = {
-        name: trained_in(value, _SEEN_MAX)
+        name: trained_in(_fields_of_class(value), _SEEN_MAX)
         for name, value in users.items()
         if name not in stale and not name.startswith("_")
     }
@@ -449,6 +460,11 @@ def _said_of_stale(users: Mapping[str, object], stale: Mapping[str, object], rea
                 f"refer{'s' if len(still) == 1 else ''} to the old one. Run the cells that make "
                 f"{'it' if len(still) == 1 else 'them'} again."
             )
+
+
+def _fields_of_class(value: object) -> object:
+    """What a class of the notebook holds, such as a model that all of its objects use; other values as they are."""
+    return dict(vars(value)) if isinstance(value, type) and value.__module__ == "__main__" else value
 
 
 def _why_not_stored(client: Client, job: str, name: str) -> str:

@@ -43,6 +43,8 @@ def step(i):
     time.sleep(0.0 if (out / "hurry").exists() else 0.1)
 def loss_of(x, y):
     return nn.functional.cross_entropy(model(x), y)
+def flat(module):
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
 counter, seen = 0, []
 if __name__ == "__main__":
     run = dlaas.run()
@@ -182,6 +184,47 @@ LOOPS: dict[str, str] = {
         """,
         prepare="model, opt, other = run.prepare(model, opt, other)",
     ),
+    "what a loop keeps beside its model": """
+import collections, copy
+class Meter:
+    def __init__(self):
+        self.count, self.sizes = 0, collections.Counter()
+    def update(self, loss):
+        assert loss == loss
+        self.count += 1
+        self.sizes["steps"] += 1
+average, shadow = copy.deepcopy(model), {k: p.detach().clone() for k, p in model.named_parameters()}
+swa = torch.optim.swa_utils.AveragedModel(model)
+schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.99)
+recent, total = collections.deque(maxlen=5), Meter()
+model, opt = run.prepare(model, opt)
+def follow():
+    for old, p in zip(average.parameters(), model.parameters()):
+        old.data.mul_(0.9).add_(p.data, alpha=0.1)
+    for name, p in model.named_parameters():
+        shadow[name] = 0.9 * shadow[name] + 0.1 * p.detach()
+    swa.update_parameters(model)
+    schedule.step()
+def train_epoch():
+    meter, steps, after = Meter(), 0, [0]
+    for x, y, i in run.batches((data, labels, torch.arange(SAMPLES)), BATCH):
+        step(i)
+        loss = loss_of(x, y)
+        steps += 1
+        meter.update(loss.item())
+        total.update(loss.item())
+        recent.append(run.step)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        follow()
+        after[0] += 1
+    return meter.count, dict(meter.sizes), steps, after[0]
+for epoch in run.epochs(EPOCHS):
+    seen.append((train_epoch(), list(recent), total.count, schedule.last_epoch, opt.param_groups[0]["lr"]))
+    averages = [flat(average), torch.cat([p.flatten() for p in shadow.values()]), flat(swa.module)]
+    seen.append((int(swa.n_averaged), [[round(float(value), 6) for value in one] for one in averages]))
+""",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from jupyter_dlaas.learner import results
+from jupyter_dlaas.learner.definitions import changed_names
 from jupyter_dlaas.learner.restore import Restored, restore
 from jupyter_dlaas.notebook.push import mend_schedulers
 
@@ -240,3 +243,68 @@ def test_a_name_that_was_bound_to_nothing_gets_the_model_that_is_there() -> None
     found = restore(trained({"model": model, "best": model}), {"model": model, "best": None})
 
     assert found.values["best"] is found.values["model"] is model
+
+
+FILLED: list[tuple[Any, Callable[[Any], object]]] = [
+    ([1.0], lambda one: one.append(2.0)),
+    ({"loss": [1.0]}, lambda one: one["loss"].append(2.0)),
+    (defaultdict(list, a=[1]), lambda one: one["b"].append(2)),
+    ({1}, lambda one: one.add(2)),
+    (deque([1, 2], maxlen=2), lambda one: one.append(3)),
+    (np.zeros(3), lambda one: one.__setitem__(0, 2.0)),
+]
+
+
+@pytest.mark.parametrize(("value", "change"), FILLED)
+def test_a_container_that_the_program_changes_is_filled_and_its_aliases_see_it(
+    value: Any, change: Callable[[Any], object]
+) -> None:
+    (got,) = results.load(results.dump([value]))
+    change(got)
+    expected = copy.deepcopy(got)
+
+    found = restore({"kept": got}, {"kept": value}, changed={"kept"})
+
+    assert found.values["kept"] is value
+    assert str(value) == str(expected)
+    assert found.kept == {"kept"}
+
+
+def test_a_container_that_the_program_binds_is_new() -> None:
+    value = [1]
+
+    assert restore({"kept": [1, 2]}, {"kept": value}).values["kept"] is not value
+    assert value == [1]
+
+
+def test_a_filled_list_holds_the_models_that_are_there() -> None:
+    model, models = nn.Linear(2, 1), list[nn.Module]()
+    got = trained({"model": model, "models": models})
+    got["models"].append(got["model"])
+
+    found = restore(got, {"model": model, "models": models}, changed={"models"})
+
+    assert found.values["models"] is models
+    assert models == [model]
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_changed"),
+    [
+        ("losses.append(1)", True),
+        ("losses += [1]", True),
+        ("losses[0] = 1\nfor x in losses:\n    pass", True),
+        ("def f():\n    losses = 1\nf()", True),
+        ("losses = []", False),
+        ("for losses in [[1]]:\n    pass", False),
+        ("if True:\n    losses, x = [], 1", False),
+        ("with open(1) as losses:\n    pass", False),
+        ("del losses", False),
+    ],
+)
+def test_what_a_training_cell_changes_and_what_it_binds(cell: str, is_changed: bool) -> None:
+    body = "\n".join(f"    {line}" for line in cell.splitlines())
+    program = f"losses = []\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
+
+    assert bool(changed_names(program, {"losses"})) is is_changed
+    assert not changed_names(f"def g():\n    global losses\n    losses = []\n{program}", {"losses"})

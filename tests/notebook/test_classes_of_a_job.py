@@ -120,3 +120,45 @@ def test_the_next_job_takes_such_a_result_without_a_warning() -> None:
 
     assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model")'
     assert codes(made) == []
+
+
+# ---------------------------------------------------------------------------------------------- edited since the submit
+
+NET = "class Net:\n    rate = 1\n    def f(self):\n        return 1\n"
+SUB = "class Sub(Net):\n    pass\n"
+KIND = "import enum\nclass Kind(enum.Enum):\n    A = 1\n"
+EDITS: list[tuple[str, str, str, bool]] = [
+    # what it was, the value, what it is now, whether that is another
+    (NET, "Net()", NET.replace("return 1", "return 2"), True),
+    (NET, "Net()", NET.replace("rate = 1", "rate = 2"), True),
+    (NET, "Net()", NET + "    def g(self):\n        return 3\n", True),
+    (f"{NET}{SUB}", "Sub()", NET.replace("return 1", "return 2") + SUB, True),
+    (f"class Part:\n    n = 1\n{NET}", "[Net(), Part()]", f"class Part:\n    n = 2\n{NET}", True),
+    ("def loss(x):\n    return x\n", "{'loss': loss}", "def loss(x):\n    return -x\n", True),
+    (
+        "from collections import namedtuple\nPoint = namedtuple('Point', 'x y')\n",
+        "Point(1, 2)",
+        "from collections import namedtuple\nPoint = namedtuple('Point', 'y x')\n",
+        True,
+    ),
+    (KIND, "Kind.A", KIND + "    B = 2\n", True),
+    (NET, "Net()", f"# a comment\n{NET}\n\nother = 5\n", False),
+    (NET, "Net()", f"def make():\n    class Net:\n        pass\n{NET}", False),
+    (f"def helper():\n    return 1\n{NET}", "Net()", f"def helper():\n    return 2\n{NET}", False),
+]
+
+
+@pytest.mark.parametrize("how", ["cell", "%run"])
+@pytest.mark.parametrize(("was", "value", "now", "is_edited"), EDITS)
+def test_a_result_of_what_was_edited_since_is_named(
+    main: ModuleType, was: str, value: str, now: str, is_edited: bool, how: str
+) -> None:
+    program = f"{was}\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n    value = {value}\n"
+    (data,) = stored(main, program, "value")
+    vars(main)["In"] = ["", now if how == "cell" else "%run model.py"]
+    exec(compile(now, "model.py", "exec"), vars(main))
+    told: list[frozenset[str]] = []
+
+    results.load(data, lambda: program, told.append)
+
+    assert bool(told) is is_edited

@@ -101,3 +101,50 @@ def test_a_function_that_trains_is_no_source_of_gradients() -> None:
     made = job(MODEL, fit, "fit()", train="opt.step()\nprint(model)")
 
     assert "fit()" not in prelude(made)
+
+
+OWN_OPTIMISERS = {
+    "another name": "sgd = torch.optim.SGD([w], 0.1)",
+    "a subclass": (
+        "class Mine(torch.optim.Optimizer):\n    def step(self, closure=None):\n        pass\nlearn = Mine([w], {})"
+    ),
+    "a class of its own": (
+        "class Rule:\n    def __init__(self, w):\n        self.w = w\n    def step(self, k=1):\n"
+        "        self.w.data -= self.w.grad\n    def zero_grad(self):\n        pass\nrule = Rule([w])"
+    ),
+    "a wrapper": (
+        "class Noam:\n    def __init__(self, inner):\n        self.inner = inner\n    def step(self):\n"
+        "        self.inner.step()\nnoam = Noam(torch.optim.SGD([w], 0.1))"
+    ),
+    "a wrapper of a library": (
+        "from slow import Lookahead\nsgd = torch.optim.SGD([w], 0.1)\nahead = Lookahead(sgd, k=5)"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OWN_OPTIMISERS)
+def test_an_optimiser_of_any_name_needs_the_backward_pass(way: str) -> None:
+    cells = OWN_OPTIMISERS[way].split("\n")
+    name = cells[-1].partition(" ")[0]
+    made = job(WEIGHTS, "\n".join(cells), "loss = (w ** 2).sum()", "loss.backward()", train=f"{name}.step()\nprint(w)")
+
+    assert prelude(made)[-2:] == ["loss = (w ** 2).sum()", "loss.backward()"]
+    assert codes(made) == []
+
+
+@pytest.mark.parametrize("way", OWN_OPTIMISERS)
+def test_a_loop_with_an_optimiser_of_any_name_makes_no_gradients_for_others(way: str) -> None:
+    cells = OWN_OPTIMISERS[way].split("\n")
+    name = cells[-1].partition(" ")[0]
+    loop = f"for i in range(3):\n    (w ** 2).sum().backward()\n    {name}.step()"
+    made = job(WEIGHTS, "\n".join(cells), loop, train=f"{name}.step()\nprint(w)")
+
+    assert f"    {name}.step()" not in prelude(made)
+
+
+@pytest.mark.parametrize("step", ["env.step(action)", "scheduler.step()", "prof.step()"])
+def test_steps_of_other_objects_need_no_backward_pass(step: str) -> None:
+    name = step.partition(".")[0]
+    made = job(MODEL, f"action = 1\n{name} = make()", "loss = model(x).sum()\nloss.backward()", train=step)
+
+    assert "loss.backward()" not in prelude(made)

@@ -225,3 +225,55 @@ def test_a_module_that_was_edited_after_its_import_is_told() -> None:
             "To have the same here: import importlib, tools.data; importlib.reload(tools.data)."
         )
     ]
+
+
+# -------------------------------------------------------------------------------- results that Keras cannot make again
+
+GAN = (
+    "class GAN(keras.Model):\n    def __init__(self, discriminator, generator):\n        super().__init__()\n"
+    "    def train_step(self, data):\n        return {}"
+)
+VAE = (
+    "class VAE(Model):\n    def __init__(self, encoder, decoder, **kwargs):\n        super().__init__(**kwargs)\n"
+    "        self.encoder = encoder"
+)
+KERAS = "import keras\nimport tensorflow as tf\nfrom keras import Model"
+PARTS = "encoder = keras.Sequential([])\ndecoder = keras.Sequential([])\nwidth = 3"
+
+
+@pytest.mark.parametrize(
+    ("cells", "call", "also"),
+    [
+        ((GAN,), "GAN(discriminator=encoder, generator=decoder)", ", or its models: -o encoder,decoder"),
+        ((VAE,), "VAE(encoder, decoder)", ", or its models: -o encoder,decoder"),
+        ((GAN.replace("keras.", "tf.keras."),), "GAN(width, 2)", ""),
+        ((GAN, "class Wide(GAN):\n    pass"), "Wide(1, width)", ""),
+    ],
+)
+def test_a_keras_model_that_cannot_come_back_is_told_before_the_start(
+    cells: tuple[str, ...], call: str, also: str
+) -> None:
+    one = made(KERAS, PARTS, *cells, f"m = {call}", train="m.fit(1)", outputs=("m",))
+
+    said = (
+        f"-o m: Keras cannot make a `{call.partition('(')[0]}` again, which has no get_config. Add "
+        f"`m_weights = m.get_weights()` at the end of the cell and take -o m_weights{also}."
+    )
+    assert [problem.message for problem in one.warnings if problem.code == "keras_config"] == [said]
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        (f"{VAE}\n    def get_config(self):\n        return {{}}", "m = VAE(encoder, decoder)"),
+        (VAE, "m = VAE(width, 2)"),
+        ("class Own(Model):\n    def train_step(self, data):\n        return {}", "m = Own(encoder, decoder)"),
+        ("class Own:\n    def __init__(self, a):\n        self.a = a", "m = Own(encoder)"),
+        ("import torch\nclass Net(torch.nn.Module):\n    def __init__(self, a):\n        pass", "m = Net(encoder)"),
+        (VAE, "m = keras.Sequential([])"),
+    ],
+)
+def test_a_model_that_can_come_back_is_nothing_to_tell(kind: str, make: str) -> None:
+    one = made(KERAS, PARTS, kind, make, train="m.fit(1)", outputs=("m",))
+
+    assert "keras_config" not in [problem.code for problem in one.warnings]

@@ -30,7 +30,7 @@ def fresh(kernel: Kernel, optimiser: str = "torch.optim.SGD(model.parameters(), 
 @pytest.mark.parametrize("names", ["model", "model,opt"])
 def test_the_same_cell_again_trains_on_and_so_does_the_notebook(torched: Kernel, pool: Pool, names: str) -> None:
     fresh(torched, "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)")
-    torched.run("first_error, first_weight = error(), model.weight")
+    torched.run("first_error, first_weight, seen = error(), model.weight, losses")
     cell = f"%%train twice -o {names},losses --wait\n{LOOP}"
 
     errors = [torched.value("first_error")]
@@ -42,6 +42,7 @@ def test_the_same_cell_again_trains_on_and_so_does_the_notebook(torched: Kernel,
 
     assert errors == sorted(errors, reverse=True)
     assert len(set(errors)) == 5
+    assert torched.value("(seen is losses, len(seen))") == (True, 20)
     assert torched.value("(model.weight is first_weight, opt.param_groups[0]['params'][0] is model.weight)") == (
         True,
         True,

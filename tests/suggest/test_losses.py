@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.check import check
+from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
 from tests.suggest.running import suggestion_for
 from tests.suggest.test_shapes import MODEL
 
@@ -79,3 +84,46 @@ def test_a_mean_is_left_alone(setup: str, loss: str) -> None:
 )
 def test_a_sum_beside_a_mean_is_reported(setup: str, loss: str, then: str) -> None:
     assert "adds a sum over samples to a mean" in prepared(setup, loss, then)
+
+
+SHARED = "import jupyter_dlaas as dlaas\nrun = dlaas.run()\n"
+SHARED += "net, opt = run.prepare(net, opt{how})\nfor epoch in run.epochs(3):\n"
+
+
+def warned(loss: str, how: str = "", learners: int = 4) -> list[str]:
+    """What is said before a job with a loop of `run` written by hand starts."""
+    cell = SHARED.format(how=how) + f"    for x, y in run.batches(loader):\n        loss = {loss}\n"
+    cell += "        loss.backward()\n        opt.step()\n"
+    training = TrainingCell(count=2, source=cell, learners_max=learners)
+    made = capture([ExecutedCell(count=1, source=HEAD)], training)
+    return [problem.message for problem in made.warnings if problem.code == "loss_is_sum"]
+
+
+def test_a_sum_in_a_loop_of_run_is_warned_of_before_the_start() -> None:
+    said = warned('F.mse_loss(net(x), y, reduction="sum")')
+
+    assert said[0].startswith("cell [2], line 4: the loss adds up over samples")
+    assert said[0].endswith('Type run.prepare(…, loss="sum").')
+    assert warned("F.mse_loss(net(x), y) + (net(x) ** 2).sum()")[0].startswith("cell [2], line 4: the loss adds a sum")
+
+
+@pytest.mark.parametrize(
+    ("loss", "how", "learners"),
+    [
+        ("F.mse_loss(net(x), y)", "", 4),
+        ('F.mse_loss(net(x), y, reduction="sum")', ', loss="sum"', 4),
+        ('F.mse_loss(net(x), y, reduction="sum")', "", 1),
+    ],
+)
+def test_a_loss_that_is_right_or_trains_alone_is_not_warned_of(loss: str, how: str, learners: int) -> None:
+    assert warned(loss, how, learners) == []
+
+
+def test_check_warns_of_a_sum_in_a_loop_of_run() -> None:
+    cell = SHARED.format(how="") + "    for x, y in run.batches(loader):\n        loss = (net(x) - y).pow(2).sum()\n"
+    cells = [HEAD, cell + "        loss.backward()\n        opt.step()\n"]
+    page = {"cells": [{"cell_type": "code", "source": source} for source in cells]}
+
+    report = check(json.dumps(page).encode(), "x.ipynb")
+
+    assert [one.code for one in report.cells[-1].warnings] == ["loss_is_sum"]

@@ -244,6 +244,10 @@ def test_frameworks_that_keep_their_place_need_no_changed_line(above: str, cell:
         ("def minibatches():\n    yield ds[:4]\n", "for x, y in minibatches():"),
         ("", "for x, y in zip(loader, loader):"),
         ("", "for x, y in ds.tensors[0].split(2):"),
+        ("batches = data.BucketIterator(ds, batch_size=4)\n", "for x, y in batches:"),
+        ("train_iter, test_iter = BucketIterator.splits((ds, ds), batch_size=4)\n", "for x, y in train_iter:"),
+        ("batches = map(tuple, loader)\n", "for x, y in batches:"),
+        ("class Wrap:\n    def __iter__(self):\n        yield ds[:4]\nbatches = Wrap()\n", "for x, y in batches:"),
     ],
 )
 def test_data_that_cannot_be_shared_out_stays_and_the_reader_is_told(setup: str, inner: str) -> None:

@@ -1,0 +1,126 @@
+"""Run by test_keras_objects.py as a process of its own, with one backend of Keras: halts and results of its objects."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jupyter_dlaas.learner import results
+from jupyter_dlaas.learner.restore import restore
+from tests.learner.in_process import run_with_halts
+
+keras: Any = importlib.import_module("keras")
+HEAD = """
+import keras, numpy as np
+import jupyter_dlaas as dlaas
+keras.utils.set_random_seed(0)
+X = np.random.RandomState(0).rand(24, 4).astype("float32"); Y = X.sum(1, keepdims=True)
+"""
+LOOP = """
+run = dlaas.run()
+for epoch in run.epochs(2):
+    for x, y in run.batches((X, Y), 8):
+        model.train_on_batch(x, y)
+weights = [one.tolist() for one in model.get_weights()] + [int(model.optimizer.iterations)]
+"""
+MODELS = {
+    "built": "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])",
+    "built at the first step": "model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])",
+}
+X = np.ones((8, 4), "float32")
+
+
+class Trainer:
+    """An object of the user's that holds a model and its optimiser."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.model, self.optimizer, self.steps = model, optimizer, 0
+
+
+def objects() -> dict[str, Any]:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.01)
+    return {"model": model, "optimizer": optimizer, "mean": keras.metrics.Mean(), "trainer": Trainer(model, optimizer)}
+
+
+def step(model: Any, optimizer: Any, mean: Any) -> None:
+    optimizer.apply([keras.ops.ones(one.shape) * one for one in model.trainable_variables], model.trainable_variables)
+    mean.update_state(float(np.sum(model.get_weights()[0])))
+
+
+def state(model: Any, optimizer: Any, mean: Any) -> Any:
+    variables = [np.array(one).tolist() for one in optimizer.variables]
+    return [one.tolist() for one in model.get_weights()], variables, float(mean.result())
+
+
+def test_halts() -> None:
+    for name, make in MODELS.items():
+        program = f"{HEAD}{make}\nmodel.compile('adam', 'mse')\n{LOOP}"
+        folder = Path(tempfile.mkdtemp())
+        plain = run_with_halts(folder / "plain", program)["weights"]
+        assert run_with_halts(folder / "halted", program, (3,))["weights"] == plain, name
+
+
+def test_results() -> None:
+    for names in (("model", "optimizer", "mean"), ("model", "trainer", "mean")):
+        there, job = objects(), objects()
+        three = ("model", "optimizer", "mean")
+        for _ in range(3):
+            step(*(job[name] for name in three))
+        with tempfile.TemporaryDirectory() as folder:
+            stored, errors = results.store(Path(folder), names, job)
+            assert (stored, errors) == ([*names], {})
+            found: dict[str, Any] = {}
+            for name in names:
+                data = (Path(folder) / f"{name}.bin").read_bytes()
+                group = results.load_graph(name, data)
+                found |= restore(group, {one: there[one] for one in group}).values
+        for name in names:
+            assert found[name] is there[name], name
+        assert there["trainer"].optimizer is there["optimizer"]
+        for space in (job, there):
+            step(*(space[name] for name in three))
+        assert state(*(there[name] for name in three)) == state(*(job[name] for name in three))
+
+
+def test_compiled() -> None:
+    def compiled() -> Any:
+        model = objects()["model"]
+        model.compile("adam", "mse")
+        return model
+
+    there, job = compiled(), compiled()
+    job.fit(X, X[:, :1], epochs=2, verbose=0)
+    found = restore(results.load_graph("m", results.dump(job)), {"m": there})
+    assert found.values["m"] is there
+    assert int(there.optimizer.iterations) == int(job.optimizer.iterations) > 0
+    for one in (there, job):
+        one.fit(X, X[:, :1], epochs=1, verbose=0, shuffle=False)
+    assert np.array_equal(there.get_weights()[0], job.get_weights()[0])
+
+
+def test_new_optimizer() -> None:
+    job = objects()
+    step(job["model"], job["optimizer"], job["mean"])
+    there = objects()["model"]
+    loaded = copy.copy(results.load(results.dump({"model": job["model"], "optimizer": job["optimizer"]})))
+    found = restore(loaded, {"model": there}).values
+    for space in (job, found):
+        step(space["model"], space["optimizer"], job["mean"])
+    assert np.array_equal(there.get_weights()[0], job["model"].get_weights()[0])
+
+
+if __name__ == "__main__":
+    sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
+    warnings.simplefilter("ignore")
+    for test in (test_halts, test_results, test_new_optimizer, test_compiled):
+        test()
+        print(test.__name__, flush=True)

@@ -1,0 +1,28 @@
+"""Objects of Keras keep the state that they only make at their first step: over halts, and as results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.selection import exhaustive
+
+
+@exhaustive
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", "torch"])
+def test_keras_objects_keep_moments_and_identity(backend: str) -> None:
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.learner.keras_programs"],
+        env={**os.environ, **quiet, "KERAS_BACKEND": backend},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["test_halts", "test_results", "test_new_optimizer", "test_compiled"]

@@ -1,0 +1,134 @@
+"""A step that is made again changes the program's own objects once, or the card names what may have changed twice."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from jupyter_dlaas.learner import repeated_step
+from jupyter_dlaas.learner.namespace import Namespace
+from jupyter_dlaas.learner.repeated_step import RepeatedStep
+
+
+class Meter:
+    """As in many programs: counts, and holds what it has seen."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.seen = 0, torch.zeros(()), collections.Counter[str]()
+        self.inner: Any = types.SimpleNamespace(tensor=torch.zeros(2), number=0)
+
+    def update(self) -> None:
+        self.count += 1
+        self.seen["steps"] += 1
+
+
+class Program:
+    """A program of this module whose step is torn: `before` the backward pass, and `after` it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
+        self.script, self.reports = script, list[str]()
+        monkeypatch.setattr(repeated_step, "report", lambda code, text: self.reports.append(text))
+        gate = types.SimpleNamespace(on_step=None)
+        self.run: Any = types.SimpleNamespace(state={}, rank=0, _step=4, _objects=[], _gate=gate)
+        self.run._namespace = Namespace(script, (Path(__file__),), [])
+
+    def tear(self, before: Callable[[], object], after: Callable[[], object]) -> None:
+        """Make the step twice, of which the first does not count."""
+        context: Any = types.SimpleNamespace(script=self.script)
+        step = RepeatedStep(self.run, context)
+        before()
+        step.note()
+        after()
+        step.undo()
+        compare = step.watch_again()
+        before()
+        assert compare is not None
+        compare()
+        after()
+
+
+def nothing() -> None:
+    """Neither before nor after."""
+
+
+AVERAGES: list[tuple[Any, Callable[[Any], object]]] = [
+    (nn.Linear(2, 1), lambda one: one.weight.data.mul_(0.9).add_(0.1)),
+    ({"w": torch.ones(3)}, lambda one: one.update(w=one["w"] * 0.5)),
+    ({"w": torch.ones(3)}, lambda one: one["w"].add_(1.0)),
+    (np.ones(4), lambda one: np.add(one, 1.0, out=one)),
+    (collections.deque([1, 2], maxlen=2), lambda one: one.append(one[-1] + 1)),
+    (types.SimpleNamespace(best=[1.0], wait=0), lambda one: vars(one).update(best=[*one.best, 2.0], wait=one.wait + 1)),
+    ([{"n": [{"m": 1}]}], lambda one: one[0]["n"][0].update(m=one[0]["n"][0]["m"] + 1)),
+]
+
+
+def flat(value: Any) -> Any:
+    return [p.detach().tolist() for p in value.parameters()] if isinstance(value, nn.Module) else value
+
+
+@pytest.mark.parametrize(("value", "change"), AVERAGES)
+def test_what_follows_the_backward_pass_counts_once(
+    monkeypatch: pytest.MonkeyPatch, value: Any, change: Callable[[Any], object]
+) -> None:
+    once, program = copy.deepcopy(value), Program(monkeypatch, kept=value)
+    change(once)
+
+    program.tear(nothing, lambda: change(value))
+
+    assert str(flat(value)) == str(flat(once))
+    assert program.reports == []
+
+
+def test_counters_before_the_backward_pass_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter, local, losses = Meter(), 0, [0.1]
+    program = Program(monkeypatch, meter=meter, trainer=types.SimpleNamespace(name="x"))
+    program.script["history"] = collections.defaultdict(list, loss=[0.1])
+
+    def before() -> None:
+        nonlocal local
+        meter.update()
+        losses.append(0.2)
+        local += 1
+        program.script["history"]["loss"].append(0.2)
+
+    program.tear(before, nothing)
+
+    assert (meter.count, meter.seen["steps"], local, losses) == (1, 1, 1, [0.1, 0.2])
+    assert program.script["history"] == {"loss": [0.1, 0.2]}
+    assert program.reports == []
+
+
+def test_what_counts_twice_before_the_backward_pass_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = Meter()
+    program = Program(monkeypatch, meter=meter)
+
+    program.tear(lambda: meter.inner.tensor.add_(1.0), nothing)
+
+    assert meter.inner.tensor.tolist() == [2.0, 2.0]
+    assert [one.partition(" may count")[0] for one in program.reports] == [
+        "Step 5 is made again, as a learner was lost in it: `meter.inner.tensor`"
+    ]
+
+
+def test_what_a_step_only_remembers_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, opt = types.SimpleNamespace(features=None, model=nn.Linear(1, 1)), {"deep": [[{"lr": 0.1}]]}
+    program = Program(monkeypatch, cache=cache, opt=opt, chance=np.random.default_rng(0))
+
+    def before() -> None:
+        cache.features = torch.ones(3)
+        cache.model.train(not cache.model.training)
+        opt["deep"][0][0]["lr"] = 0.05
+        program.script["chance"].random()
+
+    program.tear(before, nothing)
+
+    assert program.reports == []
