@@ -18,7 +18,7 @@ from jupyter_dlaas.wire import Json, decode, encode
 
 __all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line", "is_retried"]
 
-_RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
+_RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
 _ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
 """Failures that the same program meets again on the same machine, though they are not its fault."""
