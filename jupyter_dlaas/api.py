@@ -118,6 +118,7 @@ def prepare(
     framework: str | None = None,
     epochs: int | None = None,
     max_time: float | str | None = None,
+    hang_after: float | str | None = None,
     outputs: str | Iterable[str] | None = None,
     include: Iterable[str | Path] = (),
     env: Mapping[str, str] | Iterable[str] | None = None,
@@ -140,9 +141,10 @@ def prepare(
     """Make a submit of a script (path) or of source text, and send nothing.
 
     `gpus="1:4"`: one to four GPUs, a learner each; `learners` and `gpus_per_learner` say the same in learners.
-    `memory` ("8G") and `cpus` are per learner; `max_time` and `checkpoint_every` are seconds or "2h". `outputs`: names
-    of the program whose values come back. The job runs with this Python, in this directory, with this environment
-    (without Jupyter's own variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
+    `memory` ("8G") and `cpus` are per learner; `max_time`, `hang_after` and `checkpoint_every` are seconds or "2h".
+    `hang_after`: how long a learner may do nothing at all before it is ended. `outputs`: names of the program whose
+    values come back. The job runs with this Python, in this directory, with this environment (without Jupyter's own
+    variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
     `elastic`: who chooses the size while it runs: "off" (nobody), "manual" (you), "auto" (how fast it is at each size;
     "auto:efficiency=0.2" and others, see `words.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by epoch.
     `spot=True`: it takes only what ordinary jobs leave idle, counts less, and gives devices back when one needs them.
@@ -183,6 +185,7 @@ def prepare(
         framework=framework or words.framework_of(script.text),
         epochs=None if epochs is None else words.count(epochs, option="epochs"),
         max_time_s=None if max_time is None else words.duration_s(max_time, option="max time"),
+        hang_after_s=None if hang_after is None else words.duration_s(hang_after, option="hang after"),
         checkpoint_every_s=words.duration_s(checkpoint_every, option="checkpoint every"),
         retries=words.whole(retries, option="retries"),
         outputs=words.names(outputs),

@@ -31,7 +31,7 @@ __all__ = [
 
 _BEGIN: Final = b'{"n":'
 """How each line of a journal begins that a guardian writes."""
-_RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
+_RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
 _ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
 """Failures that the same program meets again on the same machine, though they are not its fault."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from jupyter_dlaas.membership import Interruption, Resize
 from jupyter_dlaas.wire import DlaasError, Invalid, Json, rule
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Failure",
     "File",
     "Forbidden",
+    "Interruption",
     "JobSpec",
     "JobView",
     "LearnerView",
@@ -92,6 +94,7 @@ class Cause(StrEnum):
     RESOURCES = "resources"
     HARDWARE = "hardware"
     EVICTED = "evicted"
+    HANG = "hang"
     PLATFORM = "platform"
     UNKNOWN = "unknown"
 
@@ -240,6 +243,8 @@ class JobSpec:
     framework: str | None = field(default=None, metadata=rule(longest=40))
     epochs: int | None = field(default=None, metadata=rule(least=1, most=10**9))
     max_time_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
+    hang_after_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
+    """A learner that neither makes a step nor moves for so long is ended. None: as `runtime.hangs` says."""
     checkpoint_every_s: float = field(default=60.0, metadata=rule(least=0, most=10**9))
     retries: int = field(default=4, metadata=rule(least=0, most=1000))
     outputs: tuple[str, ...] = field(default=(), metadata=rule(longest=200))
@@ -358,21 +363,6 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
-    """One change of size: when, at which step, from, to, by whom, pause in seconds.
-
-    By "you", "program" (`run.request_gpus`), "schedule", "auto" (the autoscaler), "pool", "drain" or "lost".
-    """
-
-    at_s: float
-    step: int
-    before: int
-    after: int
-    by: str
-    idle_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """A job as people see it. Made by the server; nothing in it is worked out again by a front end."""
 
@@ -426,6 +416,9 @@ class JobView:
     """The same in a sentence: "2 → 4: 1.3× faster"."""
     checkpoint_step: int | None = None
     """The step at which the newest checkpoint was written; None: there is none to go on from."""
+    interruptions: tuple[Interruption, ...] = ()
+    queued_s: float = 0.0
+    """Seconds that it spent in the queue until it last got devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,17 +37,25 @@ class Beats:
         """How many talks with the others were begun in the group in use: who began more waits for who began less."""
         self.where: Callable[[str, int, str], str] = lambda path, line, function: f"{path}, line {line}, {function}"
         """A place in the user's words."""
+        self.describe: Callable[[str, int, str], dict[str, Any]] | None = None
+        """The same place, with its lines, as a `Where` on the wire."""
+        self.is_limited = False
+        """The owner set a limit for learners that do nothing: then programs without steps beat, too, and sleep is no
+        movement."""
         self.script = ""
         self._seen: object = None
+        self._others_s = 0.0
         self._step: int | None = None
         self._step_s = 0.0
 
     def beat(self) -> dict[str, Any] | None:
         """The message; None while there is nothing to say."""
         step = self.step()
-        if step is None:
+        if step is None and not self.is_limited:
             return None
         now = time.monotonic()
+        if step is None and self._step_s == 0.0:
+            self._step_s = now
         if step != self._step:
             self._step, self._step_s = step, now
         message: dict[str, Any] = {"t": "beat", "step": step, "moves": self._moves()}
@@ -56,7 +64,7 @@ class Beats:
         if self.waits_for_word():
             message["waits"] = True
         if now - self._step_s >= _QUIET_S:
-            message["at"] = self._place()
+            message |= self._place()
         return message
 
     def _moves(self) -> bool:
@@ -70,7 +78,15 @@ class Beats:
             stack.append((id(frame.f_code), frame.f_lasti))
             frame = frame.f_back
         before, self._seen = self._seen, (time.clock_gettime_ns(self._clock), tuple(stack), self._children_ticks())
+        if self.is_limited:
+            return before != self._seen or self._other_threads_work()
         return before != self._seen or self._sleeps()
+
+    def _other_threads_work(self) -> bool:
+        """Whether threads beside this one computed for more than a hundredth of the time since the last beat."""
+        others_s = time.process_time() - time.thread_time()
+        before, self._others_s = self._others_s, others_s
+        return others_s - before > BEAT_S / 100
 
     def _children_ticks(self) -> int:
         total = 0
@@ -86,12 +102,16 @@ class Beats:
             return "nanosleep" in Path(f"/proc/self/task/{self._thread}/wchan").read_text()
         return False
 
-    def _place(self) -> str:
+    def _place(self) -> dict[str, Any]:
         """The innermost line of the user's program, or of whatever runs if none of it is on the stack."""
         frame = first = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != self.script:
             frame = frame.f_back
         found: FrameType | None = frame or first
         if found is None:
-            return ""
-        return self.where(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+            return {}
+        place = (found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+        message: dict[str, Any] = {"at": self.where(*place)}
+        if self.describe is not None and found.f_code.co_filename == self.script:
+            message["where"] = self.describe(*place)
+        return message

@@ -40,6 +40,8 @@ class Context:
     """The others train already; the state comes from them."""
     may_change: bool = False
     """Learners may join and leave while the others train."""
+    has_gpus: bool = True
+    """As it was started: the program may set CUDA_VISIBLE_DEVICES itself."""
     script: dict[str, Any] = field(default_factory=dict)
     """The names of train.py, as it runs."""
     is_terminated: bool = False

@@ -75,19 +75,22 @@ def calm() -> Iterator[None]:
                 signal.signal(caught, handler)
 
 
-def report(error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False) -> Report:
+def report(
+    error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
+) -> Report:
     """Describe an exception; with less detail where its own methods or the state of the process do not allow more."""
     if issubclass(type(error), MemoryError):  # whatever its __class__ says
         traceback.clear_frames(error.__traceback__)
-    found = _within(_FULL_S, lambda: _full(error, cells, own_folder, is_alone))
+    found = _within(_FULL_S, lambda: _full(error, cells, own_folder, is_alone, has_gpus))
     if found is None:
         found = minimal(error, cells)
     failure, text = found
     return _clean(failure), text
 
 
-def _full(error: BaseException, cells: CellMap, own_folder: Path, is_alone: bool) -> Report:
-    return failure_of(error, cells, own_folder, is_alone=is_alone), in_cells(error, cells)
+def _full(error: BaseException, cells: CellMap, own_folder: Path, is_alone: bool, has_gpus: bool) -> Report:
+    failure = failure_of(error, cells, own_folder, is_alone=is_alone, has_gpus=has_gpus)
+    return failure, in_cells(error, cells)
 
 
 def is_success(end: SystemExit) -> bool:

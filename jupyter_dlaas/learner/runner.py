@@ -36,7 +36,8 @@ from jupyter_dlaas.learner.originals import link_originals
 from jupyter_dlaas.learner.tracebacks import CellMap
 from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import nursery
-from jupyter_dlaas.runtime.failures import NO_WORD, from_exit
+from jupyter_dlaas.runtime.failure_table import NO_WORD
+from jupyter_dlaas.runtime.failures import from_exit
 from jupyter_dlaas.runtime.files import FULL, write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.logs import LOG
@@ -60,6 +61,8 @@ def main(arguments: list[str]) -> NoReturn:
         ending = _prepare(context)
         context.control.beats.script = cells.script
         context.control.beats.where = cells.place
+        context.control.beats.describe = lambda *place: encode(cells.where(*place))
+        context.control.beats.is_limited = context.spec.hang_after_s is not None
         context.control.start()
         code, body = _run(context, cells, raised)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two
@@ -132,6 +135,7 @@ def _context(job_dir: Path, member: int) -> Context:
         seed=seeds.seed_of(job),
         is_joining=os.environ.get("DLAAS_JOINS") == "1",
         may_change=os.environ.get("DLAAS_MAY_CHANGE") == "1",
+        has_gpus=os.environ.get("CUDA_VISIBLE_DEVICES") != "",
         control=Control(job_dir, member),
     )
 
@@ -248,7 +252,7 @@ def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[i
     own_folder = context.job_dir / "files"
     if not issubclass(kind, SystemExit):
         is_alone = context.world_size == 1 and not context.may_change
-        failure, text = failure_report.report(error, cells, own_folder, is_alone=is_alone)
+        failure, text = failure_report.report(error, cells, own_folder, is_alone=is_alone, has_gpus=context.has_gpus)
         failure_report.show(text, _log(context))
         return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
     assert isinstance(error, SystemExit)

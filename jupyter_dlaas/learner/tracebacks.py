@@ -127,13 +127,15 @@ def _clipped(text: str, longest: int) -> str:
     return f"{text[:half]}\n… {len(text) - longest:,} characters left out …\n{text[-half:]}"
 
 
-def failure_of(error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False) -> Failure:
+def failure_of(
+    error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
+) -> Failure:
     """Cause, what, where and advice for an exception that ended user code. A group is told by its first exception."""
     told = in_cells(error, cells)
     first, others = _first_of_group(error)
     where = _where(first, cells, own_folder) or _where(error, cells, own_folder)
     names, message = class_names(first), _message(first)
-    failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone)
+    failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone, has_gpus=has_gpus)
     if type(first) is KeyboardInterrupt and _is_raised(first):  # no signal came: trying again cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")

@@ -80,7 +80,8 @@ class Guardian:
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
-        self._hangs = Hangs(self._tell, float(self._base.get("DLAAS_HANG_S", LIMIT_S)))
+        least_s = float(self._base.get("DLAAS_HANG_S", LIMIT_S))
+        self._hangs = Hangs(self._tell, least_s, set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._statuses: dict[int, int] = {}
         self._is_closed = False

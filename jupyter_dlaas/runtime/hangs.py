@@ -9,21 +9,23 @@ import signal
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from jupyter_dlaas.protocol import Cause, Failure
+from jupyter_dlaas.protocol import Cause, Failure, Where
 from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.gang import Learner
 from jupyter_dlaas.runtime.lines import Message
 from jupyter_dlaas.runtime.process import Activity, activity_of, send
 from jupyter_dlaas.runtime.stragglers import Stragglers
+from jupyter_dlaas.wire import Invalid, decode
 
 __all__ = ["Hangs", "Pulse", "Verdict", "judge", "waits"]
 
 LOOK_S: Final = 0.5
 LIMIT_S: Final = 30.0
-"""So long a learner may stand still at least (`DLAAS_HANG_S` in the job's environment says otherwise)."""
+"""So long a learner may stand still at least, unless its owner says otherwise (`--hang-after`)."""
 _STEPS: Final = 10.0
 """… and so many times its usual step."""
 _STOPPED_S: Final = 3.0
@@ -61,6 +63,8 @@ class Pulse:
     """which it told first at this time."""
     at: str = ""
     """Where in the user's program it is."""
+    where: Where | None = None
+    """The same, with its lines."""
     stopped_s: float | None = None
     """Since when its process is stopped."""
     suspect_to: int | None = None
@@ -84,7 +88,10 @@ class Pulse:
         talks = talks if isinstance(talks, int) else 0
         if talks != self.talks:
             self.talks, self.talked_s = talks, now
-        self.at = str(message.get("at") or "")
+        self.at, self.where = str(message.get("at") or ""), None
+        if isinstance(where := message.get("where"), dict):
+            with suppress(Invalid):
+                self.where = decode(Where, where, unknown="ignore")
 
     def look(self, activity: Activity | None, now: float) -> None:
         """Take in what the system says of a process that is not heard any more."""
@@ -129,8 +136,10 @@ class Verdict:
     awaited: tuple[int, str] | None = None
 
 
-def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float) -> Verdict:
-    """Who of a gang hangs. Pure. `joining`: those who are not in the group yet.
+def judge(
+    pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float, *, is_set: bool = False
+) -> Verdict:
+    """Who of a gang hangs. Pure. `joining`: those who are not in the group yet. `is_set`: the owner set the limit.
 
     Who has begun more talks in a group than another waits for that one. Where all hang, nobody alone is to blame:
     something that all must do is done by some, or in another order. So nobody is ended before the others were seen to
@@ -141,11 +150,12 @@ def judge(pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least
     is_gang = len(gang) > 1 or any(pulses[member].is_suspect for member in gang)
     are_all_stopped = all(one.stopped_s is not None for one in pulses.values())
     hung: dict[int, str] = {}
+    alone = 1 if is_set else _ALONE
     for member, one in sorted(pulses.items()):
-        limit_s = one.limit_s(least_s) * (_SLOW if member in joining else 1 if is_gang else _ALONE)
+        limit_s = one.limit_s(least_s) * (_SLOW if member in joining else 1 if is_gang else alone)
         if one.stopped_s is not None:
             # All of them at once: somebody wants it so.
-            if now - one.stopped_s >= (_ALONE * least_s if are_all_stopped else _STOPPED_S):
+            if now - one.stopped_s >= (alone * least_s if are_all_stopped else _STOPPED_S):
                 hung[member] = "its process was stopped (SIGSTOP) and did not go on"
         elif member not in waiting and one.still_s(now) >= limit_s:
             hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
@@ -211,11 +221,11 @@ def _at(one: Pulse) -> str:
 
 
 _HUNG: Final = Failure(
-    cause=Cause.UNKNOWN,
-    code="hung",
+    cause=Cause.HANG,
+    code="hang",
     what="",
-    advice="The end of its log shows where it was. The others go on without it; a job of one learner is tried again "
-    "from its last checkpoint.",
+    advice="It waits for something that does not come: a lock, a queue, a connection, or another process. If this line "
+    "may take that long, allow more with --hang-after.",
 )
 _MUTUAL: Final = Failure(
     cause=Cause.YOUR_CODE,
@@ -230,8 +240,9 @@ _MUTUAL: Final = Failure(
 class Hangs:
     """The shell around `judge`: looks at the learners each half second, while there are any that train."""
 
-    def __init__(self, tell: Chronicle, least_s: float) -> None:
-        self._chronicle, self._least_s = tell, least_s
+    def __init__(self, tell: Chronicle, least_s: float = LIMIT_S, *, set_s: float | None = None) -> None:
+        """`least_s`: how long a learner may stand still; `set_s`: the same, set by the job's owner."""
+        self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
@@ -274,7 +285,7 @@ class Hangs:
             pulse.step_s, pulse.moved_s, pulse.heard_s = (
                 at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
             )
-        members = {one.member: one for one in alive if _is_watched(one)}
+        members = {one.member: one for one in alive if _is_watched(one) or (self._is_set and one.is_ready)}
         self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
         for member, pulse in self._pulses.items():
             if pulse.is_silent(now):
@@ -286,7 +297,7 @@ class Hangs:
         for member in waits(self._pulses, now):
             self._pulses[member].moved_s = now  # its time begins when those come for whom it waits
         joining = [one.member for one in alive if one.round < 0]
-        verdict = judge(self._pulses, joining, now, self._least_s)
+        verdict = judge(self._pulses, joining, now, self._least_s, is_set=self._is_set)
         for member, why in verdict.hung.items():
             self._end(members[member], why, verdict.is_mutual, now)
         for member, at_s in list(self._kill_at.items()):
@@ -307,8 +318,9 @@ class Hangs:
     def _end(self, one: Learner, why: str, is_mutual: bool, now: float) -> None:
         if one.member in self._kill_at:
             return
-        one.failure = _MUTUAL if is_mutual else replace(_HUNG, what=f"learner {one.member} was ended: {why}")
         pulse = self._pulses[one.member]
+        failure = _MUTUAL if is_mutual else replace(_HUNG, what=f"learner {one.member} was ended: {why}")
+        one.failure = replace(failure, where=pulse.where)
         is_stopped = pulse.stopped_s is not None
         if pulse.step is not None and not is_stopped:
             for other in self._pulses.values():

@@ -92,6 +92,20 @@ export interface IResize {
   idle_s: number | null;
 }
 
+/** A time in which a job did not train; see `Interruption` in membership.py. */
+export interface IInterruption {
+  at_s: number;
+  step: number;
+  before: number;
+  by: string;
+  text: string;
+  /** Since when it holds devices again; null: it holds none. */
+  held_s: number | null;
+  /** Since when it trains again; null: not yet. */
+  to_s: number | null;
+  after: number | null;
+}
+
 export interface ISpeed {
   learners: number;
   samples_per_s: number;
@@ -150,6 +164,9 @@ export interface IJobView {
   speedup?: string;
   /** The step of the newest checkpoint; null: there is none to go on from. */
   checkpoint_step?: number | null;
+  interruptions?: IInterruption[];
+  /** Seconds in the queue until it last got devices. */
+  queued_s?: number;
 }
 
 export interface IDeviceView {

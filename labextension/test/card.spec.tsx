@@ -384,7 +384,7 @@ describe('changes of size', () => {
       idle_s: 0.02 + i / 1000
     }));
     return state_of(
-      { ...view, started_s: 1000, resizes, progress: null },
+      { ...view, started_s: 1000, resizes, interruptions: [], progress: null },
       {
         progress: null,
         curves: new Map([['loss', points]])

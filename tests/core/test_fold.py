@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, fold, resized, wanted
+from dlaas_server.core.fold import ask, fold, preempted, resized, started, wanted
 from dlaas_server.core.guardians import guardian_gone
 from dlaas_server.core.model import Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
 from jupyter_dlaas.facts import Fact, FactKind, Goal
-from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Note, Refused, State
+from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Note, Refused, State, Where
 from jupyter_dlaas.wire import DlaasError
 from tests.core.builders import deploying, fact, job, seats, told, training
 
@@ -195,6 +195,18 @@ def test_a_bug_in_the_cell_is_not_tried_again() -> None:
     assert (failed.state, failed.failure, wanted(failed).goal) == (State.FAILED, BUG, Goal.STOP)  # type: ignore[union-attr]
 
 
+def test_a_second_hang_at_the_same_line_ends_the_job() -> None:
+    hang = Failure(cause=Cause.HANG, code="hang", what="hung", advice="", where=Where(label="cell [3]", line=2))
+    elsewhere = replace(hang, where=Where(label="cell [3]", line=9))
+    first = told(running(), FactKind.LOST, generation=1, failure=hang)
+
+    assert first.state is State.DEPLOYING
+    assert told(first, FactKind.LOST, generation=2, failure=elsewhere).state is State.DEPLOYING
+    assert told(first, FactKind.LOST, generation=2, failure=hang).state is State.FAILED
+    further = told(first, FactKind.CHECKPOINT, step=100)
+    assert told(further, FactKind.LOST, generation=2, failure=hang).state is State.DEPLOYING
+
+
 def test_the_loss_of_a_generation_that_is_being_replaced_changes_nothing() -> None:
     grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
 
@@ -296,3 +308,60 @@ def test_a_report_of_the_training_is_told_in_the_story_and_stays_on_the_card() -
 
     assert [(one.kind, one.text) for one in stories] == [("report", note.text)]
     assert job_view(closed(target), row=1, directory="", wait=None, progress=None).notes == (note,)
+
+
+def test_a_preemption_is_an_interruption_without_devices() -> None:
+    leaving = preempted(replace(running(), step=40, checkpoint_step=40), "bert-2 has priority", 200.0)[0]
+    left = leaving
+    for member in leaving.gang:
+        left = told(left, FactKind.LEARNER_DOWN, at_s=203.0, member=member.member)
+
+    view = job_view(left, row=1, directory="", wait=None, progress=None)
+    assert (view.state, view.state_label, view.tone) == (State.QUEUED, "Queued · preempted", "warn")
+    (open_,) = left.interruptions
+    assert (open_.at_s, open_.step, open_.before, open_.by, open_.held_s) == (203.0, 40, 2, "preempted", None)
+
+    queued = closed(told(left, FactKind.HALTED, step=40, has_checkpoint=True))
+    again = started(queued, seats("n2", 1), 300.0)[0]
+    assert again.waited_s == pytest.approx(queued.waited_s + 300.0 - (queued.in_queue_s or 0))
+    trains = told(again, FactKind.GENERATION, at_s=302.0, generation=again.generation, step=40)
+
+    (over,) = trains.interruptions
+    assert (over.held_s, over.to_s, over.after) == (300.0, 302.0, 1)
+    assert over.text == "Preempted: bert-2 has priority. 1 learner trains again from step 40, after 1 min 39 s."
+
+
+def test_a_restart_is_an_interruption_that_keeps_its_devices() -> None:
+    lost = told(running(), FactKind.LOST, at_s=150.0, generation=1, failure=KILLED)
+    trains = told(lost, FactKind.GENERATION, at_s=151.0, generation=2, step=0)
+
+    (found,) = trains.interruptions
+    assert (found.by, found.at_s, found.held_s, found.to_s, found.after) == ("lost", 150.0, 150.0, 151.0, 2)
+
+
+def test_a_job_that_completes_before_it_leaves_was_not_interrupted() -> None:
+    halting = asked(running(), Event.HALT)
+    assert len(halting.interruptions) == 1
+
+    assert told(halting, FactKind.COMPLETED, generation=1).interruptions == ()
+
+
+def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
+    short = told(
+        replace(running(), is_live=True), FactKind.REGROUPED, generation=1, members=(0,), step=9, failure=KILLED
+    )
+
+    view = job_view(short, row=1, directory="", wait=None, progress=None)
+
+    assert (view.state_label, view.tone) == ("Processing · 1 of 2", "warn")
+    assert view.reason == "Learner 0 was killed (signal 9). 1 learner goes on."
+    assert [one.by for one in view.interruptions] == ["lost"]
+
+
+def test_the_owner_is_called_you() -> None:
+    def line(by: str) -> str:
+        halting = ask(running(), Event.HALT, by=by, now_s=1.0)[0]
+        halted = closed(told(halting, FactKind.HALTED, step=4, has_checkpoint=True))
+        return job_view(halted, row=1, directory="", wait=None, progress=None).status_line
+
+    assert [line("ana"), line("bob")] == ["by you at step 4", "by bob at step 4"]

@@ -53,7 +53,7 @@ def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victi
     do(one, victim, "hang")
 
     failure = lost(one)[0].failure
-    assert (failure.code, failure.cause) == ("hung", Cause.UNKNOWN)
+    assert (failure.code, failure.cause) == ("hang", Cause.HANG)
     assert f"learner {victim} was ended: it hung" in failure.what
     assert "in fault" in failure.what
     assert "threading.py" in one.log(victim), "its log tells where it was"
@@ -68,7 +68,7 @@ def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Buil
     trains(one, 1)
     do(one, 1, "hold")
 
-    assert lost(one)[0].failure.code == "hung"
+    assert lost(one)[0].failure.code == "hang"
     ends_whole(one)
 
 
@@ -81,7 +81,7 @@ def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: 
     send(one.learner(victim), signal.SIGSTOP)
 
     failure = lost(one)[0].failure
-    assert failure.code == "hung"
+    assert failure.code == "hang"
     assert "SIGSTOP" in failure.what
     ends_whole(one)
 
@@ -133,7 +133,7 @@ def test_a_learner_that_comes_to_a_deadlock_after_another_was_ended_for_it_is_en
     assert (found.code, found.cause) == ("deadlock", Cause.YOUR_CODE)
     first = next(fact for fact in one.facts(FactKind.LEARNER_DOWN) if fact.member == 0)
     assert first.failure is not None
-    assert first.failure.code == "hung"
+    assert first.failure.code == "hang"
 
 
 @trials

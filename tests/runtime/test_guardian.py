@@ -580,3 +580,17 @@ def test_a_loop_that_is_known_from_the_beginning_is_not_told_of_again(job: Build
     assert one.closed() == "completed"
     assert one.wait(FactKind.GENERATION).plain is None
     assert one.facts(FactKind.BEGUN) == []
+
+
+def test_a_lone_hang_ends_at_the_owners_limit_with_its_line(job: Callable[..., Job]) -> None:
+    source = "import threading\n\ndef wait():\n    threading.Event().wait()\n\nwait()\n"
+    one = job(source, hang_after_s=1.0, cells={"1-6": "cell [3]:1"})
+    one.run(1)
+
+    failure = one.wait(FactKind.LEARNER_DOWN).failure
+
+    assert failure is not None
+    assert (failure.code, failure.cause) == ("hang", Cause.HANG)
+    assert failure.where is not None
+    assert (failure.where.label, failure.where.line, failure.where.function) == ("cell [3]", 4, "wait")
+    assert "--hang-after" in failure.advice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_dlaas.learner.beating import Beats
 from jupyter_dlaas.runtime.hangs import Pulse, judge, waits
 from jupyter_dlaas.runtime.process import Activity
 
@@ -98,6 +99,11 @@ def test_who_keeps_nobody_waiting_has_ten_minutes() -> None:
     assert judge({0: pulse(601)}, (), NOW, LIMIT_S).hung
 
 
+def test_the_owners_limit_holds_for_a_lone_learner() -> None:
+    assert not judge({0: pulse(44)}, (), NOW, 45.0, is_set=True).hung
+    assert judge({0: pulse(45)}, (), NOW, 45.0, is_set=True).hung
+
+
 def test_who_is_left_and_stands_still_where_another_hung_hung_with_it() -> None:
     left = pulse(40, suspect_to=7, at="cell [3], line 2")
     found = judge({1: left}, (), NOW, LIMIT_S)
@@ -149,3 +155,14 @@ def test_nobody_is_ended_who_moves_or_waits(found: dict[int, Pulse], joining: se
         one = found[member]
         assert one.stopped_s is not None or (member not in waits(found, NOW) and one.still_s(NOW) >= LIMIT_S - 1.0)
     assert verdict.awaited is None or verdict.awaited[0] not in waits(found, NOW)
+
+
+def test_a_program_without_steps_beats_only_under_a_limit() -> None:
+    beats = Beats()
+    assert beats.beat() is None
+
+    beats.is_limited = True
+    message = beats.beat()
+
+    assert message is not None
+    assert (message["step"], message["moves"]) == (None, True)

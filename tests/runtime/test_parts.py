@@ -19,6 +19,7 @@ from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted, is_retried
 from jupyter_dlaas.protocol import Cause, Failure
 from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.failure_table import ROWS
 from jupyter_dlaas.runtime.files import bind, connect, send_datagram
 from jupyter_dlaas.runtime.journal import Journal, read_facts
 from jupyter_dlaas.runtime.logs import LogIndex, read_index, time_of
@@ -88,9 +89,9 @@ def test_all_stop_at_a_boundary_that_none_has_passed(passed: list[int | None]) -
 
 
 def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
-    assert len(failures.ROWS) >= 40
-    assert all(row.advice.endswith((".", "?")) for row in failures.ROWS)
-    assert all(re.fullmatch(r"[a-z_]+", row.code) for row in failures.ROWS)
+    assert len(ROWS) >= 40
+    assert all(row.advice.endswith((".", "?")) for row in ROWS)
+    assert all(re.fullmatch(r"[a-z_]+", row.code) for row in ROWS)
 
 
 def test_the_first_cause_comes_before_what_follows_from_it() -> None:
@@ -119,6 +120,73 @@ def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> N
     assert told(is_alone=False).code == "peer_lost"
     assert told(is_alone=True).code == "connection"
     assert is_retried(told(is_alone=True)), "the other side may be back"
+
+
+RAISED = {
+    "dtype": ("RuntimeError", "expected m1 and m2 to have the same dtype, but got: float != double"),
+    "dtype of a loss": ("RuntimeError", "\"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'"),
+    "dtype of an input": ("RuntimeError", "Input type (double) and bias type (float) should be the same"),
+    "label_range": ("IndexError", "Target 10 is out of bounds."),
+    "label_range of a binary loss": ("RuntimeError", "all elements of target should be between 0 and 1"),
+    "index_range": ("IndexError", "index out of range in self"),
+    "state_dict": ("RuntimeError", "Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight: copying"),
+    "state_dict of an optimizer": ("ValueError", "loaded state dict contains a parameter group that doesn't match"),
+    "second_backward": ("RuntimeError", "Trying to backward through the graph a second time (or directly access"),
+    "changed_in_place": (
+        "RuntimeError",
+        (
+            "one of the variables needed for gradient computation has been modified by an "
+            "inplace operation: [torch.FloatTensor [3]]"
+        ),
+    ),
+    "no_gradient": ("RuntimeError", "element 0 of tensors does not require grad and does not have a grad_fn"),
+    "device_mix": ("RuntimeError", "Expected all tensors to be on the same device, but found at least two devices"),
+    "device_mix of an input": (
+        "RuntimeError",
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+    ),
+    "not_a_number": (
+        "ValueError",
+        (
+            "Expected parameter loc of distribution Normal(loc: torch.Size([2])) to satisfy the "
+            "constraint Real(), but found invalid values:\ntensor([nan, nan])"
+        ),
+    ),
+    "not_a_number by hand": ("RuntimeError", "loss is NaN at step 3"),
+    "missing_values": ("ValueError", "Input X contains NaN.\nLinearRegression does not accept missing values"),
+    "shape": ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)"),
+    "shape of a view": ("RuntimeError", "shape '[4, 7]' is invalid for input of size 30"),
+    "one_sample": ("ValueError", "Expected more than 1 value per channel when training, got input size"),
+    "is_none": ("AttributeError", "'NoneType' object has no attribute 'shape'"),
+    "your_code": ("ValueError", "minibatch of 3 is not supported; use a value in [1, inf)"),
+}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_common_errors_have_a_class_and_advice(case: str) -> None:
+    name, message = RAISED[case]
+    found = failures.from_exception([name, "Exception"], message, where=None, traceback="")
+
+    assert found.code == case.split(" ")[0]
+    assert not is_retried(found)
+    assert found.code == "your_code" or "the log" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+        ("AssertionError", "Torch not compiled with CUDA enabled"),
+        ("RuntimeError", "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."),
+    ],
+)
+def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: str) -> None:
+    def found(*, has_gpus: bool) -> Failure:
+        return failures.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
+
+    assert (found(has_gpus=False).code, found(has_gpus=False).cause) == ("no_gpu", Cause.YOUR_CODE)
+    assert "run.device" in found(has_gpus=False).advice
+    assert (found(has_gpus=True).code, found(has_gpus=True).cause) == ("gpu_driver", Cause.PLATFORM)
 
 
 RUNS = {

@@ -18,6 +18,7 @@ from jupyter_dlaas.protocol import (
     DrainView,
     Elastic,
     Failure,
+    Interruption,
     JobView,
     LearnerView,
     LeaveView,
@@ -139,6 +140,19 @@ PROCESSING: Final = replace(
         Resize(at_s=T0 + 768, step=1620, before=4, after=3, by="lost", idle_s=2.1),
         Resize(at_s=T0 + 822, step=1850, before=3, after=4, by="pool", idle_s=0.045),
     ),
+    interruptions=(
+        Interruption(
+            at_s=T0 + 765.9,
+            step=1620,
+            before=4,
+            by="lost",
+            text="Learner 2 was killed from outside (SIGKILL). 3 learners go on at step 1,620, after 2.1 s.",
+            held_s=T0 + 765.9,
+            to_s=T0 + 768,
+            after=3,
+        ),
+    ),
+    queued_s=12.0,
     speeds=(
         Speed(learners=2, samples_per_s=523.0, times=1.0),
         Speed(learners=4, samples_per_s=680.0, times=1.3),
@@ -157,6 +171,7 @@ SCALING: Final = replace(
     learners=(*learners(2, 1), *learners(4, 2, "Joining")[2:]),
     progress=progress(511, T0 + 560, 2100.0, 2340.0),
     resizes=(),
+    interruptions=(),
     generation=1,
 )
 

@@ -69,6 +69,11 @@ export class JobModel {
     return this.end;
   }
 
+  /** Emitted once for each time in which the job was preempted, or lost learners. */
+  get interrupted(): ISignal<this, IJobView> {
+    return this.interruption;
+  }
+
   get view(): IJobView {
     return this.current;
   }
@@ -184,6 +189,9 @@ export class JobModel {
       return;
     }
     const ended = this.live && !isFinal(this.current.state) && isFinal(view.state);
+    const known = this.current.interruptions?.length ?? 0;
+    const fresh = this.live ? (view.interruptions?.slice(known) ?? []) : [];
+    const interrupted = fresh.some(one => one.by !== 'halted');
     if (view.progress && (!this.progress || view.progress.at_s >= this.progress.at_s)) {
       this.progress = view.progress;
     }
@@ -195,6 +203,8 @@ export class JobModel {
     this.emit();
     if (ended) {
       this.end.emit(view);
+    } else if (interrupted) {
+      this.interruption.emit(view);
     }
   }
 
@@ -233,6 +243,7 @@ export class JobModel {
   private readonly wish: Wish;
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
+  private readonly interruption = new Signal<this, IJobView>(this);
 }
 
 function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {

@@ -58,6 +58,11 @@ export class Jobs implements IJobDoor {
     return this.end;
   }
 
+  /** A job was preempted, or lost learners. */
+  get interrupted(): ISignal<this, IJobView> {
+    return this.interruption;
+  }
+
   /** An ended job has said its last: nothing came of it for a while. */
   get settled(): ISignal<this, JobModel> {
     return this.settle;
@@ -244,6 +249,7 @@ export class Jobs implements IJobDoor {
     if (!model) {
       model = new JobModel(view.id, view, this);
       model.ended.connect((_, ended) => this.end.emit(ended));
+      model.interrupted.connect((_, interrupted) => this.interruption.emit(interrupted));
       this.models.set(view.id, model);
     }
     return model;
@@ -338,5 +344,6 @@ export class Jobs implements IJobDoor {
   private hello_admin = false;
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
+  private readonly interruption = new Signal<this, IJobView>(this);
   private readonly settle = new Signal<this, JobModel>(this);
 }

@@ -22,7 +22,7 @@ function on_screen(id: string): boolean {
 
 export const notifications: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:notifications',
-  description: 'Tells when a training job has completed or failed.',
+  description: 'Tells when a training job has completed, failed, been preempted or lost a learner.',
   autoStart: true,
   requires: [IJobs],
   optional: [ICardServices, ISettingRegistry, ITranslator],
@@ -58,6 +58,12 @@ export const notifications: JupyterFrontEndPlugin<void> = {
         { autoClose: false, actions }
       );
     };
+    jobs.interrupted.connect((_, view) => {
+      const last = view.interruptions?.at(-1);
+      if (wanted && last && !on_screen(view.id)) {
+        Notification.warning(`${view.id}: ${last.text}`, { autoClose: 8000 });
+      }
+    });
     jobs.ended.connect((_, view) => {
       if (!wanted || on_screen(view.id)) {
         return;

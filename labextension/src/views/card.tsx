@@ -36,6 +36,8 @@ export interface IJobCardProps {
 }
 
 const SPEAK_EVERY_MS = 5000;
+/** So long a banner tells of an interruption that is over. */
+const TOLD_S = 600;
 
 /** Speaks changes of state, at most once in five seconds. */
 function Spoken({ text }: { text: string }): React.JSX.Element {
@@ -131,6 +133,17 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
         {view.reason}
       </Banner>
     );
+  }
+  const last = view.interruptions?.at(-1);
+  if (last && last.by !== 'halted' && !isFinal(view.state) && view.state !== 'HALTED') {
+    const { to_s } = last;
+    if (to_s === null ? waits : props.now_s - to_s < TOLD_S) {
+      return (
+        <Banner icon={last.by === 'preempted' ? 'back' : 'warn'} tone="warn">
+          {last.text}
+        </Banner>
+      );
+    }
   }
   return null;
 }

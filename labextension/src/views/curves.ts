@@ -1,6 +1,6 @@
 import type { IJobState } from '../model/job';
 import { isFinal } from '../protocol';
-import type { IJobView, Point } from '../protocol';
+import type { IInterruption, IJobView, Point } from '../protocol';
 import { shown_size, size_unit } from './controls';
 import * as format from './format';
 
@@ -29,8 +29,8 @@ export interface ITrack {
   /** Said below the label where the program did not log it itself: "from the log". */
   origin: string;
   line: ILine;
-  /** The raw values behind a smoothed line. */
-  faint: ILine['y'] | null;
+  /** A running mean of the values, drawn beside them where there are many. */
+  smoothed: ILine['y'] | null;
   gaps: readonly IGap[];
   low: number;
   high: number;
@@ -83,7 +83,12 @@ function time_zero(view: IJobView, curves: IJobState['curves']): number {
   return first;
 }
 
-function with_holes(points: readonly Point[], zero: number): ILine {
+/** Whether the curves break off: devices were given up, or the learners began anew. */
+function is_break(one: IInterruption): boolean {
+  return one.held_s !== one.at_s || one.to_s === null || one.after === one.before;
+}
+
+function with_holes(points: readonly Point[], zero: number, breaks: readonly IInterruption[]): ILine {
   const steps = points.slice(1).map((p, i) => p[1] - points[i][1]);
   const usual = steps.slice().sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
   const longest = Math.max(30, 20 * usual);
@@ -92,7 +97,9 @@ function with_holes(points: readonly Point[], zero: number): ILine {
   const odd = new Map<number, number>();
   points.forEach((point, i) => {
     const at = point[1] - zero;
-    if (i > 0 && steps[i - 1] > longest) {
+    const broken =
+      i > 0 && breaks.some(one => one.at_s < point[1] && (one.to_s ?? Infinity) > points[i - 1][1]);
+    if (i > 0 && (broken || steps[i - 1] > longest)) {
       x.push((x[x.length - 1] + at) / 2);
       y.push(null);
     }
@@ -122,17 +129,23 @@ function gaps(points: readonly Point[], zero: number): IGap[] {
   return out;
 }
 
-/** A running mean that forgets: its memory is a hundredth of the curve, and at least three points. */
-function smooth(y: ILine['y']): ILine['y'] {
+/**
+ * An exponential running mean; its memory is a hundredth of the curve, and at least three points.
+ *
+ * Corrected for its beginning (divided by the weights so far, as in Adam), so the first values do not weigh more.
+ */
+export function smooth(y: ILine['y']): ILine['y'] {
   const keep = 1 - 1 / Math.max(3, y.length / 100);
-  let mean: number | null = null;
+  let sum = 0;
+  let weight = 0;
   return y.map(value => {
     if (value === null) {
-      mean = null;
+      sum = weight = 0;
       return null;
     }
-    mean = mean === null ? value : keep * mean + (1 - keep) * value;
-    return mean;
+    sum = keep * sum + (1 - keep) * value;
+    weight = keep * weight + (1 - keep);
+    return sum / weight;
   });
 }
 
@@ -141,12 +154,18 @@ const ORIGINS = new Map([
   ['tensorboard', 'from TensorBoard']
 ]);
 
-function metric_track(name: string, points: readonly Point[], zero: number, source: string): ITrack {
+function metric_track(
+  name: string,
+  points: readonly Point[],
+  zero: number,
+  source: string,
+  breaks: readonly IInterruption[]
+): ITrack {
   const values = points.map(p => p[2]);
   const kind = format.metric_kind(name, values);
   const show = (value: number): string => format.metric_value(kind, value);
-  const raw = with_holes(points, zero);
-  const smoothed = kind === 'loss' && points.length > 60;
+  const line = with_holes(points, zero, breaks);
+  const is_noisy = kind === 'loss' && points.length > 60;
   const finite = values.filter(Number.isFinite);
   let low = finite.length ? Math.min(...finite) : 0;
   let high = finite.length ? Math.max(...finite) : 1;
@@ -170,8 +189,8 @@ function metric_track(name: string, points: readonly Point[], zero: number, sour
     value: show(values[values.length - 1]),
     unit: '',
     origin: ORIGINS.get(source) ?? '',
-    line: smoothed ? { ...raw, y: smooth(raw.y) } : raw,
-    faint: smoothed ? raw.y : null,
+    line,
+    smoothed: is_noisy ? smooth(line.y) : null,
     gaps: gaps(points, zero),
     low,
     high,
@@ -183,7 +202,7 @@ function metric_track(name: string, points: readonly Point[], zero: number, sour
 }
 
 /** Steps per second between logged points: known for the whole job, also after a reload of the page. */
-function rate_track(state: IJobState, zero: number): ITrack | null {
+function rate_track(state: IJobState, zero: number, breaks: readonly IInterruption[]): ITrack | null {
   let longest: readonly Point[] = [];
   for (const points of state.curves.values()) {
     longest = points.length > longest.length ? points : longest;
@@ -196,7 +215,8 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
     const [step_b, t_b] = longest[i];
     if (t_b > t_a) {
       x.push(t_b - zero);
-      y.push(step_b > step_a ? (step_b - step_a) / (t_b - t_a) : null);
+      const broken = breaks.some(one => one.at_s < t_b && (one.to_s ?? Infinity) > t_a);
+      y.push(step_b > step_a && !broken ? (step_b - step_a) / (t_b - t_a) : null);
     }
   }
   const rates = y.filter((v): v is number => v !== null);
@@ -219,7 +239,7 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
     unit,
     origin: '',
     line: { x, y: y.map(v => (v === null ? null : v * each)) },
-    faint: null,
+    smoothed: null,
     gaps: [],
     low: 0,
     high,
@@ -231,12 +251,23 @@ function rate_track(state: IJobState, zero: number): ITrack | null {
 }
 
 function size_track(view: IJobView, zero: number, end: number): ITrack {
-  const first = view.resizes[0]?.before ?? (view.size.held || view.size.wish);
+  const changes: [number, number][] = view.resizes.map(one => [one.at_s, one.after]);
+  for (const one of view.interruptions ?? []) {
+    if (one.held_s === null || one.held_s > one.at_s) {
+      changes.push([one.at_s, 0]);
+      if (one.held_s !== null) {
+        changes.push([one.held_s, one.after ?? (view.size.held || one.before)]);
+      }
+    }
+  }
+  changes.sort((a, b) => a[0] - b[0]);
+  const earliest = Math.min(view.resizes[0]?.at_s ?? Infinity, view.interruptions?.[0]?.at_s ?? Infinity);
+  const began = [...view.resizes, ...(view.interruptions ?? [])].find(one => one.at_s === earliest)?.before;
   const x = [0];
-  const y: (number | null)[] = [shown_size(view, first)];
-  for (const resize of view.resizes) {
-    x.push(Math.max(0, resize.at_s - zero));
-    y.push(shown_size(view, resize.after));
+  const y: (number | null)[] = [shown_size(view, began ?? (view.size.held || view.size.wish))];
+  for (const [at_s, learners] of changes) {
+    x.push(Math.max(0, at_s - zero));
+    y.push(shown_size(view, learners));
   }
   const last = y[y.length - 1];
   x.push(end);
@@ -247,11 +278,11 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
     key: 'size',
     kind: 'gpus',
     label: format.units(size_unit(view).replace(/^learner/, 'Learner'), 2),
-    value: String(view.size.held > 0 ? shown_size(view, view.size.held) : last),
+    value: String(view.size.held > 0 && last !== 0 ? shown_size(view, view.size.held) : last),
     unit: differs ? `→ ${shown_size(view, view.size.wish)}` : '',
     origin: '',
     line: { x, y },
-    faint: null,
+    smoothed: null,
     gaps: [],
     low: 0,
     high,
@@ -263,13 +294,26 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
 }
 
 function marks(view: IJobView, zero: number, end: number): IMark[] {
-  return view.resizes.map(resize => {
-    const x = Math.min(1, Math.max(0, (resize.at_s - zero) / end));
+  const place = (at_s: number): number => Math.min(1, Math.max(0, (at_s - zero) / end));
+  const all = view.resizes.map(resize => {
+    const x = place(resize.at_s);
     const text = `${shown_size(view, resize.before)} → ${shown_size(view, resize.after)}`;
     const pause = resize.idle_s === null ? '' : `, ${format.duration(resize.idle_s)} of pause`;
     const said = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
     return { x, text, cause: resize.by, said };
   });
+  for (const one of (view.interruptions ?? []).filter(is_break)) {
+    const gave_up = one.held_s !== one.at_s;
+    const text = gave_up ? `${shown_size(view, one.before)} → 0` : 'restart';
+    const said = `${text}, at ${format.clock(one.at_s, true)}, step ${format.count(one.step)}. ${one.text}`;
+    all.push({ x: place(one.at_s), text, cause: one.by, said });
+    if (gave_up && one.to_s !== null && one.after !== null) {
+      const back = `0 → ${shown_size(view, one.after)}`;
+      const then = `${back}, back, at ${format.clock(one.to_s, true)}`;
+      all.push({ x: place(one.to_s), text: back, cause: 'back', said: then });
+    }
+  }
+  return all.sort((a, b) => a.x - b.x);
 }
 
 /** Marks that would touch share one flag. */
@@ -319,11 +363,16 @@ export function chart(state: IJobState): IChart | null {
   for (const points of curves.values()) {
     last_s = Math.max(last_s, points[points.length - 1][1]);
   }
+  const interruptions = view.interruptions ?? [];
+  for (const one of interruptions) {
+    last_s = Math.max(last_s, one.at_s, one.held_s ?? 0, one.to_s ?? 0);
+  }
+  const breaks = interruptions.filter(is_break);
   const end = Math.max(0.1, last_s - zero);
   const tracks = [...curves]
     .slice(0, TRACKS_MOST)
-    .map(([name, points]) => metric_track(name, points, zero, state.sources.get(name) ?? ''));
-  const rate = rate_track(state, zero);
+    .map(([name, points]) => metric_track(name, points, zero, state.sources.get(name) ?? '', breaks));
+  const rate = rate_track(state, zero, breaks);
   if (rate) {
     tracks.push(rate);
   }

@@ -9,7 +9,7 @@ import type { ICardHandlers } from './handlers';
 import { Icon } from './icons';
 
 export function Banner(props: {
-  icon: 'plug' | 'lock' | 'warn' | 'info';
+  icon: 'plug' | 'lock' | 'warn' | 'info' | 'back';
   tone: 'idle' | 'warn' | 'bad';
   children: React.ReactNode;
   actions?: React.ReactNode;
@@ -51,12 +51,12 @@ export function Phases({ view }: { view: IJobView }): React.JSX.Element {
   const ready = view.learners.filter(l => l.state === 'Training' || l.state === 'Joining').length;
   const wanted = Math.max(1, view.size.wish);
   const share = view.state === 'DEPLOYING' ? Math.round((100 * ready) / wanted) : 50;
-  const queued_s = view.started_s === null ? null : view.started_s - view.submitted_s;
+  const queued_s = view.queued_s ?? null;
   return (
     <ol className="jp-dlaas-phases" aria-label="Phases">
       {PHASE_NAMES.map((name, i) => {
         const note =
-          i === 0 && queued_s !== null
+          i === 0 && now > 0 && queued_s !== null
             ? format.duration(queued_s)
             : i === now && view.state === 'DEPLOYING'
               ? `${ready} of ${wanted} learners ready`
@@ -401,15 +401,23 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
     });
   }
   if (isFinal(view.state) && view.ended_s !== null) {
-    const queued = view.started_s === null ? null : view.started_s - view.submitted_s;
+    const queued = view.queued_s ?? null;
     const trained = view.started_s === null ? null : view.ended_s - view.started_s;
+    const is_whole = queued !== null && view.started_s !== null && !view.interruptions?.length;
+    const deployed = is_whole ? Math.max(0, view.started_s! - view.submitted_s - queued) : null;
     facts.push({
       label: 'Took',
       value: format.duration(view.ended_s - view.submitted_s),
       small:
         queued === null || trained === null
           ? ''
-          : `queued ${format.duration(queued)}, ran ${format.duration(trained)}`
+          : [
+              `queued ${format.duration(queued)}`,
+              deployed === null ? '' : `deployed in ${format.duration(deployed)}`,
+              `ran ${format.duration(trained)}`
+            ]
+              .filter(Boolean)
+              .join(', ')
     });
   }
   for (const [name, points] of [...curves].slice(0, 3)) {

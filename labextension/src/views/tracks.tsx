@@ -6,6 +6,8 @@ import { type IChart, type IFlag, type ITrack, chart } from './curves';
 
 interface IPlotProps {
   track: ITrack;
+  /** Draw the running mean beside the values. */
+  smooth: boolean;
   chart: IChart;
   sync: string;
   onPoint: (value: number | null) => void;
@@ -101,8 +103,9 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
         points: { show: u => !track.filled && u.data[0].length <= 3 }
       },
       {
-        stroke: () => faded(box, '--jp-brand-color1', 28),
+        stroke: () => colour(box, '--jp-ui-font-color2'),
         width: 1,
+        dash: [4, 3],
         points: { show: false }
       }
     ],
@@ -128,6 +131,11 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
   };
 }
 
+function plotted({ track, smooth }: IPlotProps): uPlot.AlignedData {
+  const { line, smoothed } = track;
+  return [line.x, line.y, (smooth && smoothed) || line.x.map(() => null)];
+}
+
 function Plot(props: IPlotProps): React.JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
   const plot = React.useRef<uPlot | null>(null);
@@ -141,8 +149,7 @@ function Plot(props: IPlotProps): React.JSX.Element {
       return;
     }
     const data = (): uPlot.AlignedData => {
-      const { line, faint } = (latest.current as IPlotProps).track;
-      return [line.x, line.y, faint ?? line.x.map(() => null)];
+      return plotted(latest.current as IPlotProps);
     };
     const made = new uPlot(options(element, latest, element.getBoundingClientRect()), data(), element);
     plot.current = made;
@@ -167,7 +174,7 @@ function Plot(props: IPlotProps): React.JSX.Element {
   }, [track.stepped, track.filled]);
 
   React.useLayoutEffect(() => {
-    plot.current?.setData([track.line.x, track.line.y, track.faint ?? track.line.x.map(() => null)]);
+    plot.current?.setData(plotted(props));
   });
 
   return (
@@ -190,6 +197,7 @@ function Plot(props: IPlotProps): React.JSX.Element {
 function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX.Element {
   const { track } = props;
   const value = React.useRef<HTMLElement>(null);
+  const [smooth, set_smooth] = React.useState(true);
   return (
     <div className="jp-dlaas-track" data-kind={track.kind}>
       <div className="jp-dlaas-track-label">
@@ -201,9 +209,21 @@ function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX
           {track.unit && <small> {track.unit}</small>}
         </b>
         {track.origin && <small className="jp-dlaas-dim">{track.origin}</small>}
+        {track.smoothed && (
+          <button
+            type="button"
+            className="jp-dlaas-smooth"
+            aria-pressed={smooth}
+            title={`${smooth ? 'Hide' : 'Show'} the running mean, the dashed line`}
+            onClick={() => set_smooth(!smooth)}
+          >
+            Running mean
+          </button>
+        )}
       </div>
       <Plot
         {...props}
+        smooth={smooth}
         onPoint={point => {
           // under the pointer the label shows that point; moving a mouse need not go through React
           if (value.current) {
@@ -238,7 +258,7 @@ function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element {
   return (
     <div className="jp-dlaas-track" data-kind="marks" onKeyDown={close}>
       <span />
-      <div role="group" aria-label="Changes of size">
+      <div role="group" aria-label="Changes of size and interruptions">
         {flags.map(flag => (
           <button
             key={flag.first}

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core import sizing
+from dlaas_server.core import interruptions, sizing
 from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Profile, Said, Seat, Slow
 from dlaas_server.core.record import Forecast, outcome, soon
+from dlaas_server.core.retries import delay_s, may_retry
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import clause, count, duration
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, is_retried
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
 __all__ = [
@@ -91,7 +92,8 @@ def _halt(job: Job, by: str, now_s: float) -> Told:
     if job.is_closed:
         return _tell(replace(job, ended_s=None), "halt", f"Halted by {by} while it waited.")
     what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
-    job = _goal(job, Goal.HALT)
+    who = "you" if by == job.owner else by
+    job = interruptions.began(_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {who}.", now_s)
     return _tell(job, "halt", f"{by} asked for a halt: {what}, then the devices are given back.")
 
 
@@ -102,7 +104,7 @@ def _resume(job: Job, by: str, now_s: float) -> Told:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
-    job = replace(job, is_told=False, said=None)
+    job = replace(job, is_told=False, said=None, in_queue_s=now_s)
     return _tell(job, "resume", f"{by} resumed it: back to the queue.")
 
 
@@ -110,7 +112,7 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
         return job, ()
     after = step(job.state, Event.CANCEL)
-    job = replace(job, intent=Intent.CANCEL, state=after)
+    job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
     if job.is_closed:
         return _tell(replace(job, ended_s=now_s), "cancel", f"Cancelled by {by}.")
     return _tell(_goal(job, Goal.STOP), "cancel", f"{by} cancelled it.")
@@ -138,7 +140,9 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     job = replace(
         job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
     )
-    job = replace(job, seated_s=now_s)
+    since_s = job.submitted_s if job.in_queue_s is None else job.in_queue_s
+    job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
+    job = interruptions.held_again(job, now_s)
     told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
     job = replace(job, preempted=None, is_told=False, said=None)
     return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")
@@ -164,6 +168,7 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
     assert job.goal is Goal.RUN, f"{job.id} leaves already"
     within = "" if notice_s is None else f" within {duration(notice_s)}"
     job = _goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
+    job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
     return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place.")
 
 
@@ -329,6 +334,8 @@ def _learner_down(job: Job, fact: Fact) -> Told:
         elif m.generation == job.generation and not expected:
             members.append(replace(m, state=MemberState.DOWN))
     job = replace(job, members=tuple(members))
+    if expected and not job.members:
+        job = interruptions.left(job, fact.at_s)
     if fact.failure is not None:
         return _tell(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
     return job, ()
@@ -350,6 +357,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     )
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
+    job = interruptions.over(job, fact.at_s)
     said = f"{count(len(job.gang), 'learner')} {'trains' if len(job.gang) == 1 else 'train'} from step {at:,}."
     if job.resize is not None and generation == job.generation:
         job, said = _changed(job, job.resize, fact, missed)
@@ -415,7 +423,8 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     pause = f", after {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     why = fact.failure.what if fact.failure is not None else "learners were lost"
     goes = "goes" if len(ranks) == 1 else "go"
-    return _tell(job, "regrouped", f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}.")
+    text = f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}."
+    return _tell(interruptions.passed(job, before, text, fact.at_s, fact.idle_s), "regrouped", text)
 
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
@@ -457,10 +466,11 @@ def _lost(job: Job, fact: Fact) -> Told:
     failure = fact.failure or Failure(
         cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
     )
-    if not is_retried(failure) or job.restarts >= job.spec.retries:
+    if not may_retry(job, failure):
         return broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
-    delay = 0.0 if job.restarts == 0 else min(2.0 ** (job.restarts - 1), 60.0)
+    delay = delay_s(job)
+    job = interruptions.began(job, interruptions.LOST, f"{failure.what.rstrip('.')}.", fact.at_s, keeps_devices=True)
     job = replace(
         job,
         state=step(job.state, Event.LOST),
@@ -510,7 +520,7 @@ def _completed(job: Job, fact: Fact) -> Told:
     if job.state.is_final:
         return job, ()
     job = replace(
-        job,
+        interruptions.withdrawn(job),
         state=step(job.state, Event.FINISHED),
         members=(),
         resize=None,
@@ -536,7 +546,7 @@ def closed(job: Job, at_s: float) -> Told:
     if job.intent is Intent.HALT:
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
     at = "" if job.preempted is None else f" {lost(job)}"
-    job = replace(job, queued_s=at_s)
+    job = replace(job, queued_s=at_s, in_queue_s=at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
 
 

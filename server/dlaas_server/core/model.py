@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dlaas_server.core.autoscale import Search
 from jupyter_dlaas.facts import Goal
-from jupyter_dlaas.protocol import Elastic, Failure, JobSpec, Note, Resize, State
+from jupyter_dlaas.protocol import Elastic, Failure, Interruption, JobSpec, Note, Resize, State
 
 if TYPE_CHECKING:
     from dlaas_server.core.shapes import Loan
@@ -191,6 +191,7 @@ class Job:
     """No process of the job is left, by the guardian's last word (or none was ever started)."""
     resize: PendingResize | None = None
     resizes: tuple[Resize, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
     restarts: int = 0
     """Restarts since the last checkpoint that went further than the one before."""
     restarts_total: int = 0
@@ -206,8 +207,13 @@ class Job:
     """Why the job failed, or (while it is not FAILED) the last loss that it survived."""
     results: tuple[str, ...] = ()
     halted_by: str | None = None
+    cancelled_by: str | None = None
     queued_s: float = 0.0
     """When it last came back to the queue."""
+    in_queue_s: float | None = None
+    """Since when it waits, as its owner sees it; None: since its submit."""
+    waited_s: float = 0.0
+    """Seconds in the queue, of all times that it waited and got devices."""
     seated_s: float | None = None
     """When it last left the queue."""
     moved_s: float | None = None

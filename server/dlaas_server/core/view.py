@@ -71,15 +71,16 @@ def job_view(
     drawn.
     """
     transition = _transition(job)
+    state = _shown_state(job)
     return JobView(
         row=row,
         id=job.id,
         name=job.name,
         number=job.number,
         owner=job.owner,
-        state=job.state,
-        state_label=_label(job, transition),
-        tone="warn" if transition == "restarting" else _TONES[job.state],
+        state=state,
+        state_label=_label(job, state, transition),
+        tone="warn" if _is_disturbed(job, state, transition) else _TONES[state],
         status_line=_status_line(job, transition, wait),
         reason=_reason(job, wait),
         transition=transition,
@@ -97,9 +98,11 @@ def job_view(
         spot=job.spec.spot,
         actions=actions(job),
         learners=_learners(job),
-        progress=None if job.state in (State.QUEUED, State.CANCELLED) else progress,
+        progress=None if job.started_s is None or job.state is State.CANCELLED else progress,
         failure=job.failure if job.state is State.FAILED or transition == "restarting" else None,
         resizes=job.resizes,
+        interruptions=job.interruptions,
+        queued_s=job.waited_s,
         checkpoint_step=job.checkpoint_step,
         outputs=job.spec.outputs,
         results=job.results,
@@ -139,12 +142,35 @@ def _transition(job: Job) -> str | None:
     return None
 
 
-def _label(job: Job, transition: str | None) -> str:
-    word = job.state.capitalize()
+def _shown_state(job: Job) -> State:
+    """The state, but QUEUED for a preempted job from the moment at which its devices are free for others."""
+    has_left = job.goal is Goal.HALT and job.intent is Intent.RUN and not job.members
+    return State.QUEUED if has_left and not job.state.is_final and not job.is_closed else job.state
+
+
+def _is_degraded(job: Job) -> bool:
+    """Whether learners were lost, and fewer train than wanted since."""
+    last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
+    is_lost = last is not None and last.by == "lost"
+    return is_lost and job.state is State.PROCESSING and job.resize is None and 0 < len(job.gang) < job.wish
+
+
+def _is_disturbed(job: Job, state: State, transition: str | None) -> bool:
+    is_preempted = state is State.QUEUED and job.preempted is not None
+    return transition == "restarting" or is_preempted or (transition is None and _is_degraded(job))
+
+
+def _label(job: Job, state: State, transition: str | None) -> str:
+    word = state.capitalize()
     if job.spec.spot and not job.state.is_final:
         word += " · spot"
     if job.state is State.FAILED and job.failure is not None:
         return f"{word} · {job.failure.cause}"
+    if state is State.QUEUED:
+        return f"{word} · preempted" if job.preempted is not None else word
+    if transition is None and _is_degraded(job):
+        each = max(1, job.spec.gpus_per_learner)
+        return f"{word} · {len(job.gang) * each} of {job.wish * each}"
     if transition == "scaling" and job.resize is not None and job.resize.before == job.resize.after:
         return f"{word} · moving"
     if transition == "scaling" and job.resize is not None:
@@ -162,17 +188,22 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
             return f"{ready} of {count(len(job.gang), 'learner')} ready"
         case State.STORING:
             return ", ".join(job.spec.outputs)
-        case State.COMPLETED:
+        case State.COMPLETED | State.FAILED:
             return f"after {ran}" if ran else ""
-        case State.FAILED | State.CANCELLED:
-            return f"after {ran}" if ran else ""
+        case State.CANCELLED:
+            return " ".join(part for part in (_by(job, job.cancelled_by), f"after {ran}" if ran else "") if part)
         case State.HALTED:
             at = "" if job.checkpoint_step is None else f"at step {job.step:,}"
-            return " ".join(part for part in (f"by {job.halted_by}" if job.halted_by else "", at) if part)
+            return " ".join(part for part in (_by(job, job.halted_by), at) if part)
         case _ if transition in ("halting", "preempting"):
             return "stops without a checkpoint" if job.starts_over else "writes a checkpoint"
         case _:
             return ""
+
+
+def _by(job: Job, who: str | None) -> str:
+    """`by you` for the job's owner, who reads it."""
+    return "" if who is None else "by you" if who == job.owner else f"by {who}"
 
 
 def _reason(job: Job, wait: Wait | None) -> str:
@@ -189,7 +220,15 @@ def _reason(job: Job, wait: Wait | None) -> str:
         return f"{why}Goes back to the queue as soon as the halt is done."
     if job.resize is not None and job.resize.why and not job.state.is_final:
         return job.resize.why
-    return job.awaited or _trains_apart(job) if job.state is State.PROCESSING else ""
+    if job.state is not State.PROCESSING:
+        return ""
+    return job.awaited or _trains_apart(job) or (_degraded(job) if _is_degraded(job) else "")
+
+
+def _degraded(job: Job) -> str:
+    why = _sentence(job.failure.what) if job.failure is not None else "Learners were lost."
+    goes = "goes" if len(job.gang) == 1 else "go"
+    return f"{why} {count(len(job.gang), 'learner')} {goes} on."
 
 
 def _trains_apart(job: Job) -> str:

@@ -1,0 +1,595 @@
+"""The table of known failures: signature -> cause -> advice. The first row that fits is the answer."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from typing import Final
+
+from jupyter_dlaas.protocol import Cause
+
+__all__ = ["NO_WORD", "ROWS", "Row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One known failure. A field that is not set fits anything; `raised` are names of the exception or its bases."""
+
+    code: str
+    cause: Cause
+    advice: str
+    raised: tuple[str, ...] = ()
+    says: str | None = None
+    """A regular expression that the message must hold."""
+    exit_code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool | None = None
+    """The kernel ended a process of this machine or container for want of memory meanwhile."""
+    what: str | None = None
+    """Said instead of the message, where the message alone tells little."""
+    is_collateral: bool = False
+    """Follows from another learner's end: never the first cause where there is another one."""
+    has_gpus: bool | None = None
+    """Fits only a learner with GPUs, or only one without."""
+
+
+_NO_GPU: Final = (
+    r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|no CUDA-capable device"
+    r"|torch\.cuda\.is_available\(\) is False|No HIP GPUs are available|Unknown backend:? '?(cuda|gpu)"
+)
+NO_WORD: Final = 74
+"""Exit code of a learner whose last word the disk did not take (EX_IOERR)."""
+ROWS: Final[tuple[Row, ...]] = (
+    # -- exceptions: memory and devices
+    Row(
+        code="gpu_memory",
+        cause=Cause.RESOURCES,
+        raised=("OutOfMemoryError", "AcceleratorError", "RuntimeError"),
+        says=r"CUDA out of memory|HIP out of memory|MPS backend out of memory",
+        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
+    ),
+    Row(
+        code="gpu_memory",
+        cause=Cause.RESOURCES,
+        raised=("ResourceExhaustedError", "XlaRuntimeError", "JaxRuntimeError", "InternalError"),
+        says=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory",
+        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
+        has_gpus=True,
+    ),
+    Row(
+        code="host_memory",
+        cause=Cause.RESOURCES,
+        raised=("MemoryError", "ArrayMemoryError"),
+        advice="The machine's memory is full: load less at once, or ask for more with --memory.",
+    ),
+    Row(
+        code="host_memory",
+        cause=Cause.RESOURCES,
+        says=r"DefaultCPUAllocator: can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc"
+        r"|OOM when allocating|RESOURCE_EXHAUSTED: Out of memory|\[Errno 12\]|Cannot allocate memory",
+        advice="The machine's memory is full: use a smaller batch, or ask for more with --memory.",
+    ),
+    Row(
+        code="shared_memory",
+        cause=Cause.RESOURCES,
+        says=r"insufficient shared memory|unable to (open|allocate) shared memory|Bus error.*shared memory",
+        advice="Shared memory is too small for these DataLoader workers: use fewer workers, or num_workers=0.",
+    ),
+    Row(
+        code="data_worker",
+        cause=Cause.EVICTED,
+        raised=("RuntimeError",),
+        says=r"DataLoader worker \(pid.*(is killed by signal: (Killed|Terminated)|exited unexpectedly$)",
+        advice="Somebody or the system killed a process that reads data; if it was for memory, use fewer workers.",
+    ),
+    Row(
+        code="disk_full",
+        cause=Cause.RESOURCES,
+        says=r"No space left on device|Disk quota exceeded",
+        advice="The disk is full: delete old jobs and checkpoints, then retry.",
+    ),
+    Row(
+        code="too_many_files",
+        cause=Cause.RESOURCES,
+        raised=("OSError", "RuntimeError"),
+        says=r"Too many open files",
+        advice="Too many open files: close what is not used, or raise `ulimit -n` before Jupyter starts.",
+    ),
+    Row(
+        code="too_many_processes",
+        cause=Cause.RESOURCES,
+        raised=("RuntimeError", "OSError"),
+        says=r"can't start new thread|Resource temporarily unavailable",
+        advice="The system starts no more processes or threads for this user: use fewer workers, or raise `ulimit -u`.",
+    ),
+    Row(
+        code="gpu_assert",
+        cause=Cause.YOUR_CODE,
+        says=r"device-side assert triggered|illegal memory access",
+        advice="An index was out of range on the GPU, often a label beyond the number of classes. "
+        "Run once with CUDA_LAUNCH_BLOCKING=1 (--env) to see the line.",
+    ),
+    Row(
+        code="gpu_lost",
+        cause=Cause.HARDWARE,
+        says=r"uncorrectable (NVLink|ECC) error|GPU is lost|fallen off the bus|unspecified launch failure|Xid",
+        advice="The GPU failed. The job is tried again elsewhere.",
+    ),
+    Row(
+        code="no_gpu",
+        cause=Cause.YOUR_CODE,
+        says=_NO_GPU,
+        advice="This job runs on CPUs, but the program asks for a GPU: use run.device, or "
+        'torch.device("cuda" if torch.cuda.is_available() else "cpu"); torch.load takes map_location.',
+        has_gpus=False,
+    ),
+    Row(
+        code="gpu_index",
+        cause=Cause.YOUR_CODE,
+        says=r"invalid device ordinal|Invalid device id",
+        advice="The program asks for a GPU that its learner does not have. GPUs are numbered from 0 within each "
+        "learner: use run.device, or ask for more with --gpus-per-learner.",
+    ),
+    Row(
+        code="gpu_driver",
+        cause=Cause.PLATFORM,
+        says=rf"CUDA driver version is insufficient|CUDA error: no kernel image|{_NO_GPU}",
+        advice="This PyTorch does not fit the machine's GPU driver: install a build for it.",
+    ),
+    Row(
+        code="gpu_library",
+        cause=Cause.RESOURCES,
+        says=r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
+        advice="A GPU library could not start, most often for want of GPU memory: use a smaller batch.",
+    ),
+    Row(
+        code="native_library",
+        cause=Cause.PLATFORM,
+        raised=("ImportError", "OSError"),
+        says=r"cannot open shared object file|undefined symbol|GLIBC(XX)?_\S+. not found",
+        advice="A package was built for another system: install it anew into the kernel's environment.",
+    ),
+    Row(
+        code="disk_broken",
+        cause=Cause.HARDWARE,
+        raised=("OSError",),
+        says=r"Input/output error|Stale file handle",
+        advice="The disk or the network file system does not answer as it should.",
+    ),
+    Row(
+        code="fork_after_cuda",
+        cause=Cause.YOUR_CODE,
+        says=r"Cannot re-initialize CUDA in forked subprocess",
+        advice="DataLoader workers must not touch the GPU: move tensors to it in the training loop.",
+    ),
+    # -- exceptions: the others of the gang
+    Row(
+        code="peer_lost",
+        cause=Cause.UNKNOWN,
+        raised=("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError"),
+        says=r"Connection (closed|reset) by peer|Connection refused|[Gg]loo.*(timeout|connect)"
+        r"|NCCL (error|communicator)|Broken pipe|Socket Timeout|wait timeout|recvValue failed"
+        r"|Timed out waiting .*clients",
+        advice="Another learner was lost first: its own log tells why.",
+        is_collateral=True,
+    ),
+    Row(
+        code="connection",
+        cause=Cause.UNKNOWN,
+        raised=("ConnectionError", "ConnectionResetError", "BrokenPipeError"),
+        says=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded",
+        advice="A server or process that the program talks to is not there, or ended the connection.",
+    ),
+    # -- exceptions: data and files
+    Row(
+        code="file_missing",
+        cause=Cause.YOUR_DATA,
+        raised=("FileNotFoundError",),
+        advice="Relative paths start in the notebook's directory. Check the path, or ship the file with --include.",
+    ),
+    Row(
+        code="no_permission",
+        cause=Cause.YOUR_DATA,
+        raised=("PermissionError",),
+        advice="The job may not read or write there. Write below run.output_dir.",
+    ),
+    Row(
+        code="read_only",
+        cause=Cause.YOUR_DATA,
+        raised=("OSError",),
+        says=r"Read-only file system",
+        advice="The job may not write there. Write below run.output_dir.",
+    ),
+    Row(
+        code="download",
+        cause=Cause.YOUR_DATA,
+        raised=("URLError", "HTTPError", "SSLError", "gaierror", "ConnectTimeout"),
+        advice="The download failed. Check the address and the network, or download in the notebook first.",
+    ),
+    Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        raised=("UnidentifiedImageError", "UnicodeDecodeError", "BadZipFile", "ParserError", "JSONDecodeError"),
+        advice="A file of the data is damaged or of another kind than expected.",
+    ),
+    Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        raised=("EOFError", "UnpicklingError"),
+        says=r"Ran out of input|pickle data was truncated|invalid load key",
+        advice="A file of the data is damaged or was written only in part.",
+    ),
+    Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        says=r"PytorchStreamReader failed|Invalid magic number; corrupt file|file signature not found"
+        r"|image file is truncated|truncated file|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header",
+        advice="A file of the data is damaged or was written only in part: fetch or write it again.",
+    ),
+    Row(
+        code="missing_values",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError",),
+        says=r"Input \w* ?contains (NaN|infinity|missing)|NaN values? in (the )?(data|input|column)",
+        advice="The data has missing or infinite values: drop or fill them before training.",
+    ),
+    Row(
+        code="bad_value",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError",),
+        says=r"could not convert string to float|invalid literal for int\(\)",
+        advice="Text stands where a number is expected: look at this column or line of the data, often a heading "
+        "or an empty field.",
+    ),
+    Row(
+        code="no_keyboard",
+        cause=Cause.YOUR_CODE,
+        raised=("NoKeyboard", "EOFError"),
+        says=r"input\(\)|EOF when reading a line",
+        advice="A job cannot ask: bind the value in a cell before, so that it travels as a value.",
+    ),
+    # -- exceptions: code
+    Row(
+        code="module_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("ModuleNotFoundError",),
+        advice="Install the package into the kernel's environment, or ship your own module with --include.",
+    ),
+    Row(
+        code="name_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("NameError",),
+        advice="Run the cell that binds the name before the training cell, or bind it there.",
+    ),
+    Row(
+        code="import_name",
+        cause=Cause.YOUR_CODE,
+        raised=("ImportError",),
+        says=r"cannot import name",
+        advice="The package has no such name: it is another version than the code expects, or a file of your own "
+        "has the package's name.",
+    ),
+    Row(
+        code="not_a_number",
+        cause=Cause.YOUR_CODE,
+        raised=("FloatingPointError",),
+        advice="The loss became NaN or infinite: try a smaller learning rate, or clip gradients.",
+    ),
+    Row(
+        code="not_a_number",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError"),
+        says=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
+        advice="A number became NaN or infinite: try a smaller learning rate, clip gradients, and check the data for "
+        "missing values.",
+    ),
+    Row(
+        code="state_dict",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError", "KeyError"),
+        says=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
+        advice="The stored weights belong to another model: build it with the same layers and sizes, or load with "
+        "strict=False and look at what is missing.",
+    ),
+    Row(
+        code="weights_only",
+        cause=Cause.YOUR_CODE,
+        raised=("UnpicklingError",),
+        says=r"Weights only load failed",
+        advice="The file holds more than weights: store a state_dict, or, if you trust the file, "
+        "torch.load(…, weights_only=False).",
+    ),
+    Row(
+        code="label_range",
+        cause=Cause.YOUR_CODE,
+        says=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
+        r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
+        r"|Class values must be",
+        advice="A label is beyond the number of classes: labels run from 0 to classes - 1. Compare labels.max() with "
+        "the size of the last layer.",
+    ),
+    Row(
+        code="index_range",
+        cause=Cause.YOUR_CODE,
+        raised=("IndexError",),
+        says=r"index out of range in self",
+        advice="An index is beyond the size of the embedding: compare tokens.max() with num_embeddings.",
+    ),
+    Row(
+        code="second_backward",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"backward through the graph a second time",
+        advice="The graph of an earlier step is used again: detach() what is carried over from step to step, or call "
+        "backward(retain_graph=True) where two losses share one forward pass.",
+    ),
+    Row(
+        code="changed_in_place",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
+        advice="A tensor that backward() needs was changed in place: write x = x + y in place of x += y, or use "
+        "torch.no_grad() around changes of parameters.",
+    ),
+    Row(
+        code="no_gradient",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"does not require grad and does not have a grad_fn",
+        advice="The loss depends on nothing that can be trained: look for no_grad(), detach(), .item() or "
+        "requires_grad=False between model and loss.",
+    ),
+    Row(
+        code="loss_not_scalar",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"grad can be implicitly created only for scalar outputs",
+        advice="backward() needs one number: reduce the loss first, as by loss.mean().",
+    ),
+    Row(
+        code="to_numpy",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "TypeError"),
+        says=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
+        advice="Write tensor.detach().cpu().numpy().",
+    ),
+    Row(
+        code="dtype",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "TypeError", "ValueError", "InvalidArgumentError"),
+        says=r"expected (m1 and m2 to have the same dtype|scalar type)|must have the same dtype|the same dtype, but"
+        r"|Found dtype \w+ but expected|not implemented for '\w+'|following scalar types|result type .* can't be cast"
+        r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
+        r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
+        r"|Input dtype must be",
+        advice="Two tensors have different types, or one the operation does not take: convert with .float() or "
+        ".long() just before this line. Class labels are .long(), inputs .float().",
+    ),
+    Row(
+        code="device_mix",
+        cause=Cause.YOUR_CODE,
+        says=r"Expected all tensors to be on the same device|Input type .* and weight type|on the same device|"
+        r"[Ee]xpected .*device.* but (got|found)|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
+        advice="Model and data are on different devices: move both to run.device.",
+    ),
+    Row(
+        code="one_sample",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        says=r"more than 1 value per channel when training",
+        advice="BatchNorm cannot train on a batch of one sample: use a larger batch, or DataLoader(drop_last=True).",
+    ),
+    Row(
+        code="shape",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError"),
+        says=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned|Expected .*size"
+        r"|is invalid for input of size|Sizes of tensors must match|each tensor to be equal size|to match target batch"
+        r"|weight of size|channels|could not be broadcast|Incompatible shapes|Dimensions must be equal"
+        r"|mismatch in its core dimension|inconsistent numbers of samples|inhomogeneous shape|is incompatible with"
+        r"|[Ee]xpected \d+D|Dimension out of range|[Ii]ncompatible shapes|cannot reshape|the same shape",
+        advice="Two tensors do not fit. Print their shapes just before this line.",
+    ),
+    Row(
+        code="not_picklable",
+        cause=Cause.YOUR_CODE,
+        says=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
+        advice="Worker processes need what can be pickled: define functions and classes at the top level of a cell, "
+        "not as lambda or inside a function; or use num_workers=0.",
+    ),
+    Row(
+        code="port_in_use",
+        cause=Cause.YOUR_CODE,
+        raised=("OSError", "RuntimeError"),
+        says=r"Address already in use|EADDRINUSE",
+        advice="Another process listens on this port: let the system choose one (port 0).",
+    ),
+    Row(
+        code="unused_parameters",
+        cause=Cause.YOUR_CODE,
+        says=r"Expected to have finished reduction in the prior iteration",
+        advice='Some parameters took no part in the loss: run.prepare(…, ddp={"find_unused_parameters": True}).',
+    ),
+    Row(
+        code="interrupted",
+        cause=Cause.EVICTED,
+        raised=("KeyboardInterrupt",),
+        advice="Somebody interrupted the learner's process. Retry.",
+        what="the learner's process was interrupted",
+    ),
+    Row(
+        code="is_none",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError", "TypeError"),
+        says=r"'?NoneType'?",
+        advice="A value is None here: often a function without `return`, or a gradient before backward().",
+    ),
+    Row(
+        code="attribute_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        advice="The object has no such attribute: check the spelling, and that the package has the version that the "
+        "code was written for.",
+    ),
+    Row(
+        code="arguments",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        says=r"positional argument|keyword argument|multiple values for|not callable",
+        advice="The call does not fit the function: compare its arguments with the definition.",
+    ),
+    Row(
+        code="key_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("KeyError",),
+        advice="The key is not there: print the keys, or the columns, just before this line.",
+    ),
+    Row(
+        code="index_range",
+        cause=Cause.YOUR_CODE,
+        raised=("IndexError",),
+        advice="The index is beyond the end: print the length or shape just before this line.",
+    ),
+    Row(
+        code="division_by_zero",
+        cause=Cause.YOUR_CODE,
+        raised=("ZeroDivisionError",),
+        advice="Often an empty data set or loader: print its length just before this line.",
+    ),
+    Row(
+        code="recursion",
+        cause=Cause.YOUR_CODE,
+        raised=("RecursionError",),
+        advice="A function calls itself without end: look for the lines that repeat in the traceback.",
+    ),
+    Row(
+        code="assertion",
+        cause=Cause.YOUR_CODE,
+        raised=("AssertionError",),
+        advice="A condition that the code takes for granted does not hold: print the values in it just before this "
+        "line.",
+    ),
+    Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("TimeoutError",),
+        advice="Something that the program waits for did not come in time: a server, a lock, or another process.",
+    ),
+    Row(
+        code="not_implemented",
+        cause=Cause.YOUR_CODE,
+        raised=("NotImplementedError",),
+        advice="The class does not define this method, or the operation does not exist on this device.",
+    ),
+    Row(code="your_code", cause=Cause.YOUR_CODE, raised=("Exception",), advice="See the line and the log."),
+    # -- ends without an exception
+    Row(
+        code="host_memory",
+        cause=Cause.RESOURCES,
+        signal=signals.SIGKILL,
+        out_of_memory=True,
+        what="ended by the system: the memory was full",
+        advice="Load less at once, use fewer DataLoader workers, or ask for more with --memory.",
+    ),
+    Row(
+        code="killed",
+        cause=Cause.EVICTED,
+        signal=signals.SIGKILL,
+        what="killed from outside (SIGKILL)",
+        advice="Somebody or the system killed the process. It is tried again from the last checkpoint.",
+    ),
+    Row(
+        code="terminated",
+        cause=Cause.EVICTED,
+        signal=signals.SIGTERM,
+        what="ended from outside (SIGTERM)",
+        advice="Somebody or the system ended the process. It is tried again from the last checkpoint.",
+    ),
+    Row(
+        code="interrupted",
+        cause=Cause.EVICTED,
+        signal=signals.SIGINT,
+        what="interrupted from outside (SIGINT)",
+        advice="Somebody interrupted the process. It is tried again from the last checkpoint.",
+    ),
+    *(
+        Row(
+            code="terminated",
+            cause=Cause.EVICTED,
+            signal=number,
+            what=f"ended from outside ({number.name})",
+            advice="Somebody or the system ended the process. It is tried again from the last checkpoint.",
+        )
+        for number in (signals.SIGHUP, signals.SIGQUIT)
+    ),
+    Row(
+        code="segfault",
+        cause=Cause.YOUR_CODE,
+        signal=signals.SIGSEGV,
+        what="crashed in native code (segmentation fault)",
+        advice="The end of the log shows the Python line. Often a library that does not fit another one.",
+    ),
+    Row(
+        code="bus_error",
+        cause=Cause.RESOURCES,
+        signal=signals.SIGBUS,
+        what="crashed on memory that was taken away (bus error)",
+        advice="Often shared memory or a disk that is full, or a mapped file that became shorter.",
+    ),
+    Row(
+        code="aborted",
+        cause=Cause.YOUR_CODE,
+        signal=signals.SIGABRT,
+        what="a native library gave up (abort)",
+        advice="The end of the log shows what it said.",
+    ),
+    Row(
+        code="floating_point",
+        cause=Cause.YOUR_CODE,
+        signal=signals.SIGFPE,
+        what="crashed in native arithmetic (SIGFPE)",
+        advice="Often a whole number divided by zero in native code.",
+    ),
+    Row(
+        code="illegal_instruction",
+        cause=Cause.PLATFORM,
+        signal=signals.SIGILL,
+        what="used an instruction that this processor lacks",
+        advice="A package was built for another processor: install one for this machine.",
+    ),
+    Row(
+        code="cpu_time",
+        cause=Cause.RESOURCES,
+        signal=signals.SIGXCPU,
+        what="used up its processor time limit",
+        advice="Raise `ulimit -t`.",
+    ),
+    Row(
+        code="no_program",
+        cause=Cause.PLATFORM,
+        exit_code=127,
+        what="the interpreter could not be started",
+        advice="Is the environment of this kernel still there?",
+    ),
+    Row(
+        code="no_program",
+        cause=Cause.PLATFORM,
+        exit_code=126,
+        what="the interpreter may not be executed",
+        advice="Check the permissions of the kernel's environment.",
+    ),
+    Row(
+        code="disk_full",
+        cause=Cause.RESOURCES,
+        exit_code=NO_WORD,
+        what="came to its end, but the disk was full: what it was to leave could not be written",
+        advice="Delete old jobs and checkpoints, then retry.",
+    ),
+    Row(
+        code="vanished",
+        cause=Cause.UNKNOWN,
+        exit_code=0,
+        what="ended without a word, as by os._exit(0)",
+        advice="Let the program end by itself, so that its result is known.",
+    ),
+)
