@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.facts import Fact, FactKind, fact_from_line, fact_to_line
+from jupyter_dlaas.masking import NO_MASK, Mask
+from jupyter_dlaas.runtime.masked import masked_fact
 
 __all__ = ["Journal", "facts_of", "read_facts"]
 
@@ -53,8 +55,8 @@ class Journal:
     A full disk loses nothing: facts wait in memory, in order, until `flush` can write them.
     """
 
-    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        self._now = now
+    def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
+        self._now, self._mask = now, mask
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         data = b""
         while chunk := os.read(self._fd, 1 << 20):
@@ -70,7 +72,7 @@ class Journal:
 
     def append(self, kind: FactKind, **fields: Any) -> Fact:
         """Write one fact now, with the next number and the time."""
-        fact = Fact(n=self._next, at_s=self._now(), kind=kind, **fields)
+        fact = masked_fact(Fact(n=self._next, at_s=self._now(), kind=kind, **fields), self._mask)
         self._next += 1
         self._waiting.append(fact)
         self.flush()

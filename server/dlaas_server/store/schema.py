@@ -47,6 +47,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
 )
 FORECASTS_KEPT: Final = 1000
+DELETES_SECURELY: Final = 0x444C4153
+"""The `application_id` of a store of which nothing that was deleted is left on unused pages."""
+EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_JOB: Final = "INSERT INTO jobs (id, number, owner, name, row, spec, body) VALUES (?, ?, ?, ?, ?, ?, ?)"

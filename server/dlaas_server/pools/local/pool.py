@@ -25,8 +25,10 @@ from dlaas_server.pools.local.folder import JobFolder, in_words
 from dlaas_server.pools.local.watching import JobWatch
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
+from jupyter_dlaas.masking import NO_MASK, Mask, mask_of
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
+from jupyter_dlaas.runtime.masked import masked_fact
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
 from jupyter_dlaas.runtime.start import Started, StartError, reap, start_guardian, warm
 
@@ -97,6 +99,7 @@ class LocalPool:
         self._specs: dict[str, JobSpec] = {}
         self._warming: set[asyncio.Task[None]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._masks: dict[str, Mask] = {}
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
 
@@ -218,6 +221,7 @@ class LocalPool:
             self._watching().forget(job)
             self._specs.pop(job, None)
             self._lent.pop(job, None)
+            self._masks.pop(job, None)
             await asyncio.to_thread(folder.remove)
         self._locks.pop(job, None)
 
@@ -347,7 +351,9 @@ class LocalPool:
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """The facts after `offset`. They are on the disk for good when this returns."""
-        return await asyncio.to_thread(self._folder(job).facts, offset)
+        facts, end = await asyncio.to_thread(self._folder(job).facts, offset)
+        mask = self._mask(job)
+        return [masked_fact(fact, mask) for fact in facts], end  # an older guardian may have written them
 
     async def streams(self, job: str) -> Mapping[str, int]:
         """The streams that there are, with their sizes."""
@@ -355,7 +361,18 @@ class LocalPool:
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
         """Bytes of a stream."""
-        return await self._blocking(limit, lambda: self._folder(job).read(stream, offset, limit))
+        mask, is_live = self._mask(job), job in self._watching().guarded()
+        folder = self._folder(job)
+        return await self._blocking(limit, lambda: folder.read(stream, offset, limit, mask=mask, is_live=is_live))
+
+    def _mask(self, job: str) -> Mask:
+        """The secrets among the job's variables."""
+        if job not in self._masks:
+            try:
+                self._masks[job] = mask_of(self._folder(job).environment())
+            except (NotFound, PoolError):
+                return NO_MASK
+        return self._masks[job]
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
         """When the byte at `offset` of a learner's log was written."""
