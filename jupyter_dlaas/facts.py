@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from jupyter_dlaas.protocol import Cause, Failure, Note
-from jupyter_dlaas.wire import Json, decode, encode
+from jupyter_dlaas.wire import Invalid, Json, clean, decode, encode
 
-__all__ = ["Fact", "FactKind", "Goal", "MemberWanted", "Wanted", "fact_from_line", "fact_to_line", "is_retried"]
+__all__ = [
+    "Fact",
+    "FactKind",
+    "Goal",
+    "MemberWanted",
+    "Wanted",
+    "fact_from_line",
+    "fact_to_line",
+    "find_fact",
+    "is_retried",
+]
 
+_BEGIN: Final = b'{"n":'
+"""How each line of a journal begins that a guardian writes."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
 _ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
@@ -67,6 +80,8 @@ class Wanted:
     """How long a checkpoint may take before the learners are killed."""
     checkpoints: int = 0
     """How often one was asked for: another one is taken whenever this has risen."""
+    facts_read: int = 0
+    """How many facts the engine has read: numbers below are not given again, though the journal may be lost."""
 
 
 class FactKind(StrEnum):
@@ -119,6 +134,8 @@ class FactKind(StrEnum):
     """All learners left at `step`; `has_checkpoint` tells whether it can go on there."""
     COMPLETED = "completed"
     """All learners ended well; `results` can be loaded."""
+    DAMAGED = "damaged"
+    """Stands for a line of the journal that cannot be read; no guardian writes it. `why`: where the line is."""
     CLOSED = "closed"
     """The guardian's last word: no process of this job is left. `why`: halted, completed, stopped."""
 
@@ -171,10 +188,20 @@ class Fact:
 
 def fact_to_line(fact: Fact) -> bytes:
     """One JSON line, ending in a newline; fields that are not set are left out."""
-    body: dict[str, Json] = {k: v for k, v in encode(fact).items() if v is not None}
+    body: dict[str, Json] = {k: clean(v) for k, v in encode(fact).items() if v is not None}
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def fact_from_line(line: bytes) -> Fact:
     """The fact of one whole line. Raises ValueError (damaged line) or Invalid (not a fact)."""
     return decode(Fact, json.loads(line), unknown="ignore")
+
+
+def find_fact(line: bytes) -> Fact | None:
+    """The fact of one line, also behind the remains of another one; None where there is none."""
+    while line:
+        with suppress(ValueError, RecursionError, Invalid):
+            return fact_from_line(line)
+        start = line.find(_BEGIN, 1)
+        line = line[start:] if start > 0 else b""
+    return None

@@ -17,7 +17,18 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 from typing import Any, Final, TypeVar
 
-__all__ = ["DlaasError", "Invalid", "Json", "decode", "decode_float", "encode", "encode_float", "rule", "schema"]
+__all__ = [
+    "DlaasError",
+    "Invalid",
+    "Json",
+    "clean",
+    "decode",
+    "decode_float",
+    "encode",
+    "encode_float",
+    "rule",
+    "schema",
+]
 
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 """Any JSON value: for what only passes through."""
@@ -91,6 +102,22 @@ def encode(value: object) -> Any:
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
+    return value
+
+
+def clean(value: Any) -> Any:
+    """Return JSON values with zero bytes and lone surrogates of all texts written as escapes.
+
+    For texts of user programs: `decode` refuses both, and with them the whole record.
+    """
+    if isinstance(value, str):
+        if "\0" in value:
+            value = value.replace("\0", "\\x00")
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {clean(k): clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(v) for v in value]
     return value
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from jupyter_dlaas.learner.tracebacks import CellMap, arguments_text, class_names, failure_of, in_cells
 from jupyter_dlaas.protocol import Cause, Failure, Where
 from jupyter_dlaas.runtime.failures import from_exception
+from jupyter_dlaas.wire import clean
 
 __all__ = ["Report", "call_hook", "calm", "is_success", "minimal", "report", "report_exit", "restore_builtins", "show"]
 
@@ -117,18 +118,19 @@ def _code_of(end: SystemExit) -> object:
 
 
 def _clean(failure: Failure) -> Failure:
-    """Texts that can be sent and stored: of bounded length, and without half characters."""
+    """Texts that can be sent and stored: of bounded length, without zero bytes and half characters."""
     where = failure.where
     if where is not None:
         source = tuple(_sendable(line, _LINE_MAX) for line in where.source)
         name = where.function and _sendable(where.function, _LINE_MAX)
         where = replace(where, label=_sendable(where.label, _LINE_MAX), function=name, source=source)
     told = failure.traceback and _sendable(failure.traceback, _TEXT_MAX)
-    return replace(failure, what=_sendable(failure.what, _WHAT_MAX), where=where, traceback=told)
+    what, advice = _sendable(failure.what, _WHAT_MAX), _sendable(failure.advice, _TEXT_MAX)
+    return replace(failure, what=what, advice=advice, where=where, traceback=told)
 
 
 def _sendable(text: str, limit: int) -> str:
-    return text[:limit].encode("utf-8", "backslashreplace").decode("utf-8")
+    return str(clean(text[:limit]))
 
 
 def show(text: str, log: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from jupyter_dlaas.learner.pacing import Pacing
 from jupyter_dlaas.protocol import Progress
 from jupyter_dlaas.runtime.files import write_whole
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.wire import clean, encode
 
 __all__ = ["Meter"]
 
@@ -108,5 +108,5 @@ class Meter:
             at_s=time.time(),
         )
         with suppress(OSError):  # a full disk must not end the training
-            write_whole(self._path, json.dumps(encode(progress)).encode())
+            write_whole(self._path, json.dumps(clean(encode(progress))).encode())
         self._every_s = min(max(_EVERY_S, (time.monotonic() - now) / _SHARE), _SELDOM_S)

@@ -43,7 +43,7 @@ from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.masked import masked_failure
 from jupyter_dlaas.runtime.warm import Output, restream
-from jupyter_dlaas.wire import decode, encode
+from jupyter_dlaas.wire import clean, decode, encode
 
 __all__ = ["main"]
 
@@ -111,7 +111,7 @@ def _write(context: Context, body: dict[str, Any]) -> None:
     if body["failure"] is not None and context.mask.forms:
         body = body | {"failure": encode(masked_failure(decode(Failure, body["failure"]), context.mask))}
     try:
-        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(body).encode())
+        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(clean(body)).encode())
     except OSError:
         if body["failure"] is None:
             raise

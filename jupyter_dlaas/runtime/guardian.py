@@ -25,20 +25,21 @@ from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.chronicle import Chronicle
 from jupyter_dlaas.runtime.coordinator import Act, Seen, decide
 from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
-from jupyter_dlaas.runtime.files import bind, read_json, write_whole
+from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
 from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
-from jupyter_dlaas.runtime.holding import hold
+from jupyter_dlaas.runtime.holding import Lock, hold
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.meeting import Meeting
 from jupyter_dlaas.runtime.nursery import HELLO
+from jupyter_dlaas.runtime.presence import STATUS, Presence
 from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
 from jupyter_dlaas.runtime.programs import expects_run
 from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
-from jupyter_dlaas.wire import decode
+from jupyter_dlaas.wire import Invalid, decode
 
 __all__ = ["Guardian", "guard", "main"]
 
@@ -51,7 +52,7 @@ HELLO_S: Final = 10.0
 class Guardian:
     """The shell around `coordinator.decide`: takes pictures, carries out acts."""
 
-    def __init__(self, job_dir: Path, *, is_warm: bool, take_parked: TakeParked | None) -> None:
+    def __init__(self, job_dir: Path, lock: Lock, *, is_warm: bool, take_parked: TakeParked | None) -> None:
         self.job_dir = job_dir
         body = json.loads((job_dir / "spec.json").read_bytes())
         self._job: str = body["id"]
@@ -85,13 +86,9 @@ class Guardian:
         self._farewell = Farewell()
         self._hangs = Hangs(self._tell, float(self._base.get("DLAAS_HANG_S", LIMIT_S)))
         self._hellos_by = 0.0
-        self._strangers: list[Lines] = []
         self._statuses: dict[int, int] = {}
         self._is_closed = False
-        self._wake = bind(socket.SOCK_DGRAM, job_dir / "guardian.wake")
-        self._wake.setblocking(False)
-        self._door = bind(socket.SOCK_STREAM, job_dir / "guardian.sock", listen=128)
-        self._door.setblocking(False)
+        self._presence = Presence(job_dir, lock, time.monotonic())
         self._chld_r, self._chld_w = socket.socketpair()
         for end in (self._chld_r, self._chld_w):
             end.setblocking(False)
@@ -117,8 +114,8 @@ class Guardian:
         now = time.monotonic()
         poll = select.poll()
         sockets: dict[int, Callable[[], None]] = {
-            self._wake.fileno(): self._woken,
-            self._door.fileno(): self._welcome,
+            self._presence.wake.fileno(): self._woken,
+            self._presence.listener.fileno(): self._presence.accept,
             self._chld_r.fileno(): self._drain_children,
         }
         for one in self._learners.values():
@@ -126,9 +123,7 @@ class Guardian:
                 poll.register(one.pidfd, select.POLLIN)
             if one.line is not None:
                 poll.register(one.line.fd, select.POLLIN | (select.POLLOUT if one.line.has_more else 0))
-        for line in self._strangers:
-            poll.register(line.fd, select.POLLIN)
-        for fd in sockets:
+        for fd in (*sockets, *self._presence.caller_fds()):
             poll.register(fd, select.POLLIN)
         logs = self._logs.fd(now)
         if logs is not None:
@@ -144,11 +139,26 @@ class Guardian:
         self._see_ends()
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
         self._tell.journal.flush()
-        self._go_on()
-        self._keep()
+        self._look_after()
+        if not self._is_closed:
+            self._go_on()
+            self._keep()
+
+    def _look_after(self) -> None:
+        """See to the files by which others find this guardian, and to what they ask where no datagram came."""
+        now = time.monotonic()
+        if now < self._presence.due(now):
+            return
+        if not self._presence.look(now):
+            print("guardian: another one holds the job's lock; this one leaves it", file=sys.stderr, flush=True)
+            self._is_closed = True
+            return
+        self._tell.journal.renew()
+        self._woken()
 
     def _due(self, now: float) -> float | None:
         times = [at for at in (self._farewell.due(), self._logs.due(now), self._hangs.due(now)) if at is not None]
+        times.append(self._presence.due(now))
         if now < self._hellos_by:
             times.append(self._hellos_by)
         if not self._tell.journal.flush():
@@ -165,7 +175,7 @@ class Guardian:
     def _woken(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                self._wake.recv(4096)
+                self._presence.wake.recv(4096)
         if self._read_wanted() and self._wanted is not None:
             self._tell.seen(self._wanted.revision)
 
@@ -173,7 +183,12 @@ class Guardian:
         body = read_json(self.job_dir / "wanted.json")
         if body is None:
             return False
-        wanted = decode(Wanted, body, unknown="ignore")
+        try:
+            wanted = decode(Wanted, body, unknown="ignore")
+        except Invalid as error:
+            print(f"guardian: wanted.json is damaged: {error}", file=sys.stderr, flush=True)
+            return False
+        self._tell.journal.number_from(wanted.facts_read)
         if self._wanted is not None and wanted.revision <= self._wanted.revision:
             return False
         self._wanted = wanted
@@ -278,11 +293,12 @@ class Guardian:
     def _adopt(self) -> None:
         """Take over from an earlier guardian: find its learners, see who ended meanwhile, write down who I am."""
         earlier = self._earlier
-        status = read_json(self.job_dir / "status.json") or {}
+        status = read_json(self.job_dir / STATUS) or {}
         # The one before was killed while it started these: each may be about to appear.
         waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
         deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
-        is_new = not self._tell.journal.earlier and not waiting
+        # A journal may be lost: a job is new where no learner has a folder.
+        is_new = not self._tell.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
         living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
         while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -419,21 +435,9 @@ class Guardian:
 
     # -- what learners say and how they end ----------------------------------------------------------------------------
 
-    def _welcome(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                sock, _ = self._door.accept()
-                self._strangers.append(Lines(sock))
-
     def _listen(self, ready: set[int]) -> None:
-        for line in list(self._strangers):  # also those that came in just now: what they say counts for what is next
-            messages = line.read()
-            if messages:
-                self._strangers.remove(line)
-                self._introduce(line, messages)
-            elif not line.is_open:
-                self._strangers.remove(line)
-                line.close()
+        for line, messages in self._presence.introductions():  # what they say counts for what is next
+            self._introduce(line, messages)
         for one in list(self._learners.values()):
             if one.line is not None and one.line.fd in ready:
                 one.line.write()
@@ -530,9 +534,7 @@ class Guardian:
             # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
-        for sock, name in ((self._wake, "guardian.wake"), (self._door, "guardian.sock")):
-            (self.job_dir / name).unlink(missing_ok=True)
-            sock.close()
+        self._presence.close()
         why = {Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped")
         self._tell.closed(why)
         while not self._tell.journal.flush():
@@ -561,24 +563,20 @@ class Guardian:
 
     def _write_status(self, **under_way: list[int]) -> None:
         """`starting`, `joining`: members that may be there at any moment."""
-        body: dict[str, object] = {name: getattr(self._me, name) for name in ("pid", "start", "boot")}
-        body["learners"] = {str(one.member): {"pid": one.who.pid, "start": one.who.start} for one in self._alive()}
-        if self._store.who is not None:
-            body["store"] = {"pid": self._store.who.pid, "start": self._store.who.start}
-        body |= under_way
-        with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
-            write_whole(self.job_dir / "status.json", json.dumps(body).encode())
+        learners = {one.member: one.who for one in self._alive()}
+        self._presence.write_status(self._me, learners, self._store.who, **under_way)
 
 
 def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:
     """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
-    if not hold(job_dir):
+    lock = hold(job_dir)
+    if lock is None:
         return 0
     os.umask(0o077)
     become_subreaper()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    Guardian(job_dir, is_warm=is_warm, take_parked=take_parked).run()
+    Guardian(job_dir, lock, is_warm=is_warm, take_parked=take_parked).run()
     return 0
 
 

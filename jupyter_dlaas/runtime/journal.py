@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.facts import Fact, FactKind, fact_from_line, fact_to_line
+from jupyter_dlaas.facts import Fact, FactKind, fact_to_line, find_fact
 from jupyter_dlaas.masking import NO_MASK, Mask
+from jupyter_dlaas.runtime.files import write_whole
 from jupyter_dlaas.runtime.masked import masked_fact
 
 __all__ = ["Journal", "facts_of", "read_facts"]
@@ -29,13 +31,8 @@ _LASTING: Final = frozenset(
 
 def facts_of(data: bytes) -> list[Fact]:
     """The facts of all whole lines. A damaged line (a power cut can leave one) is passed over."""
-    facts = []
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
-        try:
-            facts.append(fact_from_line(line))
-        except ValueError:
-            continue
-    return facts
+    read = (find_fact(line) for line in data[: data.rfind(b"\n") + 1].split(b"\n"))
+    return [fact for fact in read if fact is not None]
 
 
 def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
@@ -56,18 +53,15 @@ class Journal:
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
-        self._now, self._mask = now, mask
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = b""
-        while chunk := os.read(self._fd, 1 << 20):
-            data += chunk
+        self._path, self._now, self._mask = path, now, mask
+        self._fd = _open(path)
+        data = _content(self._fd)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.ftruncate(self._fd, whole)
-        self._size = whole
         self.earlier: Sequence[Fact] = facts_of(data)
         """What an earlier guardian wrote."""
-        self._next = self.earlier[-1].n + 1 if self.earlier else 0
+        self._next = 1 + max((fact.n for fact in self.earlier), default=-1)
         self._waiting: list[Fact] = []
 
     def append(self, kind: FactKind, **fields: Any) -> Fact:
@@ -78,11 +72,26 @@ class Journal:
         self.flush()
         return fact
 
+    def number_from(self, read: int) -> None:
+        """Give no number below `read` again, though the lines that had them are lost."""
+        self._next = max(self._next, read)
+
+    def renew(self) -> None:
+        """Write the file again where it was removed or replaced; not where its directory is gone, or the disk full."""
+        with suppress(OSError):
+            if os.fstat(self._fd).st_nlink == 0 and self._path.parent.is_dir():
+                write_whole(self._path, _content(self._fd), sync=True)
+                lost, self._fd = self._fd, _open(self._path)
+                os.close(lost)
+
     def flush(self) -> bool:
         """Write what waits; False while the disk takes nothing."""
         while self._waiting:
             fact = self._waiting[0]
             line = fact_to_line(fact)
+            size = os.fstat(self._fd).st_size
+            if size and os.pread(self._fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # somebody else wrote, and ended no line: this one must be one of its own
             try:
                 written = os.write(self._fd, line)
                 if written < len(line):
@@ -90,11 +99,21 @@ class Journal:
                 if fact.kind in _LASTING:
                     os.fsync(self._fd)
             except OSError:
-                os.ftruncate(self._fd, self._size)  # half a line must not stay: a reader would wait for its end
+                os.ftruncate(self._fd, size)  # half a line must not stay: a reader would wait for its end
                 return False
-            self._size += len(line)
             self._waiting.pop(0)
         return True
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _content(fd: int) -> bytes:
+    data = b""
+    while chunk := os.pread(fd, 1 << 20, len(data)):
+        data += chunk
+    return data

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, fold, guardian_gone, resized, wanted
+from dlaas_server.core.fold import ask, fold, resized, wanted
+from dlaas_server.core.guardians import guardian_gone
 from dlaas_server.core.model import Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event

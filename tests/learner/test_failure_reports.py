@@ -86,6 +86,7 @@ ERRORS = {
     "its class has no name": ('Odd("the cause")', "Odd: the cause"),
     "it lies about its class": ('Lies("the cause")', "Lies: the cause"),
     "half a character": (r'ValueError("the cause \ud800")', r"ValueError: the cause \ud800"),
+    "a zero byte": (r'ValueError("the cause\0, and more")', r"ValueError: the cause\x00, and more"),
     "a message of 100 MB": ('ValueError("the cause\\n" + "x" * 100_000_000)', "ValueError: the cause"),
     "a line of 100 MB": ('ValueError("the cause" + "x" * 100_000_000)', "ValueError: the cause" + "x" * 491),
     "notes that are none": ('with_(ValueError("the cause"), __notes__=3)', "ValueError: the cause"),

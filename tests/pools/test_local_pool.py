@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import time
@@ -24,7 +25,8 @@ from dlaas_server.pools.local import LocalPool, watching
 from dlaas_server.pools.local.folder import JobFolder
 from jupyter_dlaas.facts import FactKind, Goal, Wanted
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
-from jupyter_dlaas.runtime.process import kill_round
+from jupyter_dlaas.runtime.holding import find_guardian
+from jupyter_dlaas.runtime.process import identity, is_alive, kill_round, marked
 from jupyter_dlaas.runtime.watch import Watch
 from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of, wanted
 
@@ -252,7 +254,7 @@ async def test_jobs_find_nothing_but_our_package_on_their_path(rig: LocalRig) ->
 # ---- journal ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_torn_line_is_left_and_a_damaged_one_is_named(rig: LocalRig) -> None:
+async def test_a_torn_line_is_left_and_a_damaged_one_is_skipped(rig: LocalRig) -> None:
     job = await rig.job()
     journal = rig.root(job) / "journal.jsonl"
     good = b'{"n":0,"at_s":1.0,"kind":"seen","revision":1}\n'
@@ -261,17 +263,72 @@ async def test_a_torn_line_is_left_and_a_damaged_one_is_named(rig: LocalRig) -> 
     facts, offset = await rig.pool.facts(job, 0)
     assert ([fact.n for fact in facts], offset) == ([0], len(good))
     journal.write_bytes(good + b"garbage\n" + good)
-    assert (await rig.pool.facts(job, 0))[1] == len(good)
-    with pytest.raises(PoolError, match=rf"journal\.jsonl is damaged at byte {len(good)}"):
-        await rig.pool.facts(job, offset)
+    facts, end = await rig.pool.facts(job, offset)
+    assert ([fact.kind for fact in facts], end) == ([FactKind.DAMAGED, FactKind.SEEN], len(journal.read_bytes()))
+    assert (facts[0].why or "").startswith(f"byte {len(good)}: ")
 
 
-async def test_a_journal_that_lost_facts_is_named(rig: LocalRig) -> None:
+async def test_a_journal_that_was_cut_is_read_again(rig: LocalRig) -> None:
     job = await rig.job()
-    (rig.root(job) / "journal.jsonl").write_bytes(b"")
+    (rig.root(job) / "journal.jsonl").write_bytes(b'{"n":0,"at_s":1.0,"kind":"seen","revision":1}\n')
 
-    with pytest.raises(PoolError, match="it lost facts"):
-        await rig.pool.facts(job, 10)
+    facts, offset = await rig.pool.facts(job, 1000)
+    assert [fact.kind for fact in facts] == [FactKind.DAMAGED, FactKind.SEEN]
+    assert (await rig.pool.facts(job, offset)) == ([], offset)
+
+
+async def test_jobs_are_not_taken_for_lost_while_their_disk_is_away(rig: LocalRig) -> None:
+    job = await rig.job()
+    jobs = rig.folder / "jobs"
+    away = jobs.rename(jobs.with_name("away"))
+
+    with pytest.raises(PoolError, match="is its disk mounted"):
+        await rig.pool.facts(job, 0)
+    away.rename(jobs)
+
+
+# ---- guardians that are hard to find, and jobs without one -----------------------------------------------------------
+
+
+async def test_a_new_engine_finds_a_guardian_without_its_status_file(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    guardian = rig.guardian(job)
+    await rig.pool.close()
+    (rig.root(job) / "status.json").unlink()
+    await rig.open()
+
+    assert await rig.pool.is_guarded(job)
+    assert rig.local._watching().guardian_of(job) == identity(guardian)
+    (rig.root(job) / "guardian.sock").unlink()
+    assert find_guardian(rig.root(job)) == identity(guardian), "by its lock"
+    (rig.root(job) / "guardian.lock").unlink()
+    assert find_guardian(rig.root(job)) is None
+
+
+async def test_a_job_whose_directory_is_gone_can_still_be_ended(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    everybody = [who for who, _ in marked(str(rig.root(job)))]
+    shutil.rmtree(rig.root(job))
+
+    assert not await rig.pool.end(job, kill=False), "it has a guardian"
+    assert await rig.pool.end(job, kill=True)
+    assert len(everybody) >= 3, "guardian, keeper and learner"
+    assert [who for who in everybody if is_alive(who)] == []
+
+
+async def test_a_removed_directory_is_told_though_its_files_are_open(rig: LocalRig) -> None:
+    job = await rig.job()
+    await start(rig, job)
+    shutil.rmtree(rig.root(job))
+    rig.news.clear()
+
+    async def is_told() -> bool:
+        return (job, JOURNAL) in rig.news
+
+    await rig.until(is_told, "its directory is missed")
+    assert await rig.pool.end(job, kill=True)
 
 
 # ---- acts ------------------------------------------------------------------------------------------------------------

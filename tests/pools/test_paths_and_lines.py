@@ -37,8 +37,24 @@ def test_wherever_a_reader_comes_in_between_it_gets_each_fact_once(written: list
     offset = 0
     for size in [*cuts, len(journal)]:
         if size > offset:
-            some, offset = facts_in(journal[offset:size], offset, "journal")
+            some, offset = facts_in(journal[offset:size], offset)
             found += some
 
     assert found == written
     assert offset == len(journal)
+
+
+def test_what_stands_behind_half_a_line_is_read() -> None:
+    seen = Fact(n=7, at_s=1.0, kind=FactKind.SEEN, revision=3)
+    found, end = facts_in(b'{"n":6,"at_' + fact_to_line(seen) + b"\xff\xfe\n\n" + fact_to_line(seen), 100)
+
+    assert [fact.kind for fact in found] == [FactKind.DAMAGED, FactKind.SEEN, FactKind.DAMAGED, FactKind.SEEN]
+    assert found[1] == found[3] == seen
+    assert end == 100 + len(b'{"n":6,"at_') + 2 * len(fact_to_line(seen)) + 4
+
+
+def test_a_fact_with_any_text_can_be_read_again() -> None:
+    fact = Fact(n=0, at_s=1.0, kind=FactKind.AWAITED, why="a\0b \ud800 ü")
+
+    (found,), _ = facts_in(fact_to_line(fact), 0)
+    assert found.why == r"a\x00b \ud800 ü"

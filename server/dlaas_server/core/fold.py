@@ -19,9 +19,11 @@ from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused,
 
 __all__ = [
     "Story",
+    "Told",
     "ask",
+    "broke",
+    "closed",
     "fold",
-    "guardian_gone",
     "lost",
     "preempted",
     "resized",
@@ -33,8 +35,6 @@ __all__ = [
 
 GRACE_S: Final = 30.0
 """How long a checkpoint may take when a job leaves, but for spot jobs."""
-GUARDIANS_MOST: Final = 8
-"""Guardians started for one wish before the job is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,24 +186,6 @@ def resized(
     return _tell(_seat(job, seats), "scaling", f"{why} {text}" if why else text)
 
 
-def guardian_gone(job: Job, text: str, now_s: float) -> Told:
-    """No guardian could be started, or it went away.
-
-    The first time another is started at once, then with a growing delay; at last the job is given up.
-    """
-    job = replace(job, guardian_starts=job.guardian_starts + 1)
-    if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
-        delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
-        return _tell(replace(job, not_before_s=now_s + delay), "guardian", f"{text}; another one is started.")
-    failure = Failure(
-        cause=Cause.PLATFORM,
-        code="cannot_start",
-        what=f"the job could not be held: {text}",
-        advice="Look at the job's guardian.log, then retry; if it happens again, tell who runs this pool.",
-    )
-    return _broke(job, failure, now_s)
-
-
 def _seat(job: Job, seats: Sequence[Seat]) -> Job:
     """A new generation on these seats. Members of earlier generations hold theirs until they are down.
 
@@ -250,6 +232,7 @@ def wanted(job: Job) -> Wanted | None:
         generation=job.generation,
         grace_s=job.notice_s,
         checkpoints=job.checkpoints_asked,
+        facts_read=job.facts_read,
         members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
     )
 
@@ -475,7 +458,7 @@ def _lost(job: Job, fact: Fact) -> Told:
         cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
     )
     if not is_retried(failure) or job.restarts >= job.spec.retries:
-        return _broke(replace(job, members=()), failure, fact.at_s)
+        return broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
     delay = 0.0 if job.restarts == 0 else min(2.0 ** (job.restarts - 1), 60.0)
     job = replace(
@@ -494,7 +477,8 @@ def _lost(job: Job, fact: Fact) -> Told:
     return _tell(_seat(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
 
 
-def _broke(job: Job, failure: Failure, now_s: float) -> Told:
+def broke(job: Job, failure: Failure, now_s: float) -> Told:
+    """Fail the job: what is left of it is to end."""
     job = replace(
         job,
         state=step(job.state, Event.BROKE),
@@ -539,16 +523,20 @@ def _completed(job: Job, fact: Fact) -> Told:
 
 
 def _closed(job: Job, fact: Fact) -> Told:
+    return closed(job, fact.at_s)
+
+
+def closed(job: Job, at_s: float) -> Told:
     """No process is left. What the owner wants by now decides where the job goes."""
     job = replace(job, is_closed=True, members=(), resize=None)
     if job.state.is_final:
         return job, ()
     if job.intent is Intent.CANCEL:
-        return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
+        return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
     at = "" if job.preempted is None else f" {lost(job)}"
-    job = replace(job, queued_s=fact.at_s)
+    job = replace(job, queued_s=at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
 
 

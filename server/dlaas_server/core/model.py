@@ -185,6 +185,8 @@ class Job:
     """How many lines of the journal were folded in."""
     journal_offset: int = 0
     """Byte offset in the journal up to which it was read."""
+    damaged_lines: int = 0
+    """Lines of the journal that could not be read."""
     is_closed: bool = True
     """No process of the job is left, by the guardian's last word (or none was ever started)."""
     resize: PendingResize | None = None

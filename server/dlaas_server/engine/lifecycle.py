@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
+from dlaas_server.core import guardians
 from dlaas_server.core.crowd import near
 from dlaas_server.core.drain import Way, drain
 from dlaas_server.core.estimates import width_factor
@@ -34,6 +35,7 @@ from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
@@ -113,6 +115,7 @@ class Lifecycle:
         self._active: dict[str, Job] = {}
         self._known: dict[str, Known] = {}
         self._prepared: set[str] = set()
+        self._deserted: set[str] = set()  # jobs of which no process is left, though no guardian has closed them
         self._measured: set[str] = set()  # jobs that are told how to log until a metric has come, and it has
         self._measuring: dict[str, asyncio.Task[None]] = {}
         self._inbox: list[_Item] = []
@@ -311,27 +314,16 @@ class Lifecycle:
     async def _fold_news(self, draft: Draft, job_id: str) -> None:
         if job_id in draft.deleted or job_id not in draft.base:
             return
-        job = draft.job(job_id)
-        try:
-            facts, offset = await self.pool.facts(job_id, job.journal_offset)
-        except NotFound:
-            return  # not laid out yet: it waits
-        except DlaasError as error:
-            log.error("the journal of %s cannot be read: %s", job_id, error)
-            return
-        has_hole = False
-        for fact in sorted(facts, key=lambda f: f.n):
-            has_hole = fact.n > draft.job(job_id).facts_read
-            if has_hole:
-                break  # some came before others: read again when the rest is there
-            draft.put(folding.fold(draft.job(job_id), fact))
-        if facts and not has_hole:
-            draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
+        is_read = await read_journal(draft, self.pool, job_id)
+        if job_id in self._deserted:
+            self._deserted.discard(job_id)
+            if not draft.job(job_id).is_closed:
+                draft.put(guardians.abandoned(draft.job(job_id), draft.now_s))
         known = self._known.get(job_id)
-        if known is not None and await self.pool.is_guarded(job_id) is False:
+        if is_read and known is not None and await self.pool.is_guarded(job_id) is False:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded and not draft.job(job_id).is_closed:
-                draft.put(folding.guardian_gone(draft.job(job_id), "The guardian went away", draft.now_s))
+                draft.put(guardians.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
         active = self._active | draft.changed
@@ -412,6 +404,7 @@ class Lifecycle:
         for job_id in draft.deleted:
             for table in (self.jobs, self.rows, self.progress, self._active, self._known):
                 table.pop(job_id, None)
+            self._deserted.discard(job_id)
             self._prepared.discard(job_id)
             self._measured.discard(job_id)
         for job in draft.changed.values():
@@ -466,6 +459,11 @@ class Lifecycle:
 
     async def _carry_out(self, act: Act) -> None:
         try:
+            is_to_end = act.wanted.goal is Goal.STOP
+            if guardians.may_be_over(self.jobs[act.job]) and await self.pool.end(act.job, kill=is_to_end):
+                self._known[act.job] = Known(is_guarded=False)
+                self._deserted.add(act.job)
+                return
             await self._prepare(act.job)
             await self.pool.act(act.job, act.wanted)
             self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
@@ -483,13 +481,15 @@ class Lifecycle:
     def _not_started(self, draft: Draft, job_id: str, text: str) -> None:
         job = draft.job(job_id)
         if not job.is_closed:
-            draft.put(folding.guardian_gone(job, f"Could not be started: {text}", draft.now_s))
+            draft.put(guardians.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
 
     async def _prepare(self, job_id: str) -> None:
         """Lay out the job's files. The store is the truth; the directory can be made again."""
         if job_id in self._prepared:
             return
         job, payload = self.jobs[job_id], await self.store.payload(job_id)
+        if job.facts_read:
+            await self.pool.streams(job_id)  # raises NotFound: what it has done is lost, and is not begun anew silently
         environment = decode(dict[str, str], payload["environment"])
         await self.pool.create(job_id, job.owner, job.spec, environment)
         await self.pool.put(job_id, "train.py", str(payload["source"]).encode())

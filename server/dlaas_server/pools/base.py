@@ -95,8 +95,17 @@ class Pool(Protocol):
     async def is_guarded(self, job: str) -> bool | None:
         """Whether a guardian lives. None: not known (not heard from is never proof)."""
 
+    async def end(self, job: str, *, kill: bool) -> bool:
+        """Whether it is proven that no process of the job is left: no guardian, no learner, nothing they started.
+
+        `kill`: end what is left first, the guardian too. Also for a job whose directory is gone.
+        """
+
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
-        """The whole lines of the journal after byte `offset`, and the offset after them."""
+        """The whole lines of the journal after byte `offset`, and the offset after them.
+
+        A fact of the kind `damaged` stands for each line that cannot be read, and for a journal that was cut.
+        """
 
     async def streams(self, job: str) -> Mapping[str, int]:
         """The streams of the job with their sizes in bytes."""

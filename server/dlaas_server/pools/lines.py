@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from dlaas_server.pools.base import PoolError
-from jupyter_dlaas.facts import Fact, fact_from_line
+from typing import Final
+
+from jupyter_dlaas.facts import Fact, FactKind, fact_from_line, find_fact
 from jupyter_dlaas.wire import Invalid
 
-__all__ = ["facts_in"]
+__all__ = ["damage", "facts_in"]
+
+_TEXT_MAX: Final = 200
 
 
-def facts_in(data: bytes, offset: int, name: str) -> tuple[list[Fact], int]:
-    """The facts in `data` (from byte `offset` of the journal `name` on), and the offset after the last whole line.
+def facts_in(data: bytes, offset: int) -> tuple[list[Fact], int]:
+    """The facts in `data` (from byte `offset` of a journal on), and the offset after the last whole line.
 
-    A torn tail (no newline yet) is left for the next time. Raises PoolError, naming journal and byte, for a whole line
-    that is no fact: going on behind it would silently lose what happened.
+    A torn tail (no newline yet) is left for the next time. A line that cannot be read is skipped, and a fact of the
+    kind `damaged` stands in its place: one bad line must not hide all that happened after it.
     """
     found: list[Fact] = []
     at = 0
     while (end := data.find(b"\n", at)) >= 0:
+        line = data[at:end]
         try:
-            found.append(fact_from_line(data[at:end]))
-        except (ValueError, Invalid) as error:
-            if found:
-                break  # what came before is good; the next call begins here, and tells
-            raise PoolError(f"{name} is damaged at byte {offset + at}: {error}") from error
+            found.append(fact_from_line(line))
+        except (ValueError, RecursionError, Invalid) as error:
+            if line.strip():
+                found.append(damage(f"byte {offset + at}: {error}"))
+            if (rest := find_fact(line)) is not None:
+                found.append(rest)
         at = end + 1
     return found, offset + at
+
+
+def damage(why: str) -> Fact:
+    """A stand-in for what a journal has lost. It has no number among the facts."""
+    return Fact(n=-1, at_s=0.0, kind=FactKind.DAMAGED, why=why[:_TEXT_MAX])

@@ -155,14 +155,25 @@ class SimulatedPool:
         one = self._job(job)
         return None if job in self.unreachable else one.play.guardian is not None
 
+    async def end(self, job: str, *, kill: bool) -> bool:
+        """Whether nothing of the scripted job lives; with `kill` nothing does any more."""
+        one = self._jobs.get(job)
+        if one is None:
+            return True
+        if job in self.unreachable:
+            return False
+        if kill:
+            one.play.kill_all()
+        return one.play.guardian is None and not one.play.learners
+
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """The facts after `offset`, with the trouble that was asked for."""
         one = self._job(job)
         self._heard(job)
         journal = one.streams.get(JOURNAL, bytearray())
-        found, end = facts_in(bytes(journal[offset : one.journal_shown]), offset, f"the journal of job {job}")
+        found, end = facts_in(bytes(journal[offset : one.journal_shown]), offset)
         if found and self.trouble.is_repeated:
-            earlier, _ = facts_in(bytes(journal[:offset]), 0, job)
+            earlier, _ = facts_in(bytes(journal[:offset]), 0)
             found = self._random.sample(earlier, min(len(earlier), 2)) + found
         if self.trouble.is_reordered:
             self._random.shuffle(found)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError, log_of
-from dlaas_server.pools.lines import facts_in
+from dlaas_server.pools.lines import damage, facts_in
 from dlaas_server.pools.paths import readable, writable
 from jupyter_dlaas.facts import Fact, FactKind, Wanted
 from jupyter_dlaas.masking import NO_MASK, Mask
@@ -145,8 +145,10 @@ class JobFolder:
                 shutil.rmtree(gone)
 
     def must_exist(self) -> None:
-        """Raise NotFound where the pool has no such job."""
+        """Raise NotFound where the pool has no such job, PoolError where its whole directory is out of reach."""
         if not self.root.is_dir():
+            if not self.root.parent.is_dir():
+                raise PoolError(f"{self.root.parent} is not there; is its disk mounted?")
             raise NotFound(f"the pool has no job {self.job!r}")
 
     # ---- what was asked, what is wanted ----------------------------------------------------------------------
@@ -185,8 +187,13 @@ class JobFolder:
         with in_words(f"what is wanted of job {self.job} cannot be written"):
             write_whole(self.root / "wanted.json", _json(encode(wanted)))
 
+    def forget_wanted(self) -> None:
+        """Take the document away: nothing is wanted of a job that is over."""
+        with suppress(OSError):
+            (self.root / "wanted.json").unlink()
+
     def guardian(self) -> Identity | None:
-        """Who says to be the guardian, alive or not."""
+        """The guardian that `status.json` names, alive or not."""
         found = read_json(self.root / "status.json") or {}
         pid, start, boot = found.get("pid"), found.get("start"), found.get("boot")
         if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
@@ -217,7 +224,10 @@ class JobFolder:
     # ---- what happened ---------------------------------------------------------------------------------------
 
     def facts(self, offset: int) -> tuple[list[Fact], int]:
-        """The facts after byte `offset`, made to last before anybody builds on them."""
+        """The facts after byte `offset`, made to last before anybody builds on them.
+
+        Of a journal that was cut or written anew all facts, behind one of the kind `damaged`.
+        """
         self.must_exist()
         path = self.root / STREAM_FILES[JOURNAL]
         with in_words(f"the journal of job {self.job} cannot be read"):
@@ -227,16 +237,16 @@ class JobFolder:
                 return [], offset
             try:
                 size = os.fstat(fd).st_size
-                if size < offset:
-                    raise PoolError(
-                        f"{path} ends at byte {size}, but was read up to byte {offset} before: it lost facts"
-                    )
+                is_cut = size < offset
+                lost = [damage(f"it ends at byte {size}, and was read up to byte {offset} before")] if is_cut else []
+                offset = 0 if is_cut else offset
                 data = _pread(fd, offset, size - offset)
                 if data:
                     os.fsync(fd)  # else a power cut could take back what the engine has written into its own store
             finally:
                 os.close(fd)
-        return facts_in(data, offset, str(path))
+        found, end = facts_in(data, offset)
+        return lost + found, end
 
     def learners(self) -> list[tuple[int, Path]]:
         """The members that have a directory, with it."""

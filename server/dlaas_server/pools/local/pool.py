@@ -22,6 +22,7 @@ from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.folder import JobFolder, in_words
+from dlaas_server.pools.local.processes import end_processes, is_deserted
 from dlaas_server.pools.local.watching import JobWatch
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
@@ -346,6 +347,22 @@ class LocalPool:
         folder = self._folder(job)
         folder.must_exist()
         return self._watching().is_guarded(folder)
+
+    async def end(self, job: str, *, kill: bool) -> bool:
+        """Whether it is proven that no process of the job is left. `kill`: end what is left first."""
+        folder, watch = self._folder(job), self._watching()
+        async with self._lock(job):
+            guardian = watch.guardian_of(job)
+            if kill:
+                is_over = await asyncio.to_thread(end_processes, folder.root, guardian)
+            else:
+                is_over = guardian is None and await asyncio.to_thread(is_deserted, folder.root)
+            if is_over:
+                folder.forget_wanted()
+                watch.forget(job)
+                self._specs.pop(job, None)
+                self._lent.pop(job, None)
+        return is_over
 
     # ---- what happened ---------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.pools.base import Changed
+from dlaas_server.pools.base import JOURNAL, Changed
 from dlaas_server.pools.local.folder import JobFolder, stream_of
+from jupyter_dlaas.runtime.holding import find_guardian
 from jupyter_dlaas.runtime.logs import LOG
 from jupyter_dlaas.runtime.process import Identity, activity_of, open_process, send
 from jupyter_dlaas.runtime.watch import Watch
@@ -58,6 +59,8 @@ class JobWatch:
         self._looking: asyncio.TimerHandle | None = None
         self._stopped: dict[str, float] = {}
         """Since when guardians are stopped."""
+        self._removed: set[str] = set()
+        """Jobs whose directory was gone at the last look."""
         self._queue = _queue_length()
         self._listen()
 
@@ -161,6 +164,7 @@ class JobWatch:
     def _look(self) -> None:
         """End guardians that are stopped and do not go on: the learners outlive them, and new ones take over."""
         self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
+        self._see_removed()
         now_s, before = self._loop.time(), self._stopped
         self._stopped = {}
         for job, (_, who) in self._guardians.items():
@@ -171,9 +175,21 @@ class JobWatch:
                     log.warning("guardian %d of %s was stopped (SIGSTOP) and did not go on: ended", who.pid, job)
                     send(who, signal.SIGKILL)
 
+    def _see_removed(self) -> None:
+        """Tell about directories that are gone for a whole look. The kernel tells only once nothing in them is open."""
+        gone = {job for job, folder in self._folders.items() if not folder.root.is_dir()}
+        for job in sorted(gone & self._removed):
+            self._changed(job, JOURNAL)
+        self._removed = gone
+
     def is_guarded(self, folder: JobFolder) -> bool:
         """Whether a guardian of the job lives, also one that nobody here has heard of."""
         return folder.job in self._guardians or self._find(folder)
+
+    def guardian_of(self, job: str) -> Identity | None:
+        """The guardian that is watched, if any."""
+        held = self._guardians.get(job)
+        return None if held is None else held[1]
 
     def guarded(self) -> tuple[str, ...]:
         """The jobs whose guardians are watched."""
@@ -183,6 +199,9 @@ class JobWatch:
         if folder.job in self._guardians:
             return True
         who = folder.guardian()
+        if who is not None and self.hold(folder.job, who):
+            return True
+        who = find_guardian(folder.root)  # status.json may be lost, or of another guardian
         return who is not None and self.hold(folder.job, who)
 
     def _ended(self, job: str, fd: int) -> None:

@@ -1,0 +1,51 @@
+"""Reading journals: what guardians wrote becomes part of their jobs, and what they could not write is made up for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core import guardians
+from dlaas_server.engine.draft import Draft
+from dlaas_server.pools.base import Pool
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.protocol import NotFound
+from jupyter_dlaas.wire import DlaasError
+
+__all__ = ["read_journal"]
+
+log = logging.getLogger("dlaas.engine")
+
+
+async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
+    """Fold the new facts of a job in. False where its directory is not laid out yet, or not to be reached now."""
+    job = draft.job(job_id)
+    try:
+        facts, offset = await pool.facts(job_id, job.journal_offset)
+    except NotFound:
+        if job.facts_read and not job.is_closed and not job.state.is_final:
+            draft.put(guardians.directory_lost(job, pool.directory(job_id), draft.now_s))
+        return False
+    except DlaasError as error:
+        log.error("the journal of %s cannot be read: %s", job_id, error)
+        return False
+    _count_damage(draft, job_id, (fact for fact in facts if fact.kind is FactKind.DAMAGED))
+    has_hole = False
+    for fact in sorted((fact for fact in facts if fact.kind is not FactKind.DAMAGED), key=lambda fact: fact.n):
+        job = draft.job(job_id)
+        has_hole = fact.n > job.facts_read and not job.damaged_lines
+        if has_hole:
+            break  # some came before others: read again when the rest is there
+        draft.put(folding.fold(job, fact))
+    if facts and not has_hole:
+        draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
+    return True
+
+
+def _count_damage(draft: Draft, job_id: str, lost: Iterable[Fact]) -> None:
+    places = [fact.why or "" for fact in lost]
+    if places:
+        log.error("%d lines of the journal of %s cannot be read: %s", len(places), job_id, "; ".join(places[:3]))
+        draft.put(guardians.lines_lost(draft.job(job_id), len(places), places[-1]))

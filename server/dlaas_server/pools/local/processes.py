@@ -1,0 +1,56 @@
+"""The processes of one job, found without its guardian: by mark, descent and session. Blocking."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.runtime.gang import told
+from jupyter_dlaas.runtime.holding import find_guardian
+from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive, kill_round, marked, stat_of
+
+__all__ = ["end_processes", "is_deserted"]
+
+KILL_S: Final = 10.0
+LEAVE_S: Final = 2.0
+"""A keeper looks twice a second whether it is the last one."""
+_LOOK_S: Final = 0.05
+
+
+def is_deserted(root: Path, within_s: float = LEAVE_S) -> bool:
+    """Whether no process of the job is left: none carries its mark, holds its lock or listens on its socket."""
+    deadline = time.monotonic() + within_s
+    while marked(str(root)) or find_guardian(root) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def end_processes(root: Path, guardian: Identity | None) -> bool:
+    """Kill all that is left of the job, its guardian too. Whether nothing is left.
+
+    What cleared its environment and left its session is found as long as the guardian, who inherits it, lives.
+    """
+    sessions = _sessions(root)
+    roots = (guardian.pid,) if guardian is not None and is_alive(guardian) else ()
+    deadline = time.monotonic() + KILL_S
+    while kill_round(str(root), roots=roots, sessions=tuple(sessions)):
+        roots = ()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return is_deserted(root)
+
+
+def _sessions(root: Path) -> set[Identity]:
+    """The sessions that learners began: of those who live, and of those whose end nobody has seen."""
+    living = {who for who, _ in marked(str(root)) if (stat := stat_of(who.pid)) is not None and stat.session == who.pid}
+    with suppress(OSError):
+        for fact in told(read_facts(root / "journal.jsonl")[0]).up.values():
+            if fact.pid is not None and fact.start is not None:
+                living.add(Identity(fact.pid, fact.start, fact.boot or boot_id()))
+    return living
