@@ -13,6 +13,7 @@ from jupyter_dlaas.facts import Fact, FactKind, fact_to_line, find_fact
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.runtime.files import write_whole
 from jupyter_dlaas.runtime.masked import masked_fact
+from jupyter_dlaas.runtime.process import uptime_s
 
 __all__ = ["Journal", "facts_of", "read_facts"]
 
@@ -66,7 +67,9 @@ class Journal:
 
     def append(self, kind: FactKind, **fields: Any) -> Fact:
         """Write one fact now, with the next number and the time."""
-        fact = masked_fact(Fact(n=self._next, at_s=self._now(), kind=kind, **fields), self._mask)
+        fact = masked_fact(
+            Fact(n=self._next, at_s=self._now(), up_s=round(uptime_s(), 3), kind=kind, **fields), self._mask
+        )
         self._next += 1
         self._waiting.append(fact)
         self.flush()

@@ -303,8 +303,8 @@ class Requests:
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
         """All that happened to the job, oldest first."""
-        events = await self.lifecycle.store.story(self.find(user, handle).id)
-        return [{"row": e.row, "at_s": e.at_s, "kind": e.kind, "text": e.text} for e in events]
+        events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
+        return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
         """train.py and the paths of the files that travelled with it."""
@@ -393,7 +393,7 @@ class Requests:
         member = await self._main_member(job)
         chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
         lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
-        story = [f"{e.at_s:.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        story = [f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
         parts = [
             f"Job {view.id}: {view.state_label}",
             json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),

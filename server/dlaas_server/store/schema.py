@@ -72,5 +72,6 @@ SELECT_KEYS: Final = "SELECT owner, key, job, digest FROM keys"
 SELECT_LAST_ROW: Final = (
     "SELECT max(coalesce((SELECT max(row) FROM events), 0), coalesce((SELECT max(row) FROM jobs), 0))"
 )
+SELECT_LAST_TIME: Final = "SELECT at_s FROM events ORDER BY row DESC LIMIT 1"
 SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
 SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? ORDER BY row"

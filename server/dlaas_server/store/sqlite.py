@@ -145,6 +145,10 @@ class Store:
         """All events of a job, oldest first."""
         return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
 
+    async def last_s(self) -> float:
+        """When the last event happened; 0 where none did."""
+        return await self._do(lambda db: float((db.execute(schema.SELECT_LAST_TIME).fetchone() or (0.0,))[0]))
+
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
             try:

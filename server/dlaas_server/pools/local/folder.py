@@ -80,7 +80,7 @@ class JobFolder:
         Nothing is written through to the disk: the engine's store is the truth, and hands all of it over again. But a
         power cut can leave files that are empty, so what an earlier boot made is not believed.
         """
-        if self.root.is_dir() and self._is_of_this_boot():
+        if self.root.is_dir() and self.is_of_this_boot():
             return
         about = {"id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
@@ -100,7 +100,8 @@ class JobFolder:
             finally:
                 shutil.rmtree(making, ignore_errors=True)
 
-    def _is_of_this_boot(self) -> bool:
+    def is_of_this_boot(self) -> bool:
+        """Return whether the machine has run ever since the files of the job were written."""
         try:
             return (self.root / BOOT).read_bytes() == boot_id().encode()
         except OSError:

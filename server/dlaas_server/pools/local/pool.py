@@ -23,6 +23,7 @@ from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.folder import JobFolder, in_words
 from dlaas_server.pools.local.processes import end_processes, is_deserted
+from dlaas_server.pools.local.times import on_clock
 from dlaas_server.pools.local.watching import JobWatch
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
@@ -77,6 +78,7 @@ class LocalPool:
         probe: Probe | None = None,
         start: Starter = start_guardian,
         uses_zygote: bool | None = None,
+        at_uptime: Callable[[float], float] | None = None,
     ) -> None:
         directory = directory.resolve()  # jobs are known by their directory: it must not depend on how one got there
         self.path = directory
@@ -99,6 +101,7 @@ class LocalPool:
         self._starting = ThreadPoolExecutor(1, thread_name_prefix="guardians")
         self._specs: dict[str, JobSpec] = {}
         self._warming: set[asyncio.Task[None]] = set()
+        self._at_uptime = at_uptime
         self._locks: dict[str, asyncio.Lock] = {}
         self._masks: dict[str, Mask] = {}
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
@@ -368,7 +371,10 @@ class LocalPool:
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """The facts after `offset`. They are on the disk for good when this returns."""
-        facts, end = await asyncio.to_thread(self._folder(job).facts, offset)
+        folder = self._folder(job)
+        facts, end = await asyncio.to_thread(folder.facts, offset)
+        if self._at_uptime is not None:
+            facts = on_clock(facts, self._at_uptime, is_of_this_boot=folder.is_of_this_boot())
         mask = self._mask(job)
         return [masked_fact(fact, mask) for fact in facts], end  # an older guardian may have written them
 
