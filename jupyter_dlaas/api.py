@@ -25,6 +25,7 @@ from jupyter_dlaas.client import Client, new_key
 from jupyter_dlaas.hash_seed import DEFAULT as DEFAULT_HASH_SEED
 from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.hash_seed import hash_seed_of, own_hash_seed
+from jupyter_dlaas.masking import SECRETS, named_secrets
 from jupyter_dlaas.package_data import package_data
 from jupyter_dlaas.protocol import (
     Cursor,
@@ -122,6 +123,7 @@ def prepare(
     outputs: str | Iterable[str] | None = None,
     include: Iterable[str | Path] = (),
     env: Mapping[str, str] | Iterable[str] | None = None,
+    secret: str | Iterable[str] | None = None,
     retries: int = 4,
     checkpoint_every: float | str = 60.0,
     metric: str | Iterable[str] | None = None,
@@ -145,6 +147,7 @@ def prepare(
     `hang_after`: how long a learner may do nothing at all before it is ended. `outputs`: names of the program whose
     values come back. The job runs with this Python, in this directory, with this environment (without Jupyter's own
     variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
+    `secret`: names of variables that go along and whose values are masked in logs, reports and all that is shown.
     `elastic`: who chooses the size while it runs: "off" (nobody), "manual" (you), "auto" (how fast it is at each size;
     "auto:efficiency=0.2" and others, see `words.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by epoch.
     `spot=True`: it takes only what ordinary jobs leave idle, counts less, and gives devices back when one needs them.
@@ -154,6 +157,9 @@ def prepare(
     `files`, `uploads`, `origin`, `notes`, `cells` are for those who make programs of cells. Raises Invalid, which names
     the option.
     """
+    around = os.environ if environment is None else environment
+    secrets = words.secrets(secret, around)
+    hidden = {SECRETS: ",".join(sorted({*named_secrets(around), *secrets}))}
     script = sources.read_script(source)
     folder = Path(directory or Path.cwd()).expanduser().absolute()
     travelling = sources.included(include, folder)
@@ -204,9 +210,11 @@ def prepare(
         source=script.text,
         files=(*files, *parcel.files),
         environment={
-            **words.without_jupyter(os.environ if environment is None else environment),
+            **words.without_jupyter(around),
             HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
             **words.environment(env),
+            **secrets,
+            **{name: names for name, names in hidden.items() if names},
         },
         learners=start_with,
     )

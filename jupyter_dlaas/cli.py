@@ -218,6 +218,9 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("-o", "--outputs", metavar="NAMES", help="variables to bring back: model,history")
     one.add_argument("--include", action="append", default=[], metavar="PATH", help="a file or folder to take along")
     one.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help="a variable of the environment")
+    one.add_argument(
+        "--secret", action="append", default=[], metavar="NAME", help="a variable whose value is masked in logs"
+    )
     one.add_argument("--retries", default=4, metavar="N")
     one.add_argument("--checkpoint-every", default=60.0, metavar="60s")
     one.add_argument("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
@@ -241,6 +244,7 @@ _SPEC: Final = (
         "outputs",
         "include",
         "env",
+        "secret",
         "retries",
         "checkpoint_every",
     ),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from jupyter_dlaas.masking import without_secrets
 from jupyter_dlaas.protocol import Unavailable
 from jupyter_dlaas.wire import Invalid
 
@@ -322,9 +323,9 @@ def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
 
 
 def _engine_environment() -> dict[str, str]:
-    """This process' environment without Jupyter's secrets: the engine outlives the server, and so would they."""
+    """This process' environment without Jupyter's and the user's secrets: the engine outlives it, and so would they."""
     secret = re.compile(r"JPY_.*|JUPYTERHUB_.*|JUPYTER_TOKEN|CONFIGPROXY_AUTH_TOKEN")
-    kept = {key: value for key, value in os.environ.items() if not secret.fullmatch(key)}
+    kept = {key: value for key, value in without_secrets(os.environ).items() if not secret.fullmatch(key)}
     if "PYTHONPATH" in kept:  # the engine runs in the pool's directory: relative entries would mean other folders
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in kept["PYTHONPATH"].split(os.pathsep))
     return kept

@@ -147,6 +147,8 @@ class Fact:
     n: int
     at_s: float
     kind: FactKind
+    up_s: float | None = None
+    """How long the guardian's machine was up: with its boot a time that no setting of a clock changes."""
     generation: int | None = None
     member: int | None = None
     rank: int | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.masking import NAMED_LENGTH_MIN
 from jupyter_dlaas.protocol import Condition, Elastic, Scheduled
 from jupyter_dlaas.wire import Invalid
 
@@ -35,6 +36,7 @@ __all__ = [
     "on_off",
     "priority",
     "schedule",
+    "secrets",
     "sizes",
     "whole",
     "without_jupyter",
@@ -276,6 +278,31 @@ def environment(pairs: Mapping[str, str] | Iterable[str] | None, *, option: str 
     for key in found:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
             raise Invalid(f"{option}: {key!r} is no name of an environment variable")
+    return found
+
+
+def secrets(
+    given: str | Iterable[str] | None, environment: Mapping[str, str], *, option: str = "secret"
+) -> dict[str, str]:
+    """Variables to hand over as secrets, by name: "HF_TOKEN,WANDB_API_KEY" or a list. Raises Invalid."""
+    parts = (given,) if isinstance(given, str) else () if given is None else given
+    found: dict[str, str] = {}
+    for name in filter(None, re.split(r"[ ,]+", ",".join(parts))):
+        if "=" in name:
+            key = name.partition("=")[0]
+            raise Invalid(f"{option}: write only the name, {key}; a value written here would stay in the notebook")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise Invalid(f"{option}: {name!r} is not a valid name of an environment variable")
+        value = environment.get(name, "")
+        if not value:
+            how = f'os.environ["{name}"] = getpass.getpass()'
+            raise Invalid(f"{option}: {name} is not set here. Set it first, for example: {how}")
+        if len(value) < NAMED_LENGTH_MIN:
+            raise Invalid(
+                f"{option}: the value of {name} has {len(value)} characters, too few to be masked in logs; "
+                f"hand it over with --env {name}"
+            )
+        found[name] = value
     return found
 
 

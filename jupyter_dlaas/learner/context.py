@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dlaas.learner.control import Control
+from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import JobSpec
 
 __all__ = ["Context", "Leave", "current", "enter"]
@@ -36,6 +37,8 @@ class Context:
     world_size: int
     seed: int
     control: Control
+    mask: Mask = NO_MASK
+    """The secrets among the variables that this process was started with."""
     is_joining: bool = False
     """The others train already; the state comes from them."""
     may_change: bool = False

@@ -34,6 +34,7 @@ from jupyter_dlaas.learner.context import Context, Leave, enter
 from jupyter_dlaas.learner.control import Control
 from jupyter_dlaas.learner.originals import link_originals
 from jupyter_dlaas.learner.tracebacks import CellMap
+from jupyter_dlaas.masking import mask_of
 from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import nursery
 from jupyter_dlaas.runtime.failure_table import NO_WORD
@@ -41,6 +42,7 @@ from jupyter_dlaas.runtime.failures import from_exit
 from jupyter_dlaas.runtime.files import FULL, write_whole
 from jupyter_dlaas.runtime.launch import learner_folder
 from jupyter_dlaas.runtime.logs import LOG
+from jupyter_dlaas.runtime.masked import masked_failure
 from jupyter_dlaas.runtime.warm import Output, restream
 from jupyter_dlaas.wire import clean, decode, encode
 
@@ -109,6 +111,8 @@ def _at_end(context: Context) -> dict[str, Any]:
 
 def _write(context: Context, body: dict[str, Any]) -> None:
     """Leave the result where the guardian reads it; where the disk takes nothing, tell it the failure."""
+    if body["failure"] is not None and context.mask.forms:
+        body = body | {"failure": encode(masked_failure(decode(Failure, body["failure"]), context.mask))}
     try:
         write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(clean(body)).encode())
     except OSError:
@@ -128,6 +132,7 @@ def _context(job_dir: Path, member: int) -> Context:
         job=job,
         job_dir=job_dir,
         spec=decode(JobSpec, body["spec"], unknown="ignore"),
+        mask=mask_of(os.environ),
         member=member,
         generation=int(os.environ.get("DLAAS_GENERATION", "0")),
         rank=int(os.environ.get("RANK", "0")),

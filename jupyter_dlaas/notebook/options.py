@@ -89,6 +89,7 @@ _CARGO: Final = (
     argument("--include", metavar="PATH", action="append", help="a file or folder that the job needs"),
     argument("--with-cell", metavar="N", action="append", help="run all of cell [N] again in the job"),
     argument("-e", "--env", metavar="K=V", action="append", help="a variable of the job's environment"),
+    argument("--secret", metavar="NAME", action="append", help="a variable of this kernel, masked in logs and reports"),
 )
 _TOLD: Final = (
     argument("--framework", metavar="NAME", help="torch, jax, tensorflow (default: found from the imports)"),
@@ -104,7 +105,6 @@ _HOW: Final = (
 _LATER: Final[Mapping[str, tuple[str, str]]] = {
     "data": ("NAME=URL", "Load the data in a cell, or take files along: --include PATH."),
     "image": ("IMAGE", "Leave it out: the job runs in this kernel's own environment."),
-    "secret": ("NAME", "Set the variable in this kernel and pass it on: --env NAME."),
     "preflight": ("", "--dry-run checks the cell and the pool without starting anything."),
 }
 _LATER_VALUES: Final[Mapping[tuple[str, str], str]] = {

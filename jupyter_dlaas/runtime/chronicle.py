@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import Failure, Note
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read_result, told
@@ -25,9 +27,10 @@ _REPORTS_MAX: Final = 50
 class Chronicle:
     """The journal, and what it says already."""
 
-    def __init__(self, job_dir: Path) -> None:
+    def __init__(self, job_dir: Path, mask: Mask = NO_MASK) -> None:
         self._job_dir = job_dir
-        self.journal = Journal(job_dir / "journal.jsonl")
+        self._mask = mask
+        self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
         self.earlier: Told = told(self.journal.earlier)
         self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
         """How many held this job before."""
@@ -188,6 +191,7 @@ class Chronicle:
 
     def report(self, note: Note) -> None:
         """Training found what its owner must know: each note once in a job's life, whichever learner tells it."""
+        note = replace(note, text=self._mask.text(note.text))
         if note not in self._reports and len(self._reports) < _REPORTS_MAX:
             self._reports.add(note)
             self.journal.append(FactKind.REPORT, note=note)

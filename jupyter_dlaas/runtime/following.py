@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.runtime.launch import learner_folder
-from jupyter_dlaas.runtime.logs import LOG, LogIndex
+from jupyter_dlaas.runtime.logs import LOG, LogIndex, LogMask
 from jupyter_dlaas.runtime.watch import Watch
 
 __all__ = ["Following"]
@@ -21,8 +22,9 @@ _POLL_S: Final = 0.1
 class Following:
     """Which logs are followed, and when to look at them again."""
 
-    def __init__(self, job_dir: Path) -> None:
-        self._job_dir = job_dir
+    def __init__(self, job_dir: Path, mask: Mask = NO_MASK) -> None:
+        self._job_dir, self._mask = job_dir, mask
+        self._masks: dict[int, LogMask] = {}
         self._indices: dict[int, LogIndex] = {}
         self._watch = Watch()
         self._gather_at = 0.0
@@ -34,9 +36,14 @@ class Following:
             self._indices[member] = LogIndex(folder)
             self._watch.add(folder)
             self._indices[member].look()
+        if self._mask.forms:
+            self._masks[member] = LogMask(folder, self._mask)
+            self._masks[member].look()
 
     def end(self, member: int) -> None:
         """The learner is gone: what it wrote last, and no more."""
+        if member in self._masks:
+            self._masks.pop(member).look()
         if member in self._indices:
             self._indices.pop(member).look()
             self._watch.remove(learner_folder(self._job_dir, member))
@@ -58,3 +65,5 @@ class Following:
         for member, index in self._indices.items():
             if f"learner-{member}" in names and index.look():
                 self._gather_at = time.monotonic() + GATHER_S
+                if member in self._masks:
+                    self._masks[member].look()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.facts import MemberWanted, Wanted, is_retried
+from jupyter_dlaas.masking import mask_of
 from jupyter_dlaas.protocol import Failure, JobSpec
 from jupyter_dlaas.runtime import failures, launch
 from jupyter_dlaas.runtime.chronicle import Chronicle
@@ -63,7 +64,8 @@ class Guardian:
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
         self._spawner = Spawner(self._job, job_dir, self._base, may_change=self._may_change, origin=origin)
-        self._tell = Chronicle(job_dir)
+        mask = mask_of(self._base)
+        self._tell = Chronicle(job_dir, mask)
         self._earlier = self._tell.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
@@ -76,7 +78,7 @@ class Guardian:
         self._unsure: list[tuple[int, Failure]] = []
         """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
         self._is_completed = self._earlier.is_completed
-        self._logs = Following(job_dir)
+        self._logs = Following(job_dir, mask)
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.facts import Fact, FactKind, fact_to_line, find_fact
+from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.runtime.masked import masked_fact
+from jupyter_dlaas.runtime.process import uptime_s
 
 __all__ = ["Journal", "facts_of", "read_facts"]
 
@@ -50,8 +53,8 @@ class Journal:
     A full disk loses nothing: facts wait in memory, in order, until `flush` can write them.
     """
 
-    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        self._path, self._now = path, now
+    def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
+        self._path, self._now, self._mask = path, now, mask
         self._fd = _open(path)
         data = _content(self._fd)
         whole = data.rfind(b"\n") + 1
@@ -64,7 +67,9 @@ class Journal:
 
     def append(self, kind: FactKind, **fields: Any) -> Fact:
         """Write one fact now, with the next number and the time."""
-        fact = Fact(n=self._next, at_s=self._now(), kind=kind, **fields)
+        fact = masked_fact(
+            Fact(n=self._next, at_s=self._now(), up_s=round(uptime_s(), 3), kind=kind, **fields), self._mask
+        )
         self._next += 1
         self._waiting.append(fact)
         self.flush()

@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 from jupyter_dlaas.facts import MemberWanted
 from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.hash_seed import hash_seed_of
+from jupyter_dlaas.masking import SECRETS, without_secrets
 from jupyter_dlaas.protocol import Elastic, JobSpec
 from jupyter_dlaas.runtime.process import JOB_MARK, MEMBER_MARK
 from jupyter_dlaas.runtime.programs import talks_itself
@@ -89,9 +90,9 @@ def may_change(spec: JobSpec, source: str) -> bool:
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
     """The guardian's environment: the job's, so that its interpreter starts, less what would change our own code.
 
-    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … are for the learners alone.
+    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … and secrets are for the learners alone.
     """
-    kept = {k: v for k, v in environment.items() if not _NOT_FOR_GUARDIANS.fullmatch(k)}
+    kept = {k: v for k, v in without_secrets(environment).items() if not _NOT_FOR_GUARDIANS.fullmatch(k)}
     return kept | {"PYTHONPATH": package_dir, JOB_MARK: job_dir}
 
 
@@ -120,6 +121,8 @@ def learner_environment(
     found = {k: v for k, v in base.items() if not _OWN.fullmatch(k)}
     found |= {"PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
     found |= me.environment
+    if SECRETS in base:
+        found[SECRETS] = base[SECRETS]
     found[HASH_SEED] = hash_seed_of(found)
     path = found.get("PYTHONPATH")
     return found | {

@@ -1,4 +1,4 @@
-"""When which byte of a log was written: the index beside each learner's log."""
+"""What a guardian does with a learner's log: the index of when which byte was written, and masked secrets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["INDEX", "LOG", "LogIndex", "read_index", "time_of"]
+from jupyter_dlaas.masking import Mask
+
+__all__ = ["INDEX", "LOG", "LogIndex", "LogMask", "read_index", "time_of"]
 
 LOG: Final = "stdout.log"
 INDEX: Final = "stdout.idx"
 Entry = tuple[int, float]
+_PIECE_BYTES: Final = 1 << 22
 
 
 class LogIndex:
@@ -46,6 +49,39 @@ class LogIndex:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class LogMask:
+    """Overwrites the secrets in one log, a moment after the program has written them.
+
+    The program appends to the file itself, so nothing stands between it and the disk; a secret and its mask have the
+    same length, so that nobody else's offsets change.
+    """
+
+    def __init__(self, folder: Path, mask: Mask) -> None:
+        self._log, self._mask = folder / LOG, mask
+        self._done = 0
+
+    def look(self) -> None:
+        """Mask what was appended since the last look."""
+        try:
+            fd = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            overlap = max(0, self._mask.longest_bytes - 1)
+            while True:
+                start = max(0, self._done - overlap)  # a secret may come in two pieces
+                data = os.pread(fd, _PIECE_BYTES, start)
+                if start + len(data) <= self._done:
+                    return
+                for first, end in self._mask.places(data):
+                    os.pwrite(fd, b"*" * (end - first), start + first)
+                self._done = start + len(data)
+        except OSError:
+            return  # tried again with what comes next; readers mask what they read, too
+        finally:
+            os.close(fd)
 
 
 def read_index(path: Path) -> list[Entry]:

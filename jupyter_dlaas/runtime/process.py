@@ -7,6 +7,7 @@ import functools
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,8 +34,10 @@ __all__ = [
     "own",
     "parse_environment",
     "send",
+    "slept_s",
     "stat_of",
     "thread_count",
+    "uptime_s",
 ]
 
 JOB_MARK: Final = "DLAAS_JOB_DIR"
@@ -64,6 +67,16 @@ class Stat:
     def is_dead(self) -> bool:
         """True for a zombie: it does nothing any more, only its exit code is left."""
         return self.state in ("Z", "X")
+
+
+def uptime_s() -> float:
+    """Seconds since the machine was started, time asleep included. Nobody can set this clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def slept_s() -> float:
+    """Seconds that the machine was suspended since it was started; 0 where the system does not tell."""
+    return max(0.0, uptime_s() - time.clock_gettime(time.CLOCK_MONOTONIC))
 
 
 @functools.cache

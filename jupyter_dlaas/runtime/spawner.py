@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.facts import MemberWanted
+from jupyter_dlaas.masking import without_secrets
 from jupyter_dlaas.runtime import launch, nursery
 from jupyter_dlaas.runtime.launch import Order
 from jupyter_dlaas.runtime.logs import LOG
@@ -99,7 +100,7 @@ class Spawner:
 
     def store(self, listening: socket.socket) -> int:
         """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
-        environment = {**self._environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**without_secrets(self._environment), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self._job_dir)}
         order = Order(
             module=STORE,

@@ -21,6 +21,7 @@ from typing import Final
 
 from jupyter_dlaas.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.hash_seed import hash_seed_of
+from jupyter_dlaas.masking import without_secrets
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
@@ -161,7 +162,8 @@ def warm(
         return False  # ours is on its way; it takes its lock in a moment
     if not _is_locked(path.with_suffix(".lock")):
         path.unlink(missing_ok=True)  # of one that was killed
-        whole = {k: v for k, v in environment.items() if not k.startswith("DLAAS_")}
+        # It outlives the job, and whoever may look at this user's processes would find them there.
+        whole = {k: v for k, v in without_secrets(environment).items() if not k.startswith("DLAAS_")}
         extra = whole.get("PYTHONPATH")
         whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
         whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", HASH_SEED: hash_seed_of(whole)}

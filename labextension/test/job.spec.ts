@@ -67,6 +67,20 @@ describe('a job', () => {
     expect(model.state.curves.get('loss')).toBeUndefined();
   });
 
+  it('takes no late progress, and all of it once the clock was set back', () => {
+    const told = (at_s: number, step: number): JobMessage => {
+      const message = golden.message('progress') as Extract<JobMessage, { type: 'progress' }>;
+      return { ...message, progress: { ...message.progress, at_s, step } };
+    };
+    model.take(told(5_000_000_000, 10));
+    model.take(told(4_999_999_999, 9));
+    expect(model.state.progress?.step).toBe(10);
+
+    model.take(told(4_999_990_000, 11));
+
+    expect(model.state.progress?.step).toBe(11);
+  });
+
   it('asks for everything once, then from its cursor on', () => {
     expect(model.cursor()).toEqual({ row: 0, metrics: 0, logs: {} });
 

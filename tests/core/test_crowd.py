@@ -83,7 +83,7 @@ def decided(found: Plan) -> tuple[object, ...]:
     return found.starts, found.preempts, found.resizes, tuple(wait for wait in found.waits if not wait.place)
 
 
-@pytest.mark.parametrize("order", each_nth(ORDERS, 2))
+@pytest.mark.parametrize("order", each_nth([*ORDERS], 2))
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_who_waits_behind_enough_of_its_kind_changes_nothing(order: str, seed: int, preempts: bool) -> None:
     policy = Policy(order=order, preempts=preempts, shares=SHARES)

@@ -25,7 +25,7 @@ def mixed(chance: Random, count: int = 40) -> list[Coming]:
     return stream(chance, count, gap_s=chance.choice([50.0, 300.0, 1000.0]), spot=0.4)
 
 
-@pytest.mark.parametrize("order", each_nth(ORDERS, 2))
+@pytest.mark.parametrize("order", each_nth([*ORDERS], 2))
 def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
     def tried(chance: Random) -> None:
         coming = mixed(chance, 30)

@@ -107,7 +107,7 @@ def without_room(there: Pool, policy: Policy) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("order", each_nth(ORDERS, 2))
+@pytest.mark.parametrize("order", each_nth([*ORDERS], 2))
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
 def test_it_is_decided_as_if_it_were_not_there(order: str, seed: int, preempts: bool, is_broken: bool) -> None:
     policy = Policy(order=order, preempts=preempts, shares=SHARES)

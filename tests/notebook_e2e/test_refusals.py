@@ -248,7 +248,11 @@ LINES = {
     "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
     "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; commas between several",
     "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
-    "--secret TOKEN": ("--secret is not available yet. Set the variable in this kernel and pass it on: --env NAME."),
+    "--secret NOT_SET_ANYWHERE": (
+        "secret: NOT_SET_ANYWHERE is not set here. Set it first, for example: "
+        'os.environ["NOT_SET_ANYWHERE"] = getpass.getpass()'
+    ),
+    "--secret NAME=hf_0123": "secret: write only the name, NAME; a value written here would stay in the notebook",
     "--preflight": (
         "--preflight is not available yet. --dry-run checks the cell and the pool without starting anything."
     ),
@@ -308,10 +312,10 @@ def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
 def test_the_magic_explains_itself(shell: InteractiveShell) -> None:
     text = shell.inspector.info(shell.find_cell_magic("train"))["docstring"] or ""
 
-    for option in ("--gpus", "--push", "--with-cell", "--dry-run", "--wait", "--checkpoint-every", "-o"):
+    for option in ("--gpus", "--push", "--with-cell", "--dry-run", "--wait", "--checkpoint-every", "--secret", "-o"):
         assert option in text
     assert "%%train [--gpus" in text
-    assert "--secret" not in text, "what is not there yet is not offered"
+    assert "--image" not in text, "what is not there yet is not offered"
 
 
 def test_tab_completes_options_and_verbs(shell: InteractiveShell) -> None:

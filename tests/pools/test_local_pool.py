@@ -394,7 +394,7 @@ async def test_a_learner_gets_the_environment_of_its_seat(rig: LocalRig) -> None
     seat = document_of(rig, job).members[0].environment
 
     assert seat["CUDA_VISIBLE_DEVICES"] == ""
-    assert f"['', '{seat['OMP_NUM_THREADS']}', 'canary']" in said
+    assert f"['', '{seat['OMP_NUM_THREADS']}', '******']" in said, "it has the secret, and readers of its log have not"
 
 
 def document_of(rig: LocalRig, job: str) -> Wanted:

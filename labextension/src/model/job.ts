@@ -125,7 +125,7 @@ export class JobModel {
         this.take_view(message.job);
         return;
       case 'progress':
-        if (!this.progress || message.progress.at_s >= this.progress.at_s) {
+        if (isNewer(message.progress, this.progress)) {
           this.progress = message.progress;
           this.emit();
         }
@@ -192,7 +192,7 @@ export class JobModel {
     const known = this.current.interruptions?.length ?? 0;
     const fresh = this.live ? (view.interruptions?.slice(known) ?? []) : [];
     const interrupted = fresh.some(one => one.by !== 'halted');
-    if (view.progress && (!this.progress || view.progress.at_s >= this.progress.at_s)) {
+    if (view.progress && isNewer(view.progress, this.progress)) {
       this.progress = view.progress;
     }
     this.current = view;
@@ -244,6 +244,13 @@ export class JobModel {
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
   private readonly interruption = new Signal<this, IJobView>(this);
+}
+
+/** A message that is late by more than this is none: the clock of the pool's machine was set back. */
+const LATE_S = 60;
+
+function isNewer(progress: IProgress, known: IProgress | null): boolean {
+  return known === null || progress.at_s >= known.at_s || known.at_s - progress.at_s > LATE_S;
 }
 
 function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core import interruptions, sizing
+from dlaas_server.core import interruptions, sizing, time_limit
 from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingResize, Profile, Said, Seat, Slow
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.retries import delay_s, may_retry
@@ -104,7 +104,7 @@ def _resume(job: Job, by: str, now_s: float) -> Told:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
-    job = replace(job, is_told=False, said=None, in_queue_s=now_s)
+    job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
     return _tell(job, "resume", f"{by} resumed it: back to the queue.")
 
 
@@ -345,7 +345,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     generation, at = fact.generation or 0, fact.step or 0
     if generation < job.live_generation or job.state.is_final:
         return job, ()
-    job, missed = _together(job, fact)
+    job, missed = _together(time_limit.begun(job, fact.at_s), fact)
     job = replace(
         job,
         is_live=bool(fact.live),
@@ -538,7 +538,7 @@ def _closed(job: Job, fact: Fact) -> Told:
 
 def closed(job: Job, at_s: float) -> Told:
     """No process is left. What the owner wants by now decides where the job goes."""
-    job = replace(job, is_closed=True, members=(), resize=None)
+    job = replace(time_limit.paused(job, at_s), is_closed=True, members=(), resize=None)
     if job.state.is_final:
         return job, ()
     if job.intent is Intent.CANCEL:

@@ -220,6 +220,10 @@ class Job:
     """When the pool last set out to move it; what a drain moves does not count."""
     preempted: str | None = None
     """For whom and why its devices were taken, until it starts again."""
+    limit_since_s: float | None = None
+    """Since when its time limit counts; None while it does not train."""
+    limit_used_s: float = 0.0
+    """What it used of its time limit before that."""
     notice_s: float = 30.0
     """How long a checkpoint may take before its learners are ended, when it leaves."""
     search: Search = field(default_factory=Search)

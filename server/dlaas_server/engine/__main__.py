@@ -23,6 +23,7 @@ from typing import Final
 import tornado.httpserver
 
 import jupyter_dlaas
+from dlaas_server.engine.clock import PoolClock
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.service import BODY_MOST, application
@@ -76,9 +77,12 @@ async def serve(folder: Path, idle_s: float) -> None:
     store = await Store.open(folder / "store.sqlite3")
     if store.warning:
         log.warning("%s", store.warning)
-    pool = LocalPool(folder)
+    clock = PoolClock(folder)
+    pool = LocalPool(folder, at_uptime=clock.at_uptime)
     retention = pool.config.retention
-    lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name)
+    lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name, clock.now_s)
+    lifecycle.drift, lifecycle.slept = clock.drift_s, clock.slept_s
+    clock.start_after(await store.last_s())
     lifecycle.configured = pool.config.policy
     lifecycle.admins = frozenset(pool.config.pool.admins)
     lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)

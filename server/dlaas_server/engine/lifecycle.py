@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core import fold as folding
-from dlaas_server.core import guardians
+from dlaas_server.core import guardians, time_limit
 from dlaas_server.core.crowd import near
 from dlaas_server.core.drain import Way, drain
 from dlaas_server.core.estimates import width_factor
@@ -29,6 +29,7 @@ from dlaas_server.core.saving import asked_to_save, may_save
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.shapes import Layout
+from dlaas_server.core.shift import shifted_view
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
@@ -37,6 +38,7 @@ from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
+from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
 from jupyter_dlaas.facts import Goal
@@ -96,6 +98,11 @@ class Lifecycle:
         """When to turn again though nothing happens."""
         self.listeners: list[Listener] = []
         self.idle_since_s: float | None = clock()
+        self.drift: Callable[[], float] = lambda: 0.0
+        """How far the time of day is ahead of the clock."""
+        self.slept: Callable[[], float] = lambda: 0.0
+        """How long the machine was suspended so far."""
+        self._slept_s = 0.0
         self.engine_id = f"{os.getpid()}-{clock():.6f}"
         """Changes when the engine is restarted."""
         self.blobs: Callable[[str], str] = _no_blobs
@@ -139,6 +146,8 @@ class Lifecycle:
         self.settings, self.forecasts = loaded.settings, list(loaded.forecasts)
         used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
         self.next_number = 1 + max(used, default=0)
+        self.jobs = {name: time_limit.adopted(job) for name, job in self.jobs.items()}
+        self._slept_s = self.slept()
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
         for known in sorted(self.jobs.values(), key=lambda j: j.number):
             self.lengths.learn(known)
@@ -216,7 +225,7 @@ class Lifecycle:
     def view(self, job: Job) -> JobView:
         """The job as people see it."""
         progress = self.progress.get(job.id)
-        return job_view(
+        view = job_view(
             job,
             row=self.rows[job.id],
             directory=self.pool.directory(job.id),
@@ -224,6 +233,7 @@ class Lifecycle:
             progress=with_time_left(progress) if progress else None,
             has_metrics=job.id in self._measured,
         )
+        return shifted_view(view, self.drift())
 
     def is_admin(self, user: str) -> bool:
         """They may drain nodes, and set queues and order."""
@@ -261,6 +271,7 @@ class Lifecycle:
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
         has_news, self._foreteller.has_news = self._foreteller.has_news, False
+        slept_s = self.slept()
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
         try:
@@ -282,6 +293,7 @@ class Lifecycle:
                 _fail(item, Unavailable(str(error)))
             raise
         self._take_over(draft, planned.waits)
+        self._slept_s = slept_s
         if not is_put_off:
             crowd = max(len(planned.waits), planned.left_out)
             self._planned, self._must_plan = planned, False
@@ -330,10 +342,7 @@ class Lifecycle:
         active = self._active | draft.changed
         for name in [*draft.deleted, *(name for name, job in draft.changed.items() if not _is_active(job))]:
             active.pop(name, None)
-        for job in active.values():
-            if _is_overdue(job, draft.now_s):
-                limit = f"its time limit of {job.spec.max_time_s:.0f} s"
-                active[job.id] = draft.put(folding.ask(job, Event.HALT, by=limit, now_s=draft.now_s))
+        enforce_time_limits(draft, active, self.slept() - self._slept_s)
         for job in [j for j in active.values() if j.spec.schedule]:
             active[job.id] = draft.put(folding.scheduled(job, self._epoch(job.id)))
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
@@ -358,8 +367,7 @@ class Lifecycle:
             draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         for name, winner in asked_to_save(picture, decided.waits, policy).items():
             self._ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
-        limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
-        wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
+        wakes = [t for t in [decided.wake_s, next_limit_s(active, draft.now_s)] if t is not None and t > draft.now_s]
         if is_crowd:
             waits = told_in_crowd(
                 draft, picture, decided.waits, self._foreteller, active, self.waits, has_news=has_news
@@ -537,7 +545,8 @@ class Lifecycle:
         try:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
-                self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
+                progress = decode(Progress, json.loads(chunk.data), unknown="ignore")
+                self.progress[job] = replace(progress, at_s=self.clock())  # not by the learner's clock
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
                     self._must_plan = True
                     self._wake.set()
@@ -570,12 +579,6 @@ class _Planned:
 def _is_active(job: Job) -> bool:
     """Something may still happen to it, or be left of it."""
     return not job.state.is_final or not job.is_closed
-
-
-def _is_overdue(job: Job, now_s: float) -> bool:
-    limit, began = job.spec.max_time_s, job.started_s
-    runs = not job.is_closed and not job.state.is_final and job.goal is Goal.RUN
-    return runs and limit is not None and began is not None and now_s >= began + limit
 
 
 def _fail(item: _Item, error: DlaasError) -> None:

@@ -40,6 +40,7 @@ from dlaas_server.engine.streams import (
 from dlaas_server.openapi import Change, Keyed, Warm
 from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.masking import mask_of
 from jupyter_dlaas.protocol import (
     ID_PATTERN,
     NAME_PATTERN,
@@ -110,6 +111,9 @@ class Requests:
         """Take a job in, durably. The same key gives the same job; True when it is new."""
         digest = hashlib.sha256(json.dumps(encode(submit), sort_keys=True).encode()).hexdigest()
         self._check(submit)
+        mask = mask_of(submit.environment)
+        notes = tuple(replace(note, text=mask.text(note.text)) for note in submit.spec.notes)
+        submit = replace(submit, spec=replace(submit.spec, notes=notes))
         payload: dict[str, Json] = {
             "source": submit.source,
             "files": encode(submit.files),
@@ -299,8 +303,8 @@ class Requests:
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
         """All that happened to the job, oldest first."""
-        events = await self.lifecycle.store.story(self.find(user, handle).id)
-        return [{"row": e.row, "at_s": e.at_s, "kind": e.kind, "text": e.text} for e in events]
+        events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
+        return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
         """train.py and the paths of the files that travelled with it."""
@@ -385,11 +389,11 @@ class Requests:
         job = self.find(user, handle)
         view = self.lifecycle.view(job)
         environment = (await self.lifecycle.store.payload(job.id)).get("environment")
-        secrets = _secrets(environment if isinstance(environment, dict) else {})
+        mask = mask_of({k: str(v) for k, v in environment.items()} if isinstance(environment, dict) else {})
         member = await self._main_member(job)
         chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
         lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
-        story = [f"{e.at_s:.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        story = [f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
         parts = [
             f"Job {view.id}: {view.state_label}",
             json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
@@ -398,9 +402,7 @@ class Requests:
             parts += [f"What: {view.failure.what}", f"What to do: {view.failure.advice}", view.failure.traceback or ""]
         parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
         text = "\n".join(parts) + "\n"
-        for secret in secrets:
-            text = text.replace(secret, "********")
-        return text
+        return mask.text(text)
 
     async def stream(
         self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
@@ -544,10 +546,3 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise Invalid(f"environment: the value of {name[:60]} holds a zero byte")
-
-
-def _secrets(environment: Mapping[str, Json]) -> list[str]:
-    """Values of variables whose name says that they are secret; longest first."""
-    words = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "CREDENTIAL")
-    found = {str(v) for k, v in environment.items() if any(w in k.upper() for w in words) and len(str(v)) >= 6}
-    return sorted(found, key=lambda v: (-len(v), v))

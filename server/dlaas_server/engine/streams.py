@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dlaas_server.core.shift import shifted_progress
 from dlaas_server.engine.estimates import with_time_left
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.pools.base import METRICS, PROGRESS, Chunk, log_of
@@ -111,7 +112,8 @@ class Reader:
         if progress is None or progress.at_s == self._progress_s:
             return []
         self._progress_s = progress.at_s
-        return [{"type": "progress", "job": self.job, "progress": encode(with_time_left(progress))}]
+        told = shifted_progress(with_time_left(progress), self.lifecycle.drift())
+        return [{"type": "progress", "job": self.job, "progress": encode(told)}]
 
     async def _read(self, stream: str, budget: int) -> list[Message]:
         if stream == METRICS:

@@ -47,6 +47,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
 )
 FORECASTS_KEPT: Final = 1000
+DELETES_SECURELY: Final = 0x444C4153
+"""The `application_id` of a store of which nothing that was deleted is left on unused pages."""
+EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_JOB: Final = "INSERT INTO jobs (id, number, owner, name, row, spec, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -69,5 +72,6 @@ SELECT_KEYS: Final = "SELECT owner, key, job, digest FROM keys"
 SELECT_LAST_ROW: Final = (
     "SELECT max(coalesce((SELECT max(row) FROM events), 0), coalesce((SELECT max(row) FROM jobs), 0))"
 )
+SELECT_LAST_TIME: Final = "SELECT at_s FROM events ORDER BY row DESC LIMIT 1"
 SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
 SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? ORDER BY row"

@@ -12,6 +12,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -144,6 +145,10 @@ class Store:
         """All events of a job, oldest first."""
         return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
 
+    async def last_s(self) -> float:
+        """When the last event happened; 0 where none did."""
+        return await self._do(lambda db: float((db.execute(schema.SELECT_LAST_TIME).fetchone() or (0.0,))[0]))
+
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
             try:
@@ -170,8 +175,14 @@ class Store:
         else:
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")
         for number, migration in enumerate(schema.MIGRATIONS[version:], start=version + 1):
             db.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")
+        if db.execute("PRAGMA application_id").fetchone()[0] != schema.DELETES_SECURELY:
+            if db.execute("PRAGMA freelist_count").fetchone()[0]:
+                db.execute("VACUUM")  # pages of jobs that were deleted before secure_delete was set
+                db.execute(schema.EMPTY_LOG)
+            db.execute(f"PRAGMA application_id = {schema.DELETES_SECURELY}")
 
 
 def _load(db: sqlite3.Connection) -> Loaded:
@@ -208,6 +219,9 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
     except BaseException:
         db.execute("ROLLBACK")
         raise
+    if batch.deleted:
+        with suppress(sqlite3.Error):  # the batch is kept; the next deletion, or the store's end, does it
+            db.execute(schema.EMPTY_LOG)  # else the log would still hold what was submitted, with its secrets
 
 
 def _body(job: Job) -> str:

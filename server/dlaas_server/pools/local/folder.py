@@ -18,6 +18,7 @@ from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError
 from dlaas_server.pools.lines import damage, facts_in
 from dlaas_server.pools.paths import readable, writable
 from jupyter_dlaas.facts import Fact, FactKind, Wanted
+from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import read_json, write_whole
 from jupyter_dlaas.runtime.logs import INDEX, LOG
@@ -79,7 +80,7 @@ class JobFolder:
         Nothing is written through to the disk: the engine's store is the truth, and hands all of it over again. But a
         power cut can leave files that are empty, so what an earlier boot made is not believed, nor what is damaged.
         """
-        if self.root.is_dir() and self._is_of_this_boot() and self._is_readable():
+        if self.root.is_dir() and self.is_of_this_boot() and self._is_readable():
             return
         about = {"id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
@@ -102,7 +103,8 @@ class JobFolder:
     def _is_readable(self) -> bool:
         return all(read_json(self.root / name) is not None for name in ("spec.json", "environment.json"))
 
-    def _is_of_this_boot(self) -> bool:
+    def is_of_this_boot(self) -> bool:
+        """Return whether the machine has run ever since the files of the job were written."""
         try:
             return (self.root / BOOT).read_bytes() == boot_id().encode()
         except OSError:
@@ -273,8 +275,11 @@ class JobFolder:
                 sizes[stream] = path.stat().st_size
         return sizes
 
-    def read(self, stream: str, offset: int, limit: int) -> Chunk:
-        """Bytes of a stream; one that has not begun is empty, a log of no learner is not found."""
+    def read(self, stream: str, offset: int, limit: int, *, mask: Mask = NO_MASK, is_live: bool = False) -> Chunk:
+        """Bytes of a stream; one that has not begun is empty, a log of no learner is not found.
+
+        Secrets in a log are masked. `is_live`: more may come; the beginning of a secret at its end waits for the rest.
+        """
         self.must_exist()
         try:
             fd = self._open(self._stream_parts(stream))
@@ -285,7 +290,11 @@ class JobFolder:
         try:
             size = os.fstat(fd).st_size
             start = max(0, size + offset) if offset < 0 else min(offset, size)
-            data = _pread(fd, start, min(max(0, limit), size - start))
+            count = min(max(0, limit), size - start)
+            if mask.forms and stream not in STREAM_FILES:
+                data = _masked(fd, start, count, mask, is_live=is_live)
+            else:
+                data = _pread(fd, start, count)
         finally:
             os.close(fd)
         return Chunk(start, start + len(data), size, data)
@@ -388,6 +397,17 @@ def _pread(fd: int, offset: int, count: int) -> bytes:
         offset += len(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _masked(fd: int, offset: int, count: int, mask: Mask, *, is_live: bool) -> bytes:
+    """Like `_pread`, with secrets masked, also those that begin before or end after what is read."""
+    around = mask.longest_bytes
+    first = max(0, offset - around)
+    data = _pread(fd, first, offset - first + count + around)
+    end = offset - first + count
+    if is_live and end >= len(data):
+        end = len(data) - mask.unfinished(data)
+    return mask.data(data)[offset - first : end]
 
 
 def _index_entries(data: bytes, *, is_whole: bool) -> list[tuple[int, float]]:

@@ -23,11 +23,14 @@ from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.folder import JobFolder, in_words
 from dlaas_server.pools.local.processes import end_processes, is_deserted
+from dlaas_server.pools.local.times import on_clock
 from dlaas_server.pools.local.watching import JobWatch
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
+from jupyter_dlaas.masking import NO_MASK, Mask, mask_of
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
+from jupyter_dlaas.runtime.masked import masked_fact
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
 from jupyter_dlaas.runtime.start import Started, StartError, reap, start_caretaker, start_guardian, warm
 
@@ -75,6 +78,7 @@ class LocalPool:
         probe: Probe | None = None,
         start: Starter = start_guardian,
         uses_zygote: bool | None = None,
+        at_uptime: Callable[[float], float] | None = None,
     ) -> None:
         directory = directory.resolve()  # jobs are known by their directory: it must not depend on how one got there
         self.path = directory
@@ -97,7 +101,9 @@ class LocalPool:
         self._starting = ThreadPoolExecutor(1, thread_name_prefix="guardians")
         self._specs: dict[str, JobSpec] = {}
         self._warming: set[asyncio.Task[None]] = set()
+        self._at_uptime = at_uptime
         self._locks: dict[str, asyncio.Lock] = {}
+        self._masks: dict[str, Mask] = {}
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
 
@@ -219,6 +225,7 @@ class LocalPool:
             self._watching().forget(job)
             self._specs.pop(job, None)
             self._lent.pop(job, None)
+            self._masks.pop(job, None)
             await asyncio.to_thread(folder.remove)
         self._locks.pop(job, None)
 
@@ -368,7 +375,12 @@ class LocalPool:
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """The facts after `offset`. They are on the disk for good when this returns."""
-        return await asyncio.to_thread(self._folder(job).facts, offset)
+        folder = self._folder(job)
+        facts, end = await asyncio.to_thread(folder.facts, offset)
+        if self._at_uptime is not None:
+            facts = on_clock(facts, self._at_uptime, is_of_this_boot=folder.is_of_this_boot())
+        mask = self._mask(job)
+        return [masked_fact(fact, mask) for fact in facts], end  # an older guardian may have written them
 
     async def streams(self, job: str) -> Mapping[str, int]:
         """The streams that there are, with their sizes."""
@@ -376,7 +388,18 @@ class LocalPool:
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
         """Bytes of a stream."""
-        return await self._blocking(limit, lambda: self._folder(job).read(stream, offset, limit))
+        mask, is_live = self._mask(job), job in self._watching().guarded()
+        folder = self._folder(job)
+        return await self._blocking(limit, lambda: folder.read(stream, offset, limit, mask=mask, is_live=is_live))
+
+    def _mask(self, job: str) -> Mask:
+        """The secrets among the job's variables."""
+        if job not in self._masks:
+            try:
+                self._masks[job] = mask_of(self._folder(job).environment())
+            except (NotFound, PoolError):
+                return NO_MASK
+        return self._masks[job]
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
         """When the byte at `offset` of a learner's log was written."""

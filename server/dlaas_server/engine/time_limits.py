@@ -1,0 +1,31 @@
+"""Time limits in a turn of the loop: jobs that reached theirs are halted, with a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core import time_limit
+from dlaas_server.core.model import Job
+from dlaas_server.core.states import Event
+from dlaas_server.engine.draft import Draft
+
+__all__ = ["enforce_time_limits", "next_limit_s"]
+
+SLEPT_LEAST_S: Final = 1.0
+
+
+def enforce_time_limits(draft: Draft, active: dict[str, Job], slept_s: float) -> None:
+    """Halt what is overdue, and bring `active` up to date. `slept_s`: time the machine slept since the last turn."""
+    for job in list(active.values()) if slept_s >= SLEPT_LEAST_S else ():
+        active[job.id] = draft.put((time_limit.slept(job, slept_s), ()))
+    for job in active.values():
+        if time_limit.is_overdue(job, draft.now_s):
+            by = time_limit.in_words(job)
+            active[job.id] = draft.put(folding.ask(job, Event.HALT, by=by, now_s=draft.now_s))
+
+
+def next_limit_s(active: dict[str, Job], now_s: float) -> float | None:
+    """When the next limit is reached."""
+    limits = (time_limit.limit_s(job) for job in active.values() if job.spec.max_time_s is not None)
+    return min((at_s for at_s in limits if at_s is not None and at_s > now_s), default=None)

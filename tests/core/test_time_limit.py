@@ -1,0 +1,63 @@
+"""The time limit counts training alone: not waiting, not sleeping, and anew after a resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlaas_server.core import time_limit
+from dlaas_server.core.fold import ask, fold, started
+from dlaas_server.core.model import Job, Seat
+from dlaas_server.core.states import Event
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.protocol import JobSpec, State
+
+SEAT = Seat(node="n1", devices=("n1/cpu-0",))
+
+
+def job() -> Job:
+    return Job(id="a-1", number=1, owner="me", spec=JobSpec(max_time_s=100.0), submitted_s=0.0, wish=1)
+
+
+def trains(one: Job, at_s: float) -> Job:
+    one = started(one, (SEAT,), at_s)[0]
+    fact = Fact(n=one.facts_read, at_s=at_s, kind=FactKind.GENERATION, generation=one.generation, step=0)
+    return fold(one, fact)[0]
+
+
+def closes(one: Job, at_s: float) -> Job:
+    return fold(one, Fact(n=one.facts_read, at_s=at_s, kind=FactKind.CLOSED, why="halted"))[0]
+
+
+def test_waiting_in_the_queue_uses_nothing_of_the_limit() -> None:
+    one = closes(trains(job(), 1000.0), 1060.0)
+    assert time_limit.limit_s(one) is None
+
+    one = trains(one, 5000.0)
+
+    assert time_limit.limit_s(one) == 5040.0
+    assert not time_limit.is_overdue(one, 5039.0)
+    assert time_limit.is_overdue(one, 5040.0)
+
+
+def test_resumed_job_has_its_whole_limit_again() -> None:
+    one = ask(trains(job(), 1000.0), Event.HALT, by="its time limit of 100 s", now_s=1100.0)[0]
+    one = closes(one, 1101.0)
+    assert one.state is State.HALTED
+
+    one = trains(ask(one, Event.RESUME, by="me", now_s=2000.0)[0], 2000.0)
+
+    assert not time_limit.is_overdue(one, 2001.0)
+    assert time_limit.limit_s(one) == 2100.0
+
+
+def test_sleep_of_the_machine_does_not_count() -> None:
+    one = time_limit.slept(trains(job(), 1000.0), 8 * 3600.0)
+
+    assert time_limit.limit_s(one) == 1100.0 + 8 * 3600.0
+
+
+def test_running_job_of_an_earlier_version_keeps_its_limit() -> None:
+    one = replace(trains(job(), 1000.0), limit_since_s=None)
+
+    assert time_limit.limit_s(time_limit.adopted(one)) == 1100.0
+    assert time_limit.limit_s(time_limit.adopted(job())) is None

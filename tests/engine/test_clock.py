@@ -1,0 +1,75 @@
+"""The pool's clock: it never jumps, goes on over restarts of the engine, and is shown as the time of day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlaas_server.engine.clock import PoolClock
+from dlaas_server.pools.local.times import on_clock
+from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.runtime.process import boot_id
+
+
+@dataclass
+class Machine:
+    """A machine whose clocks are set by hand."""
+
+    up_s: float = 100.0
+    wall_s: float = 1_000_000.0
+
+    def clock(self, folder: Path, boot: str = "b1") -> PoolClock:
+        return PoolClock(folder, uptime=lambda: self.up_s, slept=lambda: 0.0, wall=lambda: self.wall_s, boot=boot)
+
+    def run(self, seconds: float, jump_s: float = 0.0) -> None:
+        self.up_s += seconds
+        self.wall_s += seconds + jump_s
+
+
+def test_clock_that_is_set_moves_no_time(tmp_path: Path) -> None:
+    machine = Machine()
+    clock = machine.clock(tmp_path)
+    for jump_s in (86_400.0, -90_000.0, 0.3):
+        before_s = clock.now_s()
+        machine.run(5.0, jump_s)
+        assert clock.now_s() == before_s + 5.0
+
+    assert round(clock.drift_s(), 1) == -3599.7
+    assert clock.now_s() + clock.drift_s() == machine.wall_s
+
+
+def test_clock_goes_on_when_the_engine_is_restarted(tmp_path: Path) -> None:
+    machine = Machine()
+    before_s = machine.clock(tmp_path).now_s()
+    machine.run(60.0, jump_s=-3600.0)
+
+    again = machine.clock(tmp_path)
+    again.start_after(before_s + 10_000.0)
+
+    assert again.now_s() == before_s + 60.0
+
+
+def test_clock_after_a_reboot_starts_no_earlier_than_stored_times(tmp_path: Path) -> None:
+    machine = Machine()
+    stored_s = machine.clock(tmp_path).now_s()
+    machine.up_s, machine.wall_s = 3.0, 500.0  # its battery was empty
+
+    clock = machine.clock(tmp_path, boot="b2")
+    clock.start_after(stored_s)
+
+    assert clock.now_s() == stored_s
+    assert machine.clock(tmp_path, boot="b2").now_s() == stored_s
+
+
+def test_facts_are_dated_by_uptime_of_the_same_boot_only() -> None:
+    facts = [
+        Fact(n=0, at_s=5.0, up_s=50.0, kind=FactKind.LOST),
+        Fact(n=1, at_s=6.0, kind=FactKind.GUARDIAN_UP, boot=boot_id(), up_s=60.0),
+        Fact(n=2, at_s=7.0, kind=FactKind.LOST),
+        Fact(n=3, at_s=8.0, up_s=80.0, kind=FactKind.LOST),
+        Fact(n=4, at_s=9.0, up_s=1.0, kind=FactKind.GUARDIAN_UP, boot="earlier"),
+    ]
+
+    dated = on_clock(facts, lambda up_s: 1000.0 + up_s, is_of_this_boot=False)
+
+    assert [fact.at_s for fact in dated] == [5.0, 1060.0, 7.0, 1080.0, 9.0]
