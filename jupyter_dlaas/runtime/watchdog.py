@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -152,7 +151,7 @@ class EngineWatchdog:
     def _start(self) -> None:
         command, last = self._command(), self._last
         environment = dict(last.environment) if last is not None else _own_environment()
-        program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+        program = command[0] if "/" in command[0] else _in_path(command[0], environment.get("PATH", ""))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = str(self._pool_dir / "engine.log")
         here = Path.cwd()
@@ -189,3 +188,8 @@ def _command_of(pid: int) -> tuple[str, ...]:
 
 def _own_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_OURS)}
+
+
+def _in_path(name: str, path: str) -> str:
+    places = (os.path.join(folder, name) for folder in path.split(os.pathsep) if folder)  # noqa: PTH118 - as a shell
+    return next((place for place in places if os.access(place, os.X_OK)), name)

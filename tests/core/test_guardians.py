@@ -29,6 +29,8 @@ def test_a_deserted_job_is_closed_as_its_guardian_would(kind: str) -> None:
     leaving = make()
     assert not may_be_over(leaving), "its guardian is asked first"
     gone = guardian_gone(leaving, "It went away", 60.0)[0]
+    assert may_be_over(gone) == (leaving.goal is Goal.STOP), "one that is to save something gets another guardian"
+    gone = guardian_gone(gone, "It could not be started", 60.0)[0]
     assert may_be_over(gone)
 
     after, told = abandoned(gone, 61.0)

@@ -38,8 +38,13 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
 
 
 def may_be_over(job: Job) -> bool:
-    """Whether to look for processes of a job that is to end, for a guardian of it has gone without closing it."""
-    return not job.is_closed and job.guardian_starts > 0 and (job.goal is not Goal.RUN or job.state.is_final)
+    """Whether to look for processes of a job that is to leave, for guardians of it have gone without closing it.
+
+    A job that is only halted is given another guardian first: learners may live, and are to save what they have.
+    """
+    if job.state.is_final or job.goal is Goal.STOP:
+        return not job.is_closed and job.guardian_starts >= 1
+    return not job.is_closed and job.guardian_starts >= 2 and job.goal is Goal.HALT
 
 
 def abandoned(job: Job, now_s: float) -> Told:

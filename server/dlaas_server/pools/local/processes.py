@@ -21,13 +21,18 @@ _LOOK_S: Final = 0.05
 
 
 def is_deserted(root: Path, within_s: float = LEAVE_S) -> bool:
-    """Whether no process of the job is left: none carries its mark, holds its lock or listens on its socket."""
+    """Whether no process of the job is left: none carries its mark, holds its lock or listens on its socket.
+
+    Waits for those that see to the end of others, not for learners.
+    """
     deadline = time.monotonic() + within_s
-    while marked(str(root)) or find_guardian(root) is not None:
-        if time.monotonic() > deadline:
+    while True:
+        left = marked(str(root))
+        if not left and find_guardian(root) is None:
+            return True
+        if any(member is not None for _, member in left) or time.monotonic() > deadline:
             return False
         time.sleep(_LOOK_S)
-    return True
 
 
 def end_processes(root: Path, guardian: Identity | None) -> bool:
