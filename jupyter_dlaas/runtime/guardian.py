@@ -30,6 +30,7 @@ from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
 from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
 from jupyter_dlaas.runtime.holding import Lock, hold
+from jupyter_dlaas.runtime.limits import Limits
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
@@ -66,8 +67,8 @@ class Guardian:
         self._spawner = Spawner(
             self._job, job_dir, self._base, may_change=self._may_change, is_warm=is_warm, take_parked=take_parked
         )
-        mask = mask_of(self._base)
-        self._tell = Chronicle(job_dir, mask)
+        self._limits = Limits(self._job, self._spec)
+        self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
         self._earlier = self._tell.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
@@ -80,7 +81,7 @@ class Guardian:
         self._unsure: list[tuple[int, Failure]] = []
         """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
         self._is_completed = self._earlier.is_completed
-        self._logs = Following(job_dir, mask)
+        self._logs = Following(job_dir, mask_of(self._base))
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
@@ -138,6 +139,7 @@ class Guardian:
         self._statuses |= reap()
         self._see_ends()
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
+        self._limits.look(self._alive(), time.monotonic())
         self._tell.journal.flush()
         self._look_after()
         if not self._is_closed:
@@ -157,7 +159,8 @@ class Guardian:
         self._woken()
 
     def _due(self, now: float) -> float | None:
-        times = [at for at in (self._farewell.due(), self._logs.due(now), self._hangs.due(now)) if at is not None]
+        dues = (self._farewell.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
+        times = [at for at in dues if at is not None]
         times.append(self._presence.due(now))
         if now < self._hellos_by:
             times.append(self._hellos_by)
@@ -410,6 +413,7 @@ class Guardian:
         who = own(pid)
         one = Learner(wanted.member, generation, rank, who, fd, oom_kills=failures.oom_kills())
         one.round = -1 if joins else 0
+        self._limits.begin(one, wanted.devices)
         self._learners[wanted.member] = one
         self._sessions.add(who)
         self._tell.up(one)
@@ -425,8 +429,7 @@ class Guardian:
 
     def _is_expecting(self) -> bool:
         """Whether learners that were found alive are about to call."""
-        is_early = time.monotonic() < self._hellos_by
-        return is_early and any(one.is_adopted and one.line is None for one in self._alive())
+        return time.monotonic() < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive())
 
     def _end(self) -> None:
         """End the learners: nothing they do counts any more."""
@@ -510,6 +513,7 @@ class Guardian:
                 self._take_in(one, one.line.read())
             one.close()
             self._sweep(one)
+            self._limits.end(one)
             self._see_down(one)
             self._write_status()
         mine = {one.who.pid for one in self._alive()}
