@@ -75,11 +75,17 @@ class Farewell:
 
 
 def sweep(
-    job_dir: str, sessions: Iterable[Identity], within_s: float, *, member: int | None = None, roots: Iterable[int] = ()
+    job_dir: str,
+    sessions: Iterable[Identity],
+    within_s: float,
+    *,
+    member: int | None = None,
+    roots: Iterable[int] = (),
+    by_log: bool = False,
 ) -> tuple[bool, dict[int, int]]:
     """Kill what is left of a learner, or of the job: whether nothing is, and the statuses of who ended meanwhile."""
     deadline, ended = time.monotonic() + within_s, reap()
-    while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots)):
+    while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots), by_log=by_log):
         if time.monotonic() > deadline:
             return False, ended
         ended |= reap()

@@ -61,8 +61,8 @@ def read_json(path: Path) -> Mapping[str, Json] | None:
 
 def bind(kind: socket.SocketKind, path: Path, *, listen: int | None = None) -> socket.socket:
     """A Unix socket at a path of any length, in place of one that a dead process left there."""
-    sock = socket.socket(socket.AF_UNIX, kind)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, kind)
     try:
         with suppress(FileNotFoundError):
             os.unlink(path.name, dir_fd=folder)

@@ -39,7 +39,7 @@ from jupyter_dlaas.runtime.nursery import HELLO
 from jupyter_dlaas.runtime.presence import STATUS, Presence
 from jupyter_dlaas.runtime.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
 from jupyter_dlaas.runtime.programs import expects_run
-from jupyter_dlaas.runtime.spawner import Spawner, TakeParked
+from jupyter_dlaas.runtime.spawner import Origin, Spawner
 from jupyter_dlaas.wire import Invalid, decode
 
 __all__ = ["Guardian", "guard", "main"]
@@ -53,7 +53,7 @@ HELLO_S: Final = 10.0
 class Guardian:
     """The shell around `coordinator.decide`: takes pictures, carries out acts."""
 
-    def __init__(self, job_dir: Path, lock: Lock, *, is_warm: bool, take_parked: TakeParked | None) -> None:
+    def __init__(self, job_dir: Path, lock: Lock, origin: Origin) -> None:
         self.job_dir = job_dir
         body = json.loads((job_dir / "spec.json").read_bytes())
         self._job: str = body["id"]
@@ -64,9 +64,7 @@ class Guardian:
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
-        self._spawner = Spawner(
-            self._job, job_dir, self._base, may_change=self._may_change, is_warm=is_warm, take_parked=take_parked
-        )
+        self._spawner = Spawner(self._job, job_dir, self._base, may_change=self._may_change, origin=origin)
         self._limits = Limits(self._job, self._spec)
         self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
         self._earlier = self._tell.earlier
@@ -534,7 +532,8 @@ class Guardian:
         elif act is Act.HALTED:
             self._tell.halted()
         self._store.end()
-        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),))[0]:
+        is_heir = self._tell.guardians > 0  # what a guardian before inherited is nobody's child now
+        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
@@ -571,7 +570,7 @@ class Guardian:
         self._presence.write_status(self._me, learners, self._store.who, **under_way)
 
 
-def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | None = None) -> int:
+def guard(job_dir: Path, origin: Origin) -> int:
     """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
     lock = hold(job_dir)
     if lock is None:
@@ -580,20 +579,20 @@ def guard(job_dir: Path, *, is_warm: bool = False, take_parked: TakeParked | Non
     become_subreaper()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    Guardian(job_dir, lock, is_warm=is_warm, take_parked=take_parked).run()
+    Guardian(job_dir, lock, origin).run()
     return 0
 
 
 def main(arguments: list[str]) -> int:
-    """The command line: JOB_DIR."""
-    if len(arguments) != 1:
-        print("usage: python -m jupyter_dlaas.runtime.guardian JOB_DIR", file=sys.stderr)
+    """The command line: JOB_DIR, and the job's interpreter where it is another one."""
+    if len(arguments) not in (1, 2):
+        print("usage: python -m jupyter_dlaas.runtime.guardian JOB_DIR [INTERPRETER]", file=sys.stderr)
         return 2
     job_dir = Path(arguments[0]).absolute()
     os.chdir("/")  # a guardian must not keep anybody's disk from being taken away
     with suppress(PermissionError):  # a session of its own already
         os.setsid()
-    return guard(job_dir)
+    return guard(job_dir, Origin(interpreter=arguments[1] if len(arguments) == 2 else None))
 
 
 if __name__ == "__main__":

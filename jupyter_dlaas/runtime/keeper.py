@@ -2,6 +2,7 @@
 
 A learner whose native code lets no thread of Python run cannot end itself, and the kernel knows no timer that begins
 when another process ends. So each guardian forks a keeper, which shares its memory and sleeps until the guardian's end.
+It is the engine's watchdog, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from jupyter_dlaas.runtime import launch
 from jupyter_dlaas.runtime.files import connect
 from jupyter_dlaas.runtime.orphans import last_s
 from jupyter_dlaas.runtime.process import kill_round, marked
+from jupyter_dlaas.runtime.watchdog import EngineWatchdog
 
 __all__ = ["keep"]
 
 _LOOK_S: Final = 0.5
+_ENGINE_S: Final = 30.0
 
 
 def keep(job_dir: Path) -> None:
@@ -39,12 +42,28 @@ def _keep(job_dir: Path, guardian: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     launch.close_all_but((guardian,))
-    select.select([guardian], [], [])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an engine that is started here
+    engine = EngineWatchdog(job_dir.parent.parent, time.monotonic())
+    while not _await(guardian, engine):
+        engine.look(time.monotonic())
     end_s = time.monotonic() + last_s()
     while _others(job_dir) and not _is_guarded(job_dir):
+        engine.look(time.monotonic())
         if time.monotonic() >= end_s:
             kill_round(str(job_dir))
         time.sleep(_LOOK_S)
+    engine.look(time.monotonic())
+    end_s = time.monotonic() + _ENGINE_S
+    while engine.is_needed and time.monotonic() < end_s:  # the job has ended, and the engine must know
+        time.sleep(_LOOK_S)
+        engine.look(time.monotonic())
+
+
+def _await(guardian: int, engine: EngineWatchdog) -> bool:
+    """Sleep until there is something to look at; whether the guardian has ended."""
+    due_s = engine.due()
+    timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+    return guardian in select.select([guardian, *engine.fds()], [], [], timeout_s)[0]
 
 
 def _others(job_dir: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from jupyter_dlaas.runtime.nursery import Nursery
 from jupyter_dlaas.runtime.preloading import ROOM
 from jupyter_dlaas.runtime.process import JOB_MARK, thread_count
 
-__all__ = ["Spawner", "TakeParked"]
+__all__ = ["Origin", "Spawner", "TakeParked"]
 
 LEARNER: Final = "jupyter_dlaas.learner.runner"
 STORE: Final = "jupyter_dlaas.runtime.store"
@@ -28,8 +28,19 @@ TakeParked = Callable[[Order], int | None]
 """Gives a learner that was forked ahead its order; None when there is none left."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How a guardian was started, and what it can start others from."""
+
+    is_warm: bool = False
+    """It was forked from a zygote, so that its own forks need not import anything again."""
+    take_parked: TakeParked | None = None
+    interpreter: str | None = None
+    """The job's, where it is not the guardian's own."""
+
+
 class Spawner:
-    """For a guardian. `is_warm`: it was forked from a zygote, so that its own forks need not import anything again."""
+    """For a guardian."""
 
     def __init__(
         self,
@@ -38,11 +49,10 @@ class Spawner:
         environment: Mapping[str, str],
         *,
         may_change: bool,
-        is_warm: bool,
-        take_parked: TakeParked | None,
+        origin: Origin,
     ) -> None:
         self._job, self._job_dir, self._environment = job, job_dir, environment
-        self._may_change, self._is_warm, self._take_parked = may_change, is_warm, take_parked
+        self._may_change, self._origin = may_change, origin
         self._nursery: Nursery | None = None
 
     def learner(
@@ -84,8 +94,8 @@ class Spawner:
                 arguments=(*order.arguments, nursery.FLAG),
                 environment={**order.environment, ROOM: " " * _ROOM_BYTES},
             )
-        if pid is None and self._take_parked is not None:
-            pid = self._take_parked(order)
+        if pid is None and self._origin.take_parked is not None:
+            pid = self._origin.take_parked(order)
         return self._start(order) if pid is None else pid
 
     def store(self, listening: socket.socket) -> int:
@@ -118,6 +128,6 @@ class Spawner:
 
     def _start(self, order: Order, passed: int | None = None) -> int:
         """By a fork, else plainly. With a second thread no fork: a lock held there would stay locked for ever."""
-        if self._is_warm and thread_count() == 1:
+        if self._origin.is_warm and thread_count() == 1:
             return launch.fork(lambda: launch.become(order, passed))
-        return launch.spawn(order, passed=passed)
+        return launch.spawn(order, passed=passed, executable=self._origin.interpreter)

@@ -12,6 +12,8 @@ import os
 import re
 import signal
 import socket
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +25,16 @@ from jupyter_dlaas.masking import without_secrets
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
-from jupyter_dlaas.runtime.process import Identity, boot_id, send, stat_of
+from jupyter_dlaas.runtime.process import Identity, activity_of, boot_id, marked, send, stat_of
 from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["StartError", "Started", "reap", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
+__all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
 GUARDIAN: Final = "jupyter_dlaas.runtime.guardian"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote"
 _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
 """What decides how Python starts and which libraries it loads: another value, another zygote."""
+_GONE_S: Final = 0.5
 _children: Final[set[int]] = set()
 _loading: Final[dict[Path, int]] = {}
 """Socket of a zygote -> the process started for it last."""
@@ -73,17 +76,31 @@ def start_guardian(
         kinds = (TORCH, LEAN) if framework is not None and torch_is_used(framework, "") else (LEAN,)
         for kind in kinds:
             path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+            _end_stopped(path)
             started = _ask(path, job_dir)
             if started is not None:
                 return started
     return _plain(job_dir, interpreter, package_dir, environment)
 
 
-def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str]) -> Started:
+def start_caretaker(
+    job_dir: Path, *, interpreter: str, package_dir: Path, environment: Mapping[str, str]
+) -> Started | None:
+    """Start a guardian in the Python of this process for learners that outlived their interpreter's removal.
+
+    It looks after those who live; others it would start with `interpreter`, and report that this fails. None where
+    the interpreter is there, or nobody lives. Raises StartError.
+    """
+    if os.access(interpreter, os.X_OK) or not any(member is not None for _, member in marked(str(job_dir))):
+        return None
+    return _plain(job_dir, sys.executable, package_dir, environment, interpreter)
+
+
+def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], *more: str) -> Started:
     whole = guardian_environment(environment, str(job_dir), str(package_dir))
     try:
         log = str(job_dir / "guardian.log")
-        order = Order(module=GUARDIAN, arguments=(str(job_dir),), environment=whole, log=log)
+        order = Order(module=GUARDIAN, arguments=(str(job_dir), *more), environment=whole, log=log)
         pid = spawn(order, executable=interpreter)
     except OSError as error:
         raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
@@ -138,6 +155,7 @@ def warm(
     kind = TORCH if framework is not None and torch_is_used(framework, "") else LEAN
     zygote_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+    _end_stopped(path)
     if path.exists() and _is_locked(path.with_suffix(".lock")):
         return True
     if _loading.get(path) in _children:
@@ -165,13 +183,33 @@ def stop_zygotes(zygote_dir: Path) -> int:
     """End all zygotes of a folder, those that are still loading too; jobs go on. Returns how many there were."""
     count = 0
     for lock in sorted(zygote_dir.glob("*.lock")):
-        body = read_json(lock) or {}
-        if not _is_locked(lock) or not isinstance(body.get("pid"), int):
+        who = _zygote_of(lock)
+        if who is None or not _is_locked(lock):
             continue
-        who = Identity(int(str(body["pid"])), int(str(body.get("start", 0))), str(body.get("boot", "")))
         count += send(who, signal.SIGTERM)
         lock.with_suffix(".sock").unlink(missing_ok=True)
     return count
+
+
+def _zygote_of(lock: Path) -> Identity | None:
+    """Who wrote a zygote's lock file, alive or not."""
+    body = read_json(lock) or {}
+    pid, start, boot = body.get("pid"), body.get("start"), body.get("boot")
+    is_whole = isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0
+    return Identity(int(str(pid)), int(str(start)), str(boot)) if is_whole else None
+
+
+def _end_stopped(path: Path) -> None:
+    """End a zygote that is stopped (SIGSTOP): it answers nobody, and keeps another from taking its place."""
+    lock = path.with_suffix(".lock")
+    who = _zygote_of(lock)
+    activity = None if who is None else activity_of(who)
+    if who is None or activity is None or not activity.is_stopped or not send(who, signal.SIGKILL):
+        return
+    path.unlink(missing_ok=True)
+    end_s = time.monotonic() + _GONE_S
+    while _is_locked(lock) and time.monotonic() < end_s:
+        time.sleep(0.005)
 
 
 def _ask(path: Path, job_dir: Path) -> Started | None:

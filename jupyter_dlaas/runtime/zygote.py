@@ -29,6 +29,7 @@ from jupyter_dlaas.runtime.files import bind
 from jupyter_dlaas.runtime.gang import Result, reap
 from jupyter_dlaas.runtime.manifests import Manifest, Range
 from jupyter_dlaas.runtime.process import boot_id, identity, marked, stat_of, thread_count
+from jupyter_dlaas.runtime.spawner import Origin
 from jupyter_dlaas.runtime.warm import openblas, wake
 from jupyter_dlaas.runtime.watch import Watch
 from jupyter_dlaas.wire import decode, encode
@@ -165,7 +166,7 @@ def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None
         pid, line = left.pop()
         return pid if launch.give(line, order) else None
 
-    sys.exit(guardian.guard(folder, is_warm=True, take_parked=take_parked))
+    sys.exit(guardian.guard(folder, Origin(is_warm=True, take_parked=take_parked)))
 
 
 def _wait_as_learner(line: socket.socket) -> None:

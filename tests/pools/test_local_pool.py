@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -306,11 +307,17 @@ async def test_a_new_engine_finds_a_guardian_without_its_status_file(rig: LocalR
     assert find_guardian(rig.root(job)) is None
 
 
+def remove(root: Path) -> None:
+    """As `rm -r`, as often as it takes: the job still writes."""
+    while root.exists():
+        shutil.rmtree(root, ignore_errors=True)
+
+
 async def test_a_job_whose_directory_is_gone_can_still_be_ended(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)
     everybody = [who for who, _ in marked(str(rig.root(job)))]
-    shutil.rmtree(rig.root(job))
+    remove(rig.root(job))
 
     assert not await rig.pool.end(job, kill=False), "it has a guardian"
     assert await rig.pool.end(job, kill=True)
@@ -318,10 +325,50 @@ async def test_a_job_whose_directory_is_gone_can_still_be_ended(rig: LocalRig) -
     assert [who for who in everybody if is_alive(who)] == []
 
 
+async def test_learners_outlive_the_removal_of_their_interpreter(rig: LocalRig, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    await rig.pool.create("a-1", "me", JobSpec(interpreter=str(python)), {"PATH": os.environ["PATH"]})
+    await rig.pool.put("a-1", "train.py", PROGRAM.format(steps=ENDLESS, fails_at=-1).encode())
+    await start(rig, "a-1")
+    python.unlink()
+    rig.kill_guardian("a-1")
+
+    async def is_unguarded() -> bool:
+        return await rig.pool.is_guarded("a-1") is False
+
+    await rig.until(is_unguarded, "the guardian is gone")
+    await rig.pool.act("a-1", wanted(node=node(rig)))
+
+    async def is_held_again() -> bool:
+        return (await kinds_of(rig.pool, "a-1")).count(FactKind.GUARDIAN_UP) == 2
+
+    await rig.until(is_held_again, "another guardian, of the engine's Python, holds it")
+    rig.kill_learner("a-1", 0)
+    await rig.pool.act("a-1", wanted(2, (1,), generation=2, node=node(rig)))
+
+    async def has_failed() -> bool:
+        return any(f.kind is FactKind.LEARNER_DOWN and f.member == 1 for f in await facts_of(rig.pool, "a-1"))
+
+    await rig.until(has_failed, "no learner is started with the engine's Python")
+    await stop(rig, "a-1")
+
+
+async def test_damaged_files_are_laid_out_again(rig: LocalRig) -> None:
+    job = await rig.job()
+    (rig.root(job) / "spec.json").write_text("{")
+    (rig.root(job) / "environment.json").unlink()
+    await rig.job()
+
+    folder = JobFolder(job, rig.root(job))
+    assert folder.spec() == JobSpec()
+    assert folder.environment()["SECRET"] == "canary"
+
+
 async def test_a_removed_directory_is_told_though_its_files_are_open(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)
-    shutil.rmtree(rig.root(job))
+    remove(rig.root(job))
     rig.news.clear()
 
     async def is_told() -> bool:

@@ -248,7 +248,8 @@ def test_a_halted_job_runs_again_with_a_new_guardian_in_the_same_journal(job: Bu
     assert not one.facts(FactKind.GUARDIAN_UP)[1].took_over
 
 
-def test_stop_leaves_no_process_behind_not_even_those_that_hide(job: Build) -> None:
+@pytest.mark.parametrize("is_heir", [False, True])
+def test_stop_leaves_no_process_behind_not_even_those_that_hide(job: Build, is_heir: bool) -> None:
     one = job(
         """
         import os, pathlib, signal, subprocess, sys, time
@@ -277,6 +278,9 @@ def test_stop_leaves_no_process_behind_not_even_those_that_hide(job: Build) -> N
     pids = [int(one.output(name).read_text()) for name in ("child", "session", "daemon")]
     everybody = [who for pid in pids if (who := identity(pid))] + [one.learner(0)]
     assert len(everybody) == 4
+    if is_heir:
+        one.kill_guardian()
+        one.kill_learner(0)
     one.stop(grace_s=0.1)
 
     assert one.closed() == "stopped"

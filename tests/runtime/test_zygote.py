@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.results import load
-from jupyter_dlaas.runtime.process import Identity, environment_of, is_alive, send, stat_of
+from jupyter_dlaas.runtime.process import Identity, activity_of, environment_of, is_alive, send, stat_of
 from jupyter_dlaas.runtime.start import reap, start_guardian, stop_zygotes, warm, zygote_path
 from tests.learner.programs import PLAIN, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, make_package_dir, until
@@ -166,6 +166,16 @@ def test_without_an_answer_from_a_zygote_a_plain_start_does_it(job: Build, zygot
     assert one.closed() == "completed"
     assert one.guardian is not None
     assert one.guardian.how == "plain"
+
+
+def test_a_stopped_zygote_is_replaced(job: Build, zygotes: Path) -> None:
+    one = job("print('plain')")
+    zygote = warm_up(one, zygotes)
+    send(zygote, signal.SIGSTOP)
+    until(lambda: (activity := activity_of(zygote)) is not None and activity.is_stopped, "it is stopped")
+
+    assert warm_up(one, zygotes) != zygote
+    assert not is_alive(zygote)
 
 
 def test_a_zygote_ends_when_the_packages_of_its_environment_change(job: Build, zygotes: Path) -> None:

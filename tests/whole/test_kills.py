@@ -133,6 +133,22 @@ def test_a_killed_guardian_is_replaced_and_the_learner_goes_on(site: Build) -> N
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 
 
+def test_a_job_trains_again_though_nobody_is_left_to_look(site: Build) -> None:
+    here = site()
+    job = here.submit(TICKS, name="ticks", retries=3)
+    until(lambda: job.status == "PROCESSING", "it runs")
+    engine, guardian, [first] = here.engine_pid(), here.guardian_pid(job), here.learners(job).values()
+
+    for pid in (engine, guardian, first):
+        kill(pid)
+    until(lambda: [pid for pid in here.learners(job).values() if pid != first], "it trains again, and no client asks")
+
+    assert here.engine_pid() != engine
+    leaves(here, job)
+    assert job.status == "COMPLETED"
+    until(lambda: not here.orphans(), "no process of the job is left", 10)
+
+
 def test_a_killed_learner_is_replaced_and_the_cause_is_shown(site: Build) -> None:
     here = site()
     job = here.submit(TICKS, name="ticks")

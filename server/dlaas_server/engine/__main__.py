@@ -112,7 +112,8 @@ async def serve(folder: Path, idle_s: float) -> None:
         await _until_idle(lifecycle, ended, idle_s)
         forgetting.cancel()
         server.stop()
-        (folder / "engine.sock").unlink(missing_ok=True)
+        if not turning.done():  # else it broke, and is started again by who finds the socket of a dead engine
+            (folder / "engine.sock").unlink(missing_ok=True)
     await lifecycle.close()
     await turning
     await store.close()

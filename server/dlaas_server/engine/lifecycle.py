@@ -337,6 +337,7 @@ class Lifecycle:
         if is_read and known is not None and await self.pool.is_guarded(job_id) is False:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded and not draft.job(job_id).is_closed:
+                self._prepared.discard(job_id)  # a file that it needs may be damaged
                 draft.put(guardians.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
@@ -490,6 +491,7 @@ class Lifecycle:
 
     def _not_started(self, draft: Draft, job_id: str, text: str) -> None:
         job = draft.job(job_id)
+        self._prepared.discard(job_id)
         if not job.is_closed:
             draft.put(guardians.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
 

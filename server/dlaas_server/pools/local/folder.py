@@ -80,9 +80,9 @@ class JobFolder:
         """Make the directory, whole or not at all; one that exists stays as it is.
 
         Nothing is written through to the disk: the engine's store is the truth, and hands all of it over again. But a
-        power cut can leave files that are empty, so what an earlier boot made is not believed.
+        power cut can leave files that are empty, so what an earlier boot made is not believed, nor what is damaged.
         """
-        if self.root.is_dir() and self.is_of_this_boot():
+        if self.root.is_dir() and self.is_of_this_boot() and self._is_readable():
             return
         about = {"id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
@@ -101,6 +101,9 @@ class JobFolder:
                         making.rename(self.root)
             finally:
                 shutil.rmtree(making, ignore_errors=True)
+
+    def _is_readable(self) -> bool:
+        return all(read_json(self.root / name) is not None for name in ("spec.json", "environment.json"))
 
     def is_of_this_boot(self) -> bool:
         """Return whether the machine has run ever since the files of the job were written."""

@@ -33,7 +33,7 @@ from jupyter_dlaas.runtime.files import send_datagram
 from jupyter_dlaas.runtime.limits import limits_in_words
 from jupyter_dlaas.runtime.masked import masked_fact
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
-from jupyter_dlaas.runtime.start import Started, StartError, reap, start_guardian, warm
+from jupyter_dlaas.runtime.start import Started, StartError, reap, start_caretaker, start_guardian, warm
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -311,19 +311,23 @@ class LocalPool:
             log.warning("%s", error)  # an optimisation only: jobs start plainly
 
     async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
-        environment = folder.environment()
-        try:
-            started = await asyncio.get_running_loop().run_in_executor(
-                self._starting,
-                lambda: self._start(
-                    folder.root,
-                    interpreter=spec.interpreter or sys.executable,
-                    package_dir=self._package_dir,
-                    environment=environment,
-                    zygote_dir=self._zygote_dir,
-                    framework=spec.framework,
-                ),
+        environment, interpreter = folder.environment(), spec.interpreter or sys.executable
+
+        def start() -> Started:
+            caretaker = start_caretaker(
+                folder.root, interpreter=interpreter, package_dir=self._package_dir, environment=environment
             )
+            return caretaker or self._start(
+                folder.root,
+                interpreter=interpreter,
+                package_dir=self._package_dir,
+                environment=environment,
+                zygote_dir=self._zygote_dir,
+                framework=spec.framework,
+            )
+
+        try:
+            started = await asyncio.get_running_loop().run_in_executor(self._starting, start)
         except (OSError, StartError) as error:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)

@@ -31,14 +31,11 @@ def is_deserted(root: Path, within_s: float = LEAVE_S) -> bool:
 
 
 def end_processes(root: Path, guardian: Identity | None) -> bool:
-    """Kill all that is left of the job, its guardian too. Whether nothing is left.
-
-    What cleared its environment and left its session is found as long as the guardian, who inherits it, lives.
-    """
+    """Kill all that is left of the job, its guardian too. Whether nothing is left."""
     sessions = _sessions(root)
     roots = (guardian.pid,) if guardian is not None and is_alive(guardian) else ()
     deadline = time.monotonic() + KILL_S
-    while kill_round(str(root), roots=roots, sessions=tuple(sessions)):
+    while kill_round(str(root), roots=roots, sessions=tuple(sessions), by_log=True):
         roots = ()
         if time.monotonic() > deadline:
             return False
