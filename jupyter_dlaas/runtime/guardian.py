@@ -536,10 +536,10 @@ class Guardian:
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+        self._limits.close()
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
         self._presence.close()
-        why = {Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped")
-        self._tell.closed(why)
+        self._tell.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
         while not self._tell.journal.flush():
             time.sleep(1.0)
         self._is_closed = True

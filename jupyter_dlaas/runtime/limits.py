@@ -49,11 +49,9 @@ class Limits:
         self._memory, self._cpus = spec.memory_bytes_per_learner, spec.cpus_per_learner
         needed = {name for name, limit in (("memory", self._memory), ("cpu", self._cpus)) if limit}
         self._parent = cgroup_parent(needed, *cgroups) if needed else None
-        for left in self._parent.glob(f"dlaas-{job}-*") if self._parent is not None else ():
-            with suppress(OSError):  # somebody is in it
-                left.rmdir()
         self._groups: dict[int, Path] = {}
         self._watched: dict[int, _Watched] = {}
+        self.close()  # what a guardian that was killed has left
 
     def begin(self, one: Learner, devices: Sequence[str]) -> None:
         """Limit a learner that was just started."""
@@ -127,9 +125,16 @@ class Limits:
         with suppress(OSError):
             group.rmdir()
 
+    def close(self) -> None:
+        """Remove the cgroups of the job in which nobody is any more."""
+        for group in self._parent.glob(f"dlaas-{self._job}-*") if self._parent is not None else ():
+            with suppress(OSError):
+                group.rmdir()
+
     def explained(self, failure: Failure) -> Failure:
         """A failure for want of memory, with the limit where there is one: it is not the machine that is full."""
-        if failure.code != "host_memory" or not self._memory:
+        is_raised = failure.where is not None or failure.traceback is not None  # else the machine itself was full
+        if failure.code != "host_memory" or not self._memory or not is_raised:
             return failure
         limit = self._failure("")
         return replace(failure, what=f"{failure.what} [limit: --memory {_option(self._memory)}]", advice=limit.advice)

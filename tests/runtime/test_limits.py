@@ -89,7 +89,11 @@ def test_cgroup_gets_limits_and_process_and_tells_of_its_kills(cgroups: tuple[Pa
 
     (group / "memory.events").write_text("oom 1\noom_kill 2\n")
     limits.end(one)
+    for file in group.iterdir():  # the kernel's own files are no obstacle to rmdir
+        file.unlink()
+    limits.close()
 
+    assert not group.exists()
     assert one.failure is not None
     assert (one.failure.code, one.failure.cause) == ("memory_limit", Cause.RESOURCES)
     assert one.failure.what == "used more memory than it may; its limit is 100 MiB (--memory 100M)"
@@ -153,11 +157,15 @@ def test_cpus_are_cores_where_there_are_no_cgroups(
 
 
 def test_memory_error_names_the_limit(tmp_path: Path) -> None:
-    failure = Failure(cause=Cause.RESOURCES, code="host_memory", what="MemoryError", advice="The machine is full.")
+    failure = Failure(
+        cause=Cause.RESOURCES, code="host_memory", what="MemoryError", advice="It is full.", traceback="x"
+    )
+    killed = Failure(cause=Cause.RESOURCES, code="host_memory", what="ended by the system", advice="It is full.")
     limited = Limits("a-1", JobSpec(memory_bytes_per_learner=3 << 30), cgroups=none_there(tmp_path))
 
     assert limited.explained(failure).what == "MemoryError [limit: --memory 3G]"
     assert "--memory 6G" in limited.explained(failure).advice
+    assert limited.explained(killed) == killed, "the memory of the machine was full"
     assert Limits("a-1", JobSpec()).explained(failure) == failure
 
 
