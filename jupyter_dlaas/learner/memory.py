@@ -1,13 +1,18 @@
-"""How the C library keeps memory that a training frees at each step."""
+"""How much memory a program may take, and how the C library keeps what a training frees at each step."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-__all__ = ["keep_freed"]
+__all__ = ["keep_freed", "limit_data"]
+
+SLACK_BYTES: Final = 256 << 20
+"""Stacks of threads and arenas of the allocator are counted, though little of them is ever used."""
 
 _SETTINGS: Final = (
     ("MALLOC_MMAP_THRESHOLD_", -3, 32 << 20),
@@ -28,3 +33,25 @@ def keep_freed() -> None:
         for variable, number, size in _SETTINGS:
             wanted = os.environ.get(variable, "")
             mallopt(number, int(wanted) if wanted.isdigit() else size)
+
+
+def limit_data(limit_bytes: int) -> None:
+    """Let an allocation fail that is far above the job's limit of memory (0: none), with an error that has a line.
+
+    What processes use is limited from outside (`runtime/limits.py`), which notices it a moment later, and cannot tell
+    where. Counted here is what is allocated from now on, used or not, so twice the limit is allowed.
+    """
+    if not limit_bytes:
+        return
+    with suppress(OSError, ValueError):
+        has_bytes = _data_bytes()
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = has_bytes + 2 * limit_bytes + SLACK_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def _data_bytes() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) << 10
+    return 0

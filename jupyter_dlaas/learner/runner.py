@@ -152,6 +152,7 @@ def _prepare(context: Context) -> shutdown.Shutdown:
         restream()
     faulthandler.enable()
     memory.keep_freed()
+    memory.limit_data(spec.memory_bytes_per_learner)
     seeds.seed_all(context.seed, later=True)
 
     def on_term(*_: object) -> None:

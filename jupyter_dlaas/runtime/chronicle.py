@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +27,12 @@ _REPORTS_MAX: Final = 50
 class Chronicle:
     """The journal, and what it says already."""
 
-    def __init__(self, job_dir: Path, mask: Mask = NO_MASK) -> None:
-        self._job_dir = job_dir
-        self._mask = mask
+    def __init__(
+        self, job_dir: Path, mask: Mask = NO_MASK, explained: Callable[[Failure], Failure] = lambda failure: failure
+    ) -> None:
+        self._job_dir, self._mask = job_dir, mask
+        self._explained = explained
+        """Adds to a failure what the guardian knows of its cause."""
         self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
         self.earlier: Told = told(self.journal.earlier)
         self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
@@ -77,6 +80,7 @@ class Chronicle:
         """A learner is gone: what it still finished, then its end. Returns its failure, if nobody asked it to go."""
         result = read_result(self._job_dir, one.member)
         code, number, failure = how_it_ended(one, result)
+        failure = failure and self._explained(failure)
         self.checkpoints()
         if one.rank == 0:
             self._last_step_s = result.at_s if result is not None and result.at_s else self._last_progress_s()

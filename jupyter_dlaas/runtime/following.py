@@ -1,4 +1,4 @@
-"""All logs of a job, as its guardian follows them: an index beside each, written when there is news."""
+"""All logs of a job, as its guardian follows them: indexed, masked and kept short when there is news."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.runtime.launch import learner_folder
+from jupyter_dlaas.runtime.log_cap import LogCap
 from jupyter_dlaas.runtime.logs import LOG, LogIndex, LogMask
 from jupyter_dlaas.runtime.watch import Watch
 
@@ -25,6 +26,7 @@ class Following:
     def __init__(self, job_dir: Path, mask: Mask = NO_MASK) -> None:
         self._job_dir, self._mask = job_dir, mask
         self._masks: dict[int, LogMask] = {}
+        self._caps: dict[int, LogCap] = {}
         self._indices: dict[int, LogIndex] = {}
         self._watch = Watch()
         self._gather_at = 0.0
@@ -32,6 +34,7 @@ class Following:
     def begin(self, member: int) -> None:
         """Follow the log of a learner."""
         folder = learner_folder(self._job_dir, member)
+        self._caps[member] = LogCap(folder)
         with suppress(OSError):
             self._indices[member] = LogIndex(folder)
             self._watch.add(folder)
@@ -47,6 +50,8 @@ class Following:
         if member in self._indices:
             self._indices.pop(member).look()
             self._watch.remove(learner_folder(self._job_dir, member))
+        cap = self._caps.pop(member, None) or LogCap(learner_folder(self._job_dir, member))
+        cap.finish()
 
     def fd(self, now: float) -> int | None:
         """Becomes readable when there is news; None while nothing is to be looked at."""
@@ -67,3 +72,4 @@ class Following:
                 self._gather_at = time.monotonic() + GATHER_S
                 if member in self._masks:
                     self._masks[member].look()
+                self._caps[member].look()

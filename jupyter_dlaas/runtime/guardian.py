@@ -30,6 +30,7 @@ from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
 from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
 from jupyter_dlaas.runtime.holding import Lock, hold
+from jupyter_dlaas.runtime.limits import Limits
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
 from jupyter_dlaas.runtime.logs import LOG
@@ -64,8 +65,8 @@ class Guardian:
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
         self._spawner = Spawner(self._job, job_dir, self._base, may_change=self._may_change, origin=origin)
-        mask = mask_of(self._base)
-        self._tell = Chronicle(job_dir, mask)
+        self._limits = Limits(self._job, self._spec)
+        self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
         self._earlier = self._tell.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
@@ -78,7 +79,7 @@ class Guardian:
         self._unsure: list[tuple[int, Failure]] = []
         """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
         self._is_completed = self._earlier.is_completed
-        self._logs = Following(job_dir, mask)
+        self._logs = Following(job_dir, mask_of(self._base))
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
@@ -137,6 +138,7 @@ class Guardian:
         self._statuses |= reap()
         self._see_ends()
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
+        self._limits.look(self._alive(), time.monotonic())
         self._tell.journal.flush()
         self._look_after()
         if not self._is_closed:
@@ -156,7 +158,8 @@ class Guardian:
         self._woken()
 
     def _due(self, now: float) -> float | None:
-        times = [at for at in (self._farewell.due(), self._logs.due(now), self._hangs.due(now)) if at is not None]
+        dues = (self._farewell.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
+        times = [at for at in dues if at is not None]
         times.append(self._presence.due(now))
         if now < self._hellos_by:
             times.append(self._hellos_by)
@@ -409,6 +412,7 @@ class Guardian:
         who = own(pid)
         one = Learner(wanted.member, generation, rank, who, fd, oom_kills=failures.oom_kills())
         one.round = -1 if joins else 0
+        self._limits.begin(one, wanted.devices)
         self._learners[wanted.member] = one
         self._sessions.add(who)
         self._tell.up(one)
@@ -424,8 +428,7 @@ class Guardian:
 
     def _is_expecting(self) -> bool:
         """Whether learners that were found alive are about to call."""
-        is_early = time.monotonic() < self._hellos_by
-        return is_early and any(one.is_adopted and one.line is None for one in self._alive())
+        return time.monotonic() < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive())
 
     def _end(self) -> None:
         """End the learners: nothing they do counts any more."""
@@ -509,6 +512,7 @@ class Guardian:
                 self._take_in(one, one.line.read())
             one.close()
             self._sweep(one)
+            self._limits.end(one)
             self._see_down(one)
             self._write_status()
         mine = {one.who.pid for one in self._alive()}
@@ -533,10 +537,10 @@ class Guardian:
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+        self._limits.close()
         # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
         self._presence.close()
-        why = {Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped")
-        self._tell.closed(why)
+        self._tell.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
         while not self._tell.journal.flush():
             time.sleep(1.0)
         self._is_closed = True

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.masking import Mask
+from jupyter_dlaas.runtime.files import write_whole
 
 __all__ = ["INDEX", "LOG", "LogIndex", "LogMask", "read_index", "time_of"]
 
 LOG: Final = "stdout.log"
 INDEX: Final = "stdout.idx"
 Entry = tuple[int, float]
+_INDEX_BYTES_MAX: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 22
 
 
@@ -42,10 +44,20 @@ class LogIndex:
         now_s = time.time() if now_s is None else now_s
         try:
             os.write(self._fd, f"{self._end} {now_s:.3f}\n".encode())
+            if os.fstat(self._fd).st_size > _INDEX_BYTES_MAX:
+                self._thin()
         except OSError:
             return False  # the disk is full: these bytes count to the next note
         self._end = size
         return True
+
+    def _thin(self) -> None:
+        """Keep every second entry, so that the index of a log that is written for weeks stays short."""
+        path = self._log.with_name(INDEX)
+        entries = read_index(path)
+        write_whole(path, b"".join(b"%d %.3f\n" % entry for entry in entries[:-1:2] + entries[-1:]))
+        thick, self._fd = self._fd, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.close(thick)
 
     def close(self) -> None:
         os.close(self._fd)

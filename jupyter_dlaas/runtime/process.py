@@ -24,6 +24,7 @@ __all__ = [
     "become_subreaper",
     "boot_id",
     "environment_of",
+    "family",
     "has_ended",
     "identity",
     "is_alive",
@@ -270,6 +271,11 @@ def _family(roots: Iterable[int], sessions: Iterable[Identity]) -> set[Identity]
                 found.add(child)
                 todo.append(child)
     return {Identity(pid, stats[pid].start, boot_id()) for pid in found if not stats[pid].is_dead}
+
+
+def family(who: Identity) -> set[Identity]:
+    """A process, its descendants, and the rest of the session that it began."""
+    return {who} | _family((who.pid,), (who,))
 
 
 def log_writers(job_dir: str) -> set[Identity]:

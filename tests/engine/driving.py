@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlaas_server.core.states import Event
+from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.streams import Watchers
@@ -47,7 +48,7 @@ class Engine:
         self.lifecycle = Lifecycle(self.store, self.pool, "ana", self.clock.now_s)
         self.watchers = Watchers()
         self.lifecycle.listeners.append(self.watchers)
-        self.requests = Requests(self.lifecycle, self.watchers, self.folder / "blobs")
+        self.requests = Requests(self.lifecycle, self.watchers, Blobs(self.folder / "blobs"))
         await self.lifecycle.open()
 
     async def settle(self) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlaas_server.core.model import Device, Node
 from dlaas_server.engine.clock import PoolClock
+from dlaas_server.pools.clock import VirtualClock
 from dlaas_server.pools.local.times import on_clock
+from dlaas_server.pools.simulated import Script, SimulatedPool
 from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.protocol import JobSpec, Submit
 from jupyter_dlaas.runtime.process import boot_id
+from tests.engine.driving import Engine, engine_on
 
 
 @dataclass
@@ -73,3 +79,53 @@ def test_facts_are_dated_by_uptime_of_the_same_boot_only() -> None:
     dated = on_clock(facts, lambda up_s: 1000.0 + up_s, is_of_this_boot=False)
 
     assert [fact.at_s for fact in dated] == [5.0, 1060.0, 7.0, 1080.0, 9.0]
+
+
+LIMITED = Submit(key="test-limited", spec=JobSpec(max_time_s=60.0), source="")
+
+
+async def limited(folder: Path) -> tuple[Engine, str]:
+    """An engine with a job that trains and has a limit of a minute."""
+    clock = VirtualClock(1000.0)
+    node = Node(name="n1", devices=(Device(id="n1/0", index=0, kind="CPU"),), cpus=1.0)
+    engine = await engine_on(folder, SimulatedPool([node], clock, script=Script(steps=10_000)), clock)
+    job = await engine.submit(LIMITED)
+    await engine.until(lambda: engine.is_at(job, "PROCESSING"))
+    return engine, job
+
+
+async def set_clock(folder: Path) -> None:
+    engine, job = await limited(folder)
+    before, story = engine.lifecycle.view(engine.lifecycle.jobs[job]), await engine.requests.story("ana", job)
+
+    engine.lifecycle.drift = lambda: 3600.0
+
+    after = engine.lifecycle.view(engine.lifecycle.jobs[job])
+    assert after.submitted_s == before.submitted_s + 3600.0
+    assert after.started_s == (before.started_s or 0.0) + 3600.0
+    shifted = [event["at_s"] for event in await engine.requests.story("ana", job)]
+    assert shifted == [float(str(event["at_s"])) + 3600.0 for event in story]
+    await engine.close()
+
+
+def test_views_and_stories_show_the_time_of_day(tmp_path: Path) -> None:
+    asyncio.run(set_clock(tmp_path))
+
+
+async def asleep(folder: Path) -> None:
+    engine, job = await limited(folder)
+    engine.clock.advance(engine.clock.now_s() + 30.0)
+    before_s, slept_s = engine.clock.now_s(), 8 * 3600.0
+    engine.lifecycle.clock = lambda: engine.clock.now_s() + slept_s
+    engine.lifecycle.slept = lambda: slept_s
+    await engine.settle()
+    assert engine.is_at(job, "PROCESSING")
+
+    await engine.until(lambda: engine.is_at(job, "HALTED"), limit_s=100.0)
+
+    assert 25.0 < engine.clock.now_s() - before_s < 60.0
+    await engine.close()
+
+
+def test_sleeping_machine_uses_nothing_of_a_time_limit(tmp_path: Path) -> None:
+    asyncio.run(asleep(tmp_path))

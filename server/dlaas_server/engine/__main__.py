@@ -23,6 +23,8 @@ from typing import Final
 import tornado.httpserver
 
 import jupyter_dlaas
+from dlaas_server.core.user_limits import UserLimits
+from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.clock import PoolClock
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.requests import Requests
@@ -85,14 +87,17 @@ async def serve(folder: Path, idle_s: float) -> None:
     clock.start_after(await store.last_s())
     lifecycle.configured = pool.config.policy
     lifecycle.admins = frozenset(pool.config.pool.admins)
-    lifecycle.blobs = lambda sha256: str(folder / "blobs" / sha256)
+    blobs = Blobs(folder / "blobs")
+    lifecycle.blobs = lambda sha256: str(blobs.path(sha256))
+    limits = pool.config.pool
+    lifecycle.user_limits = UserLimits(queued=limits.queued_per_user, priority=limits.priority_max)
     lifecycle.keep_s = None if retention.days is None else retention.days * 86400
     lifecycle.keep_jobs = retention.jobs
     watchers = Watchers()
     lifecycle.listeners.append(watchers)
     await lifecycle.open()
     server = tornado.httpserver.HTTPServer(
-        application(Requests(lifecycle, watchers, folder / "blobs"), StreamHandler), max_buffer_size=BODY_MOST
+        application(Requests(lifecycle, watchers, blobs), StreamHandler), max_buffer_size=BODY_MOST
     )
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
@@ -103,7 +108,7 @@ async def serve(folder: Path, idle_s: float) -> None:
         log.info("serving pool %s in %s", pool.name, folder)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
         turning.add_done_callback(lambda _: ended.set())
-        forgetting = asyncio.create_task(_forget(lifecycle), name="forget")
+        forgetting = asyncio.create_task(_forget(lifecycle, blobs), name="forget")
         await _until_idle(lifecycle, ended, idle_s)
         forgetting.cancel()
         server.stop()
@@ -115,13 +120,15 @@ async def serve(folder: Path, idle_s: float) -> None:
     log.info("ended")
 
 
-async def _forget(lifecycle: Lifecycle) -> None:
+async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
     """Remove what is older than is kept, now and then."""
     while True:
         try:
+            await blobs.collect(lifecycle.store)  # notes what is needed now
             gone = await lifecycle.forget_old()
             if gone:
                 log.info("removed %d ended jobs that were older, or more, than are kept", len(gone))
+            await blobs.collect(lifecycle.store)
         except DlaasError as error:
             log.warning("old jobs could not be removed: %s", error)
         await asyncio.sleep(FORGET_EVERY_S)

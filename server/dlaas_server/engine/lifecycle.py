@@ -32,6 +32,7 @@ from dlaas_server.core.shapes import Layout
 from dlaas_server.core.shift import shifted_view
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
+from dlaas_server.core.user_limits import UserLimits
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
@@ -112,6 +113,7 @@ class Lifecycle:
         """What was set since, and goes before it."""
         self.admins: frozenset[str] = frozenset()
         """Who may set it, beside the pool's own user."""
+        self.user_limits = UserLimits()
         self.forecasts: list[Forecast] = []
         """Start estimates that were put to the test, the newest last."""
         self.lengths = Lengths()

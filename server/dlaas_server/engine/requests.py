@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import inf
-from pathlib import Path
 from typing import Final
 
 from dlaas_server.core import fold as folding
@@ -24,6 +23,7 @@ from dlaas_server.core.settings import check_queue, policy_in_force
 from dlaas_server.core.states import Event
 from dlaas_server.core.why import why_it_waits
 from dlaas_server.core.words import clause
+from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.streams import (
@@ -61,6 +61,7 @@ __all__ = ["Requests"]
 READ_MOST: Final = 8 * 2**20
 METRICS_MOST: Final = 64 * 2**20
 REPORT_LINES: Final = 200
+CLOSE_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 1.0
 """A long poll that has nothing but progress to bring comes back this often."""
 NAME_BYTES: Final = 255
@@ -75,7 +76,7 @@ class Requests:
 
     lifecycle: Lifecycle
     watchers: Watchers
-    blobs: Path
+    blobs: Blobs
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -129,12 +130,14 @@ class Requests:
                 return seen[0], False
             check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
             job = self._new_job(user, submit, draft.now_s)
+            self._check_user(user, job, draft.changed)
             check_feasible(job, self.lifecycle.pool.nodes())
             self.lifecycle.next_number += 1
             draft.insert(job, payload, submit.key, digest)
             return job.id, True
 
         job_id, is_new = await self.lifecycle.post(apply)
+        self.blobs.stored([file.sha256 for file in submit.files if file.sha256 is not None])
         return self.lifecycle.view(self.lifecycle.jobs[job_id]), is_new
 
     def _new_job(self, user: str, submit: Submit, now_s: float) -> Job:
@@ -151,6 +154,13 @@ class Requests:
             elastic=spec.elastic,
         )
 
+    def _check_user(self, user: str, job: Job, changed: Mapping[str, Job]) -> None:
+        """What users may ask for; `changed`: jobs that are about to be stored. Raises NotAllowed."""
+        if not self.lifecycle.is_admin(user):
+            limits = self.lifecycle.user_limits
+            limits.check_queued(user, {**self.lifecycle.jobs, **changed}.values())
+            limits.check_priority(job.priority)
+
     def _check(self, submit: Submit) -> None:
         """What the fields' own rules cannot say. Raises Invalid, Refused."""
         spec = submit.spec
@@ -166,8 +176,10 @@ class Requests:
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
                 raise Invalid(f"files[{i}]: give text or sha256, one of them")
-            if file.sha256 is not None and not (self.blobs / file.sha256).is_file():
-                raise Invalid(f"files[{i}].sha256: no such bytes were uploaded; PUT dlaas/blobs/{file.sha256} first")
+            if file.sha256 is not None:
+                self.blobs.hold(file.sha256)
+                if not self.blobs.path(file.sha256).is_file():
+                    raise Invalid(f"files[{i}].sha256: these bytes are not here; PUT dlaas/blobs/{file.sha256} first")
         _check_environment(submit.environment)
         for name in spec.outputs:
             if not name.isidentifier():
@@ -179,6 +191,7 @@ class Requests:
         try:
             self._check(submit)
             job = self._new_job(user, submit, lifecycle.clock())
+            self._check_user(user, job, {})
             check_feasible(job, lifecycle.pool.nodes())
         except DlaasError as error:
             return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
@@ -215,6 +228,8 @@ class Requests:
                 job, told = folding.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
                 stories += told
             if change.priority is not None and change.priority != job.priority:
+                if not self.lifecycle.is_admin(user) and change.priority > job.priority:
+                    self.lifecycle.user_limits.check_priority(change.priority)
                 job = replace(job, priority=change.priority)
                 stories.append(folding.Story("priority", f"{user} set the priority to {change.priority}."))
             if change.elastic is not None and change.elastic is not job.elastic:
@@ -271,16 +286,33 @@ class Requests:
     async def delete(self, user: str, handle: str) -> dict[str, Json]:
         """Remove an ended job's record and files."""
         job_id = self.find(user, handle).id
+        await self._closed(job_id)
 
         def apply(draft: Draft) -> None:
             job = draft.job(job_id)
             if not (job.state.is_final and job.is_closed):
-                raise NotAllowed(f"{job_id} has not ended; cancel it first")
+                what = "is ending; try again in a moment" if job.state.is_final else "has not ended; cancel it first"
+                raise NotAllowed(f"{job_id} {what}")
             draft.delete(job_id)
 
         await self.lifecycle.post(apply)
         await self.lifecycle.pool.remove(job_id)
+        await self.blobs.collect(self.lifecycle.store)
         return {}
+
+    async def _closed(self, job_id: str) -> None:
+        """Wait a while for the last processes of a job that has ended."""
+        reader = Reader(self.lifecycle, job_id, want=("view",))
+        self.watchers.add(reader)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (job := self.lifecycle.jobs.get(job_id)) and job.state.is_final and not job.is_closed:
+                    await reader.news.wait()
+                    reader.news.clear()
+        except TimeoutError:
+            return  # refused, with the reason
+        finally:
+            self.watchers.remove(reader)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tornado.http1connection import HTTP1Connection
 
 from dlaas_server.core.states import Event
 from dlaas_server.engine.administration import Administration
+from dlaas_server.engine.blobs import PARTIAL
 from dlaas_server.engine.requests import Requests
 from dlaas_server.openapi import ROUTES, Change, DrainAsked, Keyed, PoolChange, QueueChange, Route, Warm, describe
 from jupyter_dlaas.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
@@ -389,8 +390,9 @@ class BlobHandler(Base):
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
         connection.set_max_body_size(BLOB_MOST)
-        self.requests.blobs.mkdir(mode=0o700, exist_ok=True)
-        descriptor, self.name = tempfile.mkstemp(dir=self.requests.blobs, prefix=".partial-")
+        folder = self.requests.blobs.folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor, self.name = tempfile.mkstemp(dir=folder, prefix=PARTIAL)
         self.partial = os.fdopen(descriptor, "wb")
         self.digest = hashlib.sha256()
         self.size = 0
@@ -414,7 +416,8 @@ class BlobHandler(Base):
         found = self.digest.hexdigest()
         if found != sha256:
             return self.fail(Invalid(f"the bytes have the SHA-256 {found}, not {sha256[:80]}"))
-        await asyncio.to_thread(self._keep, self.requests.blobs / sha256)
+        self.requests.blobs.hold(sha256)
+        await asyncio.to_thread(self._keep, self.requests.blobs.path(sha256))
         return self.answer({"sha256": sha256, "bytes": self.size})
 
     def _keep(self, to: Path) -> None:

@@ -147,6 +147,12 @@ class Reader:
                 self.logs[member] = tail
                 out.append({"type": "log_skipped", "job": self.job, "member": int(member), "from": offset, "to": tail})
                 continue
+            if chunk.start > offset:  # the middle of a long log is not kept
+                self.logs[member] = chunk.start
+                out.append(
+                    {"type": "log_skipped", "job": self.job, "member": int(member), "from": offset, "to": chunk.start}
+                )
+                continue
             text, used = text_of(chunk)
             if not used:
                 return out

@@ -11,6 +11,8 @@ placement = "pack"            # or spread, tetris, fgd, topology: how learners a
 spot_price = 0.3              # what a device of a spot job counts in its queue's share, in order fair
 spot_notice_s = 30            # how long a spot job may take for a checkpoint when its devices are taken back
 admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
+queued_per_user = 10000       # so many jobs of one user may wait (admins and the pool's own user: any number)
+priority_max = 100            # the highest priority that users may give ("high"); admins may give any
 
 [[queues]]                    # for order "fair"; beside `default`, which is always there
 name = "research"
@@ -78,6 +80,9 @@ class PoolSection:
     spot_notice_s: float = field(default=30.0, metadata=rule(least=0, most=86_400))
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
     """Who may drain nodes and set shares, beside the pool's own user."""
+    queued_per_user: int = field(default=10_000, metadata=rule(least=1, most=10**6))
+    priority_max: int = field(default=100, metadata=rule(least=0, most=10**6))
+    """Of users who are no admins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """,
 )
 FORECASTS_KEPT: Final = 1000
+KEYS_KEPT: Final = 1000
+"""Keys of deleted jobs, by which a request that is sent again is known; the newest also tell the next number."""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
 EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
@@ -62,6 +64,20 @@ DELETE_JOB: Final = (
     "DELETE FROM jobs WHERE id = ?",
     "DELETE FROM payloads WHERE job = ?",
     "DELETE FROM events WHERE job = ?",
+)
+DELETE_KEYS: Final = f"""
+    DELETE FROM keys WHERE job NOT IN (SELECT id FROM jobs)
+    AND rowid NOT IN (SELECT rowid FROM keys ORDER BY rowid DESC LIMIT {KEYS_KEPT})
+"""  # noqa: S608  # a number
+DELETE_FORECASTS: Final = f"""
+    DELETE FROM forecasts
+    WHERE rowid NOT IN (SELECT rowid FROM forecasts ORDER BY rowid DESC LIMIT {FORECASTS_KEPT})
+"""  # noqa: S608  # a number
+COLLECT: Final = (DELETE_KEYS, DELETE_FORECASTS)
+"""What is left of deleted jobs, and needed no more."""
+SELECT_BLOBS: Final = (
+    "SELECT DISTINCT json_extract(file.value, '$.sha256') FROM payloads, json_each(payloads.body, '$.files') AS file"
+    " WHERE json_extract(file.value, '$.sha256') IS NOT NULL"
 )
 SELECT_JOBS: Final = "SELECT row, spec, body FROM jobs ORDER BY number"
 SELECT_SETTINGS: Final = "SELECT body FROM settings"

@@ -145,6 +145,10 @@ class Store:
         """All events of a job, oldest first."""
         return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
 
+    async def blobs(self) -> frozenset[str]:
+        """The SHA-256 of all uploaded bytes that a job needs."""
+        return await self._do(lambda db: frozenset(name for (name,) in db.execute(schema.SELECT_BLOBS)))
+
     async def last_s(self) -> float:
         """When the last event happened; 0 where none did."""
         return await self._do(lambda db: float((db.execute(schema.SELECT_LAST_TIME).fetchone() or (0.0,))[0]))
@@ -215,6 +219,8 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
         for deleted in batch.deleted:
             for statement in schema.DELETE_JOB:
                 db.execute(statement, (deleted,))
+        for statement in schema.COLLECT if batch.deleted else ():
+            db.execute(statement)
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")

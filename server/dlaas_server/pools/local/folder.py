@@ -16,11 +16,13 @@ from typing import Any, Final
 
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError, log_of
 from dlaas_server.pools.lines import damage, facts_in
+from dlaas_server.pools.local.logs import read_log
 from dlaas_server.pools.paths import readable, writable
 from jupyter_dlaas.facts import Fact, FactKind, Wanted
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import read_json, write_whole
+from jupyter_dlaas.runtime.log_cap import log_size, read_cut
 from jupyter_dlaas.runtime.logs import INDEX, LOG
 from jupyter_dlaas.runtime.process import Identity, boot_id
 from jupyter_dlaas.wire import Invalid, decode, encode
@@ -272,14 +274,12 @@ class JobFolder:
         sizes: dict[str, int] = {}
         for stream, path in self.stream_files().items():
             with suppress(FileNotFoundError):
-                sizes[stream] = path.stat().st_size
+                size = path.stat().st_size
+                sizes[stream] = size if stream in STREAM_FILES else log_size(size, read_cut(path.parent))
         return sizes
 
     def read(self, stream: str, offset: int, limit: int, *, mask: Mask = NO_MASK, is_live: bool = False) -> Chunk:
-        """Bytes of a stream; one that has not begun is empty, a log of no learner is not found.
-
-        Secrets in a log are masked. `is_live`: more may come; the beginning of a secret at its end waits for the rest.
-        """
+        """Bytes of a stream; one that has not begun is empty, a log of no learner is not found. See `read_log`."""
         self.must_exist()
         try:
             fd = self._open(self._stream_parts(stream))
@@ -288,13 +288,12 @@ class JobFolder:
                 return Chunk(0, 0, 0, b"")
             raise NotFound(f"job {self.job} has no stream {stream!r}") from None
         try:
+            if stream not in STREAM_FILES:
+                folder = self.root.joinpath(*self._stream_parts(stream)).parent
+                return read_log(fd, folder, offset, limit, mask, is_live=is_live)
             size = os.fstat(fd).st_size
             start = max(0, size + offset) if offset < 0 else min(offset, size)
-            count = min(max(0, limit), size - start)
-            if mask.forms and stream not in STREAM_FILES:
-                data = _masked(fd, start, count, mask, is_live=is_live)
-            else:
-                data = _pread(fd, start, count)
+            data = _pread(fd, start, min(max(0, limit), size - start))
         finally:
             os.close(fd)
         return Chunk(start, start + len(data), size, data)
@@ -397,17 +396,6 @@ def _pread(fd: int, offset: int, count: int) -> bytes:
         offset += len(part)
         count -= len(part)
     return b"".join(parts)
-
-
-def _masked(fd: int, offset: int, count: int, mask: Mask, *, is_live: bool) -> bytes:
-    """Like `_pread`, with secrets masked, also those that begin before or end after what is read."""
-    around = mask.longest_bytes
-    first = max(0, offset - around)
-    data = _pread(fd, first, offset - first + count + around)
-    end = offset - first + count
-    if is_live and end >= len(data):
-        end = len(data) - mask.unfinished(data)
-    return mask.data(data)[offset - first : end]
 
 
 def _index_entries(data: bytes, *, is_whole: bool) -> list[tuple[int, float]]:

@@ -30,6 +30,7 @@ from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
 from jupyter_dlaas.masking import NO_MASK, Mask, mask_of
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import send_datagram
+from jupyter_dlaas.runtime.limits import limits_in_words
 from jupyter_dlaas.runtime.masked import masked_fact
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
 from jupyter_dlaas.runtime.start import Started, StartError, reap, start_caretaker, start_guardian, warm
@@ -43,6 +44,7 @@ POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
 PROBE_EVERY_S: Final = 10.0
 LEAVE_LOOKS: Final = 200
 LEAVE_LOOK_S: Final = 0.01
+LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is advice, not a wall"
 SMALL_BYTES: Final = 1 << 18
 """Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
 
@@ -68,7 +70,7 @@ class LocalPool:
     Everything about a job is in its directory, so an engine that starts anew knows what the one before knew.
     """
 
-    isolation = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is advice, not a wall"
+    isolation = LEVEL_0
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class LocalPool:
     async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
         """Find the devices, and the jobs of an earlier engine with their guardians."""
         self._changed, self._nodes_changed = changed, nodes_changed
+        self.isolation = f"{LEVEL_0}; {limits_in_words()}"
         with in_words(f"the pool's directory {self.path} cannot be used"):
             self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._zygote_dir is not None:
@@ -220,6 +223,7 @@ class LocalPool:
         """Take the job's files away. Refused while its guardian lives."""
         folder = self._folder(job)
         async with self._lock(job):
+            await self._guardian_left(folder)
             if self._watching().is_guarded(folder):
                 raise PoolError(f"job {job} cannot be removed: its guardian still runs")
             self._watching().forget(job)

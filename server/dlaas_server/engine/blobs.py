@@ -1,0 +1,88 @@
+"""Uploaded bytes, kept by their SHA-256 until no job needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.store import Store
+
+__all__ = ["PARTIAL", "Blobs"]
+
+AWAITED_S: Final = 86_400.0
+"""So long uploaded bytes wait for the submit that names them."""
+LEFT_S: Final = 3600.0
+"""Bytes that an earlier engine took in, and no job needs, stay so long: their submit may be on its way."""
+PARTIAL: Final = ".partial-"
+_GONE: Final = ".gone-"
+
+
+@dataclass(slots=True)
+class Blobs:
+    """The folder of uploaded bytes. Called in the event loop's thread."""
+
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    _held_s: dict[str, float] = field(default_factory=dict)
+    """When these bytes were last uploaded, or named in a submit."""
+    _awaited: set[str] = field(default_factory=set)
+    """Those that no job which was stored since has named."""
+    _needed: frozenset[str] = frozenset()
+    """Those that a job needed when it was last looked."""
+
+    def path(self, sha256: str) -> Path:
+        """Where the bytes are, or would be."""
+        return self.folder / sha256
+
+    def hold(self, sha256: str) -> None:
+        """Keep these bytes for a submit that is about to be stored."""
+        self._held_s[sha256] = self.clock()
+        self._awaited.add(sha256)
+
+    def stored(self, sha256s: Collection[str]) -> None:
+        """A job that names these bytes is stored: they stay as long as it does."""
+        self._awaited -= set(sha256s)
+
+    async def collect(self, store: Store) -> int:
+        """Remove what no job needs. Returns how many files it were. Raises StoreError."""
+        if not self.folder.is_dir():
+            return 0
+        began_s = self.clock()
+        needed = await store.blobs()
+        gone: list[Path] = []
+        for path in sorted(self.folder.iterdir()):
+            if path.name not in needed and self._is_left(path, began_s):
+                aside = path.with_name(f"{_GONE}{path.name.removeprefix(_GONE)}")
+                with suppress(OSError):
+                    path.rename(aside)  # at once, so that no submit finds it meanwhile
+                    gone.append(aside)
+                    self._held_s.pop(path.name, None)
+                    self._awaited.discard(path.name)
+        self._needed = needed
+        await asyncio.to_thread(_remove, gone)  # large files take their time
+        return len(gone)
+
+    def _is_left(self, path: Path, began_s: float) -> bool:
+        held_s = self._held_s.get(path.name)
+        if path.name.startswith(_GONE):
+            return True
+        if held_s is None and path.name in self._needed:
+            return True
+        if held_s is None:  # of an earlier engine, or on its way in
+            with suppress(OSError):
+                return time.time() - path.stat().st_mtime > LEFT_S
+            return False
+        if held_s >= began_s:  # a job may have been stored since the store was asked
+            return False
+        return path.name not in self._awaited or began_s - held_s > AWAITED_S
+
+
+def _remove(paths: Collection[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,188 @@
+"""`--memory` and `--cpus`: by cgroups where they can be made, else by watching and by affinity."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas.protocol import Cause, Failure, JobSpec
+from jupyter_dlaas.runtime.gang import Learner
+from jupyter_dlaas.runtime.limits import Limits, cgroup_parent, limits_in_words, memory_used, size_in_words
+from jupyter_dlaas.runtime.process import family, own
+
+MIB = 1 << 20
+CHILD = """
+import os, sys, time
+data = bytearray(60 << 20)
+data[::4096] = bytes([1]) * len(data[::4096])
+for _ in range(2):
+    if os.fork() == 0:
+        time.sleep(600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[str]]:
+    """A process that uses 60 MiB, and two forks of it that share them."""
+    one = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert one.stdout is not None
+    assert one.stdout.readline() == "ready\n"
+    yield one
+    os.killpg(one.pid, 9)
+    one.wait()
+    one.stdout.close()
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> tuple[Path, Path]:
+    """A hierarchy as systemd makes it for a user: app.slice delegates, the scope that we are in does not."""
+    root = tmp_path / "cgroup"
+    scope = root / "user.slice" / "app.slice" / "ours.scope"
+    scope.mkdir(parents=True)
+    for folder, controllers in ((root, "cpu memory"), (root / "user.slice", "memory"), (scope.parent, "cpu memory")):
+        (folder / "cgroup.subtree_control").write_text(f"{controllers}\n")
+        (folder / "cgroup.procs").touch()
+    (scope / "cgroup.subtree_control").write_text("\n")
+    (scope / "cgroup.procs").touch()
+    own_file = tmp_path / "self"
+    own_file.write_text("1:name=systemd:/x\n0::/user.slice/app.slice/ours.scope\n")
+    return root, own_file
+
+
+def learner(pid: int) -> Learner:
+    return Learner(3, 1, 0, own(pid), pidfd=0)
+
+
+def none_there(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "no-cgroup", tmp_path / "no-file"
+
+
+def test_nearest_delegated_cgroup_takes_the_learners(cgroups: tuple[Path, Path]) -> None:
+    root, _ = cgroups
+    app = root / "user.slice" / "app.slice"
+    assert cgroup_parent({"memory", "cpu"}, *cgroups) == app
+    (app / "cgroup.subtree_control").write_text("")
+
+    assert cgroup_parent({"memory"}, *cgroups) == root / "user.slice"
+    assert cgroup_parent({"io"}, *cgroups) is None
+
+
+def test_cgroup_gets_limits_and_process_and_tells_of_its_kills(cgroups: tuple[Path, Path]) -> None:
+    one = learner(os.getpid())
+    spec = JobSpec(memory_bytes_per_learner=100 * MIB, cpus_per_learner=1.5)
+    limits = Limits("a-1", spec, cgroups=cgroups)
+
+    limits.begin(one, ("n/cpu-0",))
+
+    group = cgroups[0] / "user.slice" / "app.slice" / "dlaas-a-1-3"
+    assert (group / "memory.max").read_text() == str(100 * MIB)
+    assert (group / "cpu.max").read_text() == "150000 100000"
+    assert (group / "cgroup.procs").read_text() == str(os.getpid())
+    assert limits.due() is None, "the kernel watches"
+
+    (group / "memory.events").write_text("oom 1\noom_kill 2\n")
+    limits.end(one)
+    for file in group.iterdir():  # the kernel's own files are no obstacle to rmdir
+        file.unlink()
+    limits.close()
+
+    assert not group.exists()
+    assert one.failure is not None
+    assert (one.failure.code, one.failure.cause) == ("memory_limit", Cause.RESOURCES)
+    assert one.failure.what == "used more memory than it may; its limit is 100 MiB (--memory 100M)"
+    assert "--memory 200M" in one.failure.advice
+
+
+def test_shared_pages_of_forks_count_once(program: subprocess.Popen[str]) -> None:
+    processes = family(own(program.pid))
+    assert len(processes) == 3
+
+    assert 60 * MIB < memory_used(processes, limit=0) < 120 * MIB
+
+
+def test_learner_above_its_limit_is_ended_and_the_failure_says_why(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    one = learner(program.pid)
+    limits = Limits("a-1", JobSpec(memory_bytes_per_learner=50 * MIB), cgroups=none_there(tmp_path))
+    limits.begin(one, ())
+
+    limits.look([one], 1.0)
+
+    assert program.wait(30) == -9
+    assert one.failure is not None
+    assert one.failure.what.endswith(" of memory; its limit is 50 MiB (--memory 50M)")
+
+
+def test_learner_below_its_limit_is_looked_at_seldom(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    one = learner(program.pid)
+    limits = Limits("a-1", JobSpec(memory_bytes_per_learner=1 << 40), cgroups=none_there(tmp_path))
+    limits.begin(one, ())
+
+    limits.look([one], 1.0)
+
+    assert one.failure is None
+    due_s = limits.due()
+    assert due_s is not None
+    assert due_s >= 2.0
+
+
+def test_adopted_learners_are_watched_too(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    one = learner(program.pid)
+    one.is_adopted = True
+    limits = Limits("a-1", JobSpec(memory_bytes_per_learner=50 * MIB), cgroups=none_there(tmp_path))
+
+    limits.look([one], 1.0)
+
+    assert one.failure is not None
+
+
+def test_cpus_are_cores_where_there_are_no_cgroups(
+    program: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    limits = Limits("a-1", JobSpec(cpus_per_learner=0.5), cgroups=none_there(tmp_path))
+
+    limits.begin(learner(program.pid), (f"n/cpu-{len(allowed) + 1}",))
+
+    assert os.sched_getaffinity(program.pid) == {allowed[1 % len(allowed)]}
+    assert limits.due() is None
+
+
+def test_memory_error_names_the_limit(tmp_path: Path) -> None:
+    failure = Failure(
+        cause=Cause.RESOURCES, code="host_memory", what="MemoryError", advice="It is full.", traceback="x"
+    )
+    killed = Failure(cause=Cause.RESOURCES, code="host_memory", what="ended by the system", advice="It is full.")
+    limited = Limits("a-1", JobSpec(memory_bytes_per_learner=3 << 30), cgroups=none_there(tmp_path))
+
+    assert limited.explained(failure).what == "MemoryError [limit: --memory 3G]"
+    assert "--memory 6G" in limited.explained(failure).advice
+    assert limited.explained(killed) == killed, "the memory of the machine was full"
+    assert Limits("a-1", JobSpec()).explained(failure) == failure
+
+
+def test_allocation_far_above_the_limit_fails_in_its_line() -> None:
+    source = (
+        "from jupyter_dlaas.learner.memory import limit_data\n"
+        "limit_data(100 << 20)\n"
+        "small = bytearray(150 << 20)\n"
+        "try:\n    bytearray(600 << 20)\n"
+        "except MemoryError:\n    print('failed')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "failed\n"
+
+
+def test_means_of_enforcement_are_said() -> None:
+    assert limits_in_words().startswith("--memory is ")
+    assert size_in_words(812 * MIB) == "812 MiB"
+    assert size_in_words(3 << 29) == "1.5 GiB"
