@@ -27,7 +27,7 @@ from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import bind, read_json, write_whole
 from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
-from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
+from jupyter_dlaas.runtime.hangs import Hangs, limit_s
 from jupyter_dlaas.runtime.holding import hold
 from jupyter_dlaas.runtime.lines import Lines, Message
 from jupyter_dlaas.runtime.live import Live
@@ -61,9 +61,8 @@ class Guardian:
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
-        self._spawner = Spawner(
-            self._job, job_dir, self._base, may_change=self._may_change, is_warm=is_warm, take_parked=take_parked
-        )
+        kinds = {"may_change": self._may_change, "is_torch": self._is_torch, "is_warm": is_warm}
+        self._spawner = Spawner(self._job, job_dir, self._base, take_parked, **kinds)
         self._tell = Chronicle(job_dir)
         self._earlier = self._tell.earlier
         self._me = own(os.getpid())
@@ -81,8 +80,7 @@ class Guardian:
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
-        least_s = float(self._base.get("DLAAS_HANG_S", LIMIT_S))
-        self._hangs = Hangs(self._tell, least_s, set_s=self._spec.hang_after_s)
+        self._hangs = Hangs(self._tell, limit_s(self._base), set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._strangers: list[Lines] = []
         self._statuses: dict[int, int] = {}

@@ -35,13 +35,15 @@ class Spawner:
         job: str,
         job_dir: Path,
         environment: Mapping[str, str],
+        take_parked: TakeParked | None,
         *,
         may_change: bool,
+        is_torch: bool,
         is_warm: bool,
-        take_parked: TakeParked | None,
     ) -> None:
         self._job, self._job_dir, self._environment = job, job_dir, environment
         self._may_change, self._is_warm, self._take_parked = may_change, is_warm, take_parked
+        self._is_torch = is_torch
         self._nursery: Nursery | None = None
 
     def learner(
@@ -77,7 +79,9 @@ class Spawner:
             log=str(folder / LOG),
         )
         pid = self._from_nursery(order)
-        if pid is None and self._may_change and "torch" not in sys.modules:
+        # Those who join start from it; where nobody can, the next try after a loss does.
+        leaves_nursery = self._may_change or (self._is_torch and rank == 0)
+        if pid is None and leaves_nursery and "torch" not in sys.modules:
             order = replace(
                 order,
                 arguments=(*order.arguments, nursery.FLAG),

@@ -103,6 +103,7 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
     progress.epochs === null
       ? ''
       : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
+  const counts_steps = progress.step > 0 || !progress.epoch;
   const step = progress.steps
     ? `step ${format.count(progress.step)} of ${format.count(progress.steps)}`
     : `step ${format.count(progress.step)}`;
@@ -115,7 +116,8 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
         <span>
           {epoch ? (
             <>
-              <b>{epoch}</b> · {step}
+              <b>{epoch}</b>
+              {counts_steps && ` · ${step}`}
             </>
           ) : (
             <b>{step.charAt(0).toUpperCase() + step.slice(1)}</b>

@@ -556,7 +556,8 @@ def _closed(job: Job, fact: Fact) -> Told:
     if job.intent is Intent.CANCEL:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
-        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
+        text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
+        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
     at = "" if job.preempted is None else f" {lost(job)}"
     job = replace(job, queued_s=fact.at_s, in_queue_s=fact.at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")

@@ -133,13 +133,11 @@ def _transition(job: Job) -> str | None:
         return None
     if job.intent is Intent.CANCEL:
         return "cancelling"
+    if job.intent is Intent.RUN and job.state is State.DEPLOYING and job.failure is not None:
+        return "restarting"
     if job.goal is Goal.HALT:
         return "preempting" if job.preempted is not None and job.intent is Intent.RUN else "halting"
-    if job.resize is not None:
-        return "scaling"
-    if job.state is State.DEPLOYING and job.failure is not None:
-        return "restarting"
-    return None
+    return "scaling" if job.resize is not None else None
 
 
 def _shown_state(job: Job) -> State:

@@ -30,10 +30,12 @@ from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.shapes import Layout
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
+from dlaas_server.core.suspects import expiry_s
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.hardware import count_failure, trust_again
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreError
@@ -324,7 +326,9 @@ class Lifecycle:
             has_hole = fact.n > draft.job(job_id).facts_read
             if has_hole:
                 break  # some came before others: read again when the rest is there
-            draft.put(folding.fold(draft.job(job_id), fact))
+            before = draft.job(job_id)
+            draft.put(folding.fold(before, fact))
+            count_failure(draft, before, fact, self.pool.nodes())
         if facts and not has_hole:
             draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
         known = self._known.get(job_id)
@@ -334,6 +338,7 @@ class Lifecycle:
                 draft.put(folding.guardian_gone(draft.job(job_id), "The guardian went away", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
+        trust_again(draft)
         active = self._active | draft.changed
         for name in [*draft.deleted, *(name for name, job in draft.changed.items() if not _is_active(job))]:
             active.pop(name, None)
@@ -366,6 +371,7 @@ class Lifecycle:
         for name, winner in asked_to_save(picture, decided.waits, policy).items():
             self._ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [j.started_s + j.spec.max_time_s for j in active.values() if j.started_s and j.spec.max_time_s]
+        limits += [at_s for at_s in [expiry_s(draft.settings.suspects)] if at_s is not None]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
             waits = told_in_crowd(
