@@ -97,7 +97,7 @@ class Run:
         self._hooks: list[Callable[[], object]] = []
         self._gathers: list[Callable[[], object]] = []
         self._epoch = self._call = self._index = self._step = 0
-        self._is_epoch_over = True
+        self._is_epoch_over, self._is_leaving = True, False
         self._seed = context.seed if context else derive(time.time_ns())
         self._resume: Position | None = None
         self._restored: dict[str, Any] | None = None
@@ -326,7 +326,7 @@ class Run:
             try:
                 yield epoch
             except GeneratorExit:
-                self._is_epoch_over = True
+                self._is_epoch_over = not self._is_leaving
                 if line := divergence.left_at():
                     divergence.goes_on(self, line)
                 raise
@@ -472,6 +472,7 @@ class Run:
             if self.rank == 0 and (self._trained or self._resume is None):
                 saving.save(self, position, add)
             checkpoints.settle()
+            self._is_leaving = True
             raise Leave("told")
         self._passed_s = arrived_s
         if self._resume is None and saving.is_due(self):

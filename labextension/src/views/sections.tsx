@@ -157,6 +157,9 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
   if (props.stale) {
     return <span>{text} when last heard</span>;
   }
+  if (view.state === 'QUEUED' || view.state === 'DEPLOYING') {
+    return <span>{text} once it trains</span>; // nobody knows the end before there is a start
+  }
   const ends = format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
   return (
     <span>
