@@ -68,8 +68,7 @@ def failure_text(view: JobView) -> str:
     failure = view.failure
     lines = [f"{view.id} failed ({failure.cause}): {failure.what}"]
     if failure.where is not None:
-        inside = f", in {failure.where.function}" if failure.where.function else ""
-        lines.append(f"Where: {failure.where.label}, line {failure.where.line}{inside}")
+        lines.append(f"Where: {failure.where.text}")
         first = failure.where.first_line
         for at, text in enumerate(failure.where.source, first):
             lines.append(f"  {'->' if at == failure.where.line else '  '} {at:>4}  {text}")

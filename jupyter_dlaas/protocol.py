@@ -337,6 +337,11 @@ class Where:
     first_line: int = 1
     source: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """`cell [3], line 2, in train`."""
+        return f"{self.label}, line {self.line}" + (f", in {self.function}" if self.function else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:

@@ -93,7 +93,8 @@ def _when(view: JobView, now_s: float) -> str:
 def _note(view: JobView) -> str:
     progress = view.progress
     if view.state is State.FAILED and view.failure is not None:
-        return f"{view.failure.cause}: {view.failure.what}"
+        where = "" if view.failure.where is None else f"{view.failure.where.text}: "
+        return f"{view.failure.cause}, {where}{view.failure.what}"
     if view.state is State.HALTED:
         step = f"step {figures.number(progress.step)}; " if progress is not None else ""
         return f"{step}resume: jupyter dlaas resume {view.id}"

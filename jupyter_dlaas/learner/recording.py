@@ -302,8 +302,13 @@ class Recorder:
 
     def _show_loops(self, spot: Spot) -> None:
         """Points keep the place that their own source gives them: what is looked at now and then lags behind it."""
-        step, steps = (spot.step, spot.steps) if self._step is None else (self._step, None)
-        self._run.show(spot.done or self._epoch, spot.epochs, step, steps, spot.fraction)
+        step, steps, done, fraction = spot.step, spot.steps, spot.done or self._epoch, spot.fraction
+        if self._step is not None:
+            step, steps = self._step, None
+            if spot.epochs and done < self._epoch <= spot.epochs:
+                done = self._epoch
+                fraction = max(fraction or 0.0, done / spot.epochs)
+        self._run.show(done, spot.epochs, step, steps, fraction)
 
     def release(self, source: Source) -> None:
         """All bars are closed: others may tell how far training is."""

@@ -97,6 +97,7 @@ class Run:
         self._hooks: list[Callable[[], object]] = []
         self._gathers: list[Callable[[], object]] = []
         self._epoch = self._call = self._index = self._step = 0
+        self._is_epoch_over, self._is_leaving = True, False
         self._seed = context.seed if context else derive(time.time_ns())
         self._resume: Position | None = None
         self._restored: dict[str, Any] | None = None
@@ -317,7 +318,7 @@ class Run:
             lonely.look_at_loop(self, parts=False)
         epoch = -1
         while (epoch := self._next_epoch(epoch)) < number:
-            self._epoch, self._call = epoch, 0
+            self._epoch, self._call, self._is_epoch_over = epoch, 0, False
             if self._counts_epochs:
                 self._boundary(Position(epoch=epoch, step=self._step))
                 self._reach()
@@ -325,9 +326,11 @@ class Run:
             try:
                 yield epoch
             except GeneratorExit:
+                self._is_epoch_over = not self._is_leaving
                 if line := divergence.left_at():
                     divergence.goes_on(self, line)
                 raise
+            self._is_epoch_over = True
             if not divergence.goes_on(self):
                 return
             has_schedule = self._context is not None and bool(self._context.spec.schedule)
@@ -469,6 +472,7 @@ class Run:
             if self.rank == 0 and (self._trained or self._resume is None):
                 saving.save(self, position, add)
             checkpoints.settle()
+            self._is_leaving = True
             raise Leave("told")
         self._passed_s = arrived_s
         if self._resume is None and saving.is_due(self):
@@ -560,7 +564,7 @@ class Run:
         if self._meter.has_shown:
             self._meter.tell_last()
         elif self._has_begun:
-            self._meter.tell(self._epoch + 1, self._step, force=True)
+            self._meter.tell(self._epoch + self._is_epoch_over, self._step, force=True)
         found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
         if self.rank == 0:
             found["trained"] = [encode(one) for one in self._trained]

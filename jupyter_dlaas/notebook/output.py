@@ -111,7 +111,7 @@ def plain_of(bundle: Bundle) -> str:
 def _gist(view: JobView, curves: Mapping[str, Json]) -> list[str]:
     """What there is to say about a job beside its name and state, most telling first."""
     if view.state is State.FAILED and view.failure is not None:
-        where = f"{view.failure.where.label}, line {view.failure.where.line}: " if view.failure.where else ""
+        where = f"{view.failure.where.text}: " if view.failure.where else ""
         return [f"{view.failure.cause}, {where}{view.failure.what}"]
     said = [f"{name} {figures.number(value)}" for name, value in _last_values(curves)[:3]]
     if view.state is State.COMPLETED:

@@ -28,7 +28,7 @@ from jupyter_dlaas.runtime.farewell import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.following import Following
 from jupyter_dlaas.runtime.gang import Learner, Told, find_living, members_in, read_result, reap, was_let_go
-from jupyter_dlaas.runtime.hangs import LIMIT_S, Hangs
+from jupyter_dlaas.runtime.hangs import Hangs, limit_s
 from jupyter_dlaas.runtime.holding import Lock, hold
 from jupyter_dlaas.runtime.limits import Limits
 from jupyter_dlaas.runtime.lines import Lines, Message
@@ -64,7 +64,8 @@ class Guardian:
         # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
-        self._spawner = Spawner(self._job, job_dir, self._base, may_change=self._may_change, origin=origin)
+        kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
+        self._spawner = Spawner(self._job, job_dir, self._base, origin, **kinds)
         self._limits = Limits(self._job, self._spec)
         self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
         self._earlier = self._tell.earlier
@@ -83,8 +84,7 @@ class Guardian:
         self._store = Meeting(self._spawner)
         self._live = self._new_live()
         self._farewell = Farewell()
-        least_s = float(self._base.get("DLAAS_HANG_S", LIMIT_S))
-        self._hangs = Hangs(self._tell, least_s, set_s=self._spec.hang_after_s)
+        self._hangs = Hangs(self._tell, limit_s(self._base), set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._statuses: dict[int, int] = {}
         self._is_closed = False

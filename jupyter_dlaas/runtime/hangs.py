@@ -21,10 +21,10 @@ from jupyter_dlaas.runtime.process import Activity, activity_of, send
 from jupyter_dlaas.runtime.stragglers import Stragglers
 from jupyter_dlaas.wire import Invalid, decode
 
-__all__ = ["Hangs", "Pulse", "Verdict", "judge", "waits"]
+__all__ = ["Hangs", "Pulse", "Verdict", "judge", "limit_s", "waits"]
 
 LOOK_S: Final = 0.5
-LIMIT_S: Final = 30.0
+_LIMIT_S: Final = 30.0
 """So long a learner may stand still at least, unless its owner says otherwise (`--hang-after`)."""
 _STEPS: Final = 10.0
 """… and so many times its usual step."""
@@ -40,6 +40,11 @@ _LATE_S: Final = 2.0
 _AWAITED_S: Final = 5.0
 _DYING_S: Final = 2.0
 """From SIGABRT, at which Python writes where it is into the log, to SIGKILL."""
+
+
+def limit_s(environment: Mapping[str, str]) -> float:
+    """Return how long a learner may stand still at least; tests set another limit in the job's environment."""
+    return float(environment.get("DLAAS_HANG_S", _LIMIT_S))
 
 
 @dataclass(slots=True)
@@ -240,7 +245,7 @@ _MUTUAL: Final = Failure(
 class Hangs:
     """The shell around `judge`: looks at the learners each half second, while there are any that train."""
 
-    def __init__(self, tell: Chronicle, least_s: float = LIMIT_S, *, set_s: float | None = None) -> None:
+    def __init__(self, tell: Chronicle, least_s: float, *, set_s: float | None = None) -> None:
         """`least_s`: how long a learner may stand still; `set_s`: the same, set by the job's owner."""
         self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}

@@ -47,12 +47,13 @@ class Spawner:
         job: str,
         job_dir: Path,
         environment: Mapping[str, str],
+        origin: Origin,
         *,
         may_change: bool,
-        origin: Origin,
+        is_torch: bool,
     ) -> None:
         self._job, self._job_dir, self._environment = job, job_dir, environment
-        self._may_change, self._origin = may_change, origin
+        self._origin, self._may_change, self._is_torch = origin, may_change, is_torch
         self._nursery: Nursery | None = None
 
     def learner(
@@ -88,7 +89,9 @@ class Spawner:
             log=str(folder / LOG),
         )
         pid = self._from_nursery(order)
-        if pid is None and self._may_change and "torch" not in sys.modules:
+        # Those who join start from it; where nobody can, the next try after a loss does.
+        leaves_nursery = self._may_change or (self._is_torch and rank == 0)
+        if pid is None and leaves_nursery and "torch" not in sys.modules:
             order = replace(
                 order,
                 arguments=(*order.arguments, nursery.FLAG),

@@ -223,6 +223,23 @@ describe('a job', () => {
     expect(model.state.problem).toBe('not now');
   });
 
+  it('tells once of a preemption or a loss, not of a halt', () => {
+    const interrupted = vi.fn();
+    model.interrupted.connect(interrupted);
+    const view = golden.job('processing');
+    const one = view.interruptions![0];
+    const take = (row: number, ...more: (typeof one)[]): void =>
+      model.take({ type: 'job', job: { ...view, row, interruptions: [one, ...more] } } as JobMessage);
+
+    take(101);
+    take(102, { ...one, by: 'halted' });
+    expect(interrupted).not.toHaveBeenCalled();
+
+    take(103, { ...one, by: 'halted' }, { ...one, by: 'preempted', to_s: null });
+    take(104, { ...one, by: 'halted' }, { ...one, by: 'preempted' });
+    expect(interrupted).toHaveBeenCalledTimes(1);
+  });
+
   it('tells once that it has ended, if this page saw it run', () => {
     const ended = vi.fn();
     model.ended.connect(ended);

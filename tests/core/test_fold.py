@@ -119,7 +119,7 @@ def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -
 
     assert [wanted(one).checkpoints for one in (trains, once, twice)] == [0, 1, 2]  # type: ignore[union-attr]
     assert wanted(twice).revision > wanted(once).revision > wanted(trains).revision  # type: ignore[union-attr]
-    assert story[0].text == "ana asked for a checkpoint: it is taken at the next step."
+    assert story[0].text == "You asked for a checkpoint: it is taken at the next step."
     assert twice.gang == trains.gang
     texts = [
         [line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]

@@ -253,7 +253,7 @@ def test_the_end_of_a_loop_joins_lines_that_tell_none_and_leaves_their_places_al
     one.progress(Source.LOG, 5, 20, 5, 20, 0.25)
     one.loops(Spot(step=5, done=5, epochs=10, steps=10, fraction=0.5))
 
-    assert shown == [(3, None, 3, None, None), (3, 10, 3, None, 0.3), (3, 10, 4, None, 0.3), (5, 20, 5, 20, 0.25)]
+    assert shown == [(3, None, 3, None, None), (3, 10, 3, None, 0.3), (4, 10, 4, None, 0.4), (5, 20, 5, 20, 0.25)]
     assert Run is not None
 
 

@@ -229,16 +229,23 @@ def test_a_stopped_nursery_does_not_outlive_its_job(job: Build) -> None:
     ended(one)
 
 
-@exhaustive
-def test_only_a_job_that_may_grow_has_a_nursery_and_only_without_a_torch_zygote(
-    job: Build, torch_zygote: Path, zygotes: Path
-) -> None:
+def test_a_job_that_was_started_cold_restarts_warm(job: Build) -> None:
     fixed = job("import torch, time\nprint('imported')\ntime.sleep(1000)", framework="torch")
     fixed.run(1)
     until(lambda: "imported" in (fixed.log() if fixed.facts(FactKind.LEARNER_READY) else ""), "it has imported torch")
-    assert not nurseries(fixed)
+    nursery(fixed)
+
+    fixed.kill_learner(0)
+    fixed.wait(FactKind.LOST)
+    fixed.run(1)
+
+    until(lambda: len(fixed.facts(FactKind.LEARNER_READY)) > 1, "its next learner is ready")
+    assert is_fork(fixed, 1)
     fixed.stop(grace_s=0.0)
 
+
+@exhaustive
+def test_a_job_has_a_nursery_only_without_a_torch_zygote(job: Build, torch_zygote: Path, zygotes: Path) -> None:
     warm = job(LIVE, **OPTIONS)
     warm_up(warm, torch_zygote, "torch")
     warm.zygote_dir = torch_zygote

@@ -231,12 +231,13 @@ function rate_track(state: IJobState, zero: number, breaks: readonly IInterrupti
   const unit = samples === null ? 'steps/s' : 'samples/s';
   const high = each * Math.max(...rates);
   const now = samples ?? progress?.steps_per_s ?? rates[rates.length - 1];
+  const rests = ['QUEUED', 'DEPLOYING', 'HALTED'].includes(state.view.state);
   return {
     key: 'rate',
     kind: 'rate',
     label: 'Throughput',
-    value: format.significant(now),
-    unit,
+    value: rests ? '–' : format.significant(now),
+    unit: rests ? '' : unit,
     origin: '',
     line: { x, y: y.map(v => (v === null ? null : v * each)) },
     smoothed: null,

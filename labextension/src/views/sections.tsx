@@ -103,6 +103,7 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
     progress.epochs === null
       ? ''
       : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
+  const counts_steps = progress.step > 0 || !progress.epoch;
   const step = progress.steps
     ? `step ${format.count(progress.step)} of ${format.count(progress.steps)}`
     : `step ${format.count(progress.step)}`;
@@ -115,7 +116,8 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
         <span>
           {epoch ? (
             <>
-              <b>{epoch}</b> · {step}
+              <b>{epoch}</b>
+              {counts_steps && ` · ${step}`}
             </>
           ) : (
             <b>{step.charAt(0).toUpperCase() + step.slice(1)}</b>
@@ -154,6 +156,9 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
   const text = `${format.left(progress.left_s_low, progress.left_s_high)} left`;
   if (props.stale) {
     return <span>{text} when last heard</span>;
+  }
+  if (view.state === 'QUEUED' || view.state === 'DEPLOYING') {
+    return <span>{text} once it trains</span>; // nobody knows the end before there is a start
   }
   const ends = format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
   return (

@@ -14,7 +14,7 @@ from dlaas_server.core.model import Intent, Job, Member, MemberState, PendingRes
 from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.retries import delay_s, may_retry
 from dlaas_server.core.states import Event, can, step
-from dlaas_server.core.words import clause, count, duration
+from dlaas_server.core.words import actor, agent, clause, count, duration
 from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
@@ -79,7 +79,7 @@ def _scale(job: Job, learners: int, by: str) -> Told:
     manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
     elastic = Elastic.MANUAL if manual else job.elastic
     job = replace(job, wish=learners, wish_by="you", elastic=elastic)
-    return _tell(job, "wish", f"{by} wished for {count(learners, 'learner')}.{manual}")
+    return _tell(job, "wish", f"{actor(job, by)} wished for {count(learners, 'learner')}.{manual}")
 
 
 def _halt(job: Job, by: str, now_s: float) -> Told:
@@ -90,11 +90,10 @@ def _halt(job: Job, by: str, now_s: float) -> Told:
     after = step(job.state, Event.HALT)
     job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
     if job.is_closed:
-        return _tell(replace(job, ended_s=None), "halt", f"Halted by {by} while it waited.")
+        return _tell(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it waited.")
     what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
-    who = "you" if by == job.owner else by
-    job = interruptions.began(_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {who}.", now_s)
-    return _tell(job, "halt", f"{by} asked for a halt: {what}, then the devices are given back.")
+    job = interruptions.began(_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
+    return _tell(job, "halt", f"{actor(job, by)} asked for a halt: {what}, then the devices are given back.")
 
 
 def _resume(job: Job, by: str, now_s: float) -> Told:
@@ -105,7 +104,7 @@ def _resume(job: Job, by: str, now_s: float) -> Told:
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
     job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
-    return _tell(job, "resume", f"{by} resumed it: back to the queue.")
+    return _tell(job, "resume", f"{actor(job, by)} resumed it: back to the queue.")
 
 
 def _cancel(job: Job, by: str, now_s: float) -> Told:
@@ -114,8 +113,8 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     after = step(job.state, Event.CANCEL)
     job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
     if job.is_closed:
-        return _tell(replace(job, ended_s=now_s), "cancel", f"Cancelled by {by}.")
-    return _tell(_goal(job, Goal.STOP), "cancel", f"{by} cancelled it.")
+        return _tell(replace(job, ended_s=now_s), "cancel", f"Cancelled by {agent(job, by)}.")
+    return _tell(_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled it.")
 
 
 def _keep(job: Job, by: str, now_s: float) -> Told:
@@ -123,7 +122,7 @@ def _keep(job: Job, by: str, now_s: float) -> Told:
     if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
         raise NotAllowed(f"{job.id} is leaving its devices: no checkpoint is taken on request any more")
     job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)
-    return _tell(job, "checkpoint", f"{by} asked for a checkpoint: it is taken at the next step.")
+    return _tell(job, "checkpoint", f"{actor(job, by)} asked for a checkpoint: it is taken at the next step.")
 
 
 def _goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
@@ -544,7 +543,8 @@ def closed(job: Job, at_s: float) -> Told:
     if job.intent is Intent.CANCEL:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
-        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", f"Halted at step {job.step:,}.")
+        text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
+        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
     at = "" if job.preempted is None else f" {lost(job)}"
     job = replace(job, queued_s=at_s, in_queue_s=at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")

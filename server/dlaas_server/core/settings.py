@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dlaas_server.core.model import Job, Node, Pool
 from dlaas_server.core.scheduler import Policy, Share
+from dlaas_server.core.suspects import Suspect, out_of_service
 from dlaas_server.core.words import count
 from jupyter_dlaas.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused
 
@@ -54,6 +55,8 @@ class Settings:
     spot_notice_s: float | None = None
     queues: Mapping[str, Share] = field(default_factory=dict)
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
+    suspects: Mapping[str, Suspect] = field(default_factory=dict)
+    """What failed under jobs, by node and device."""
 
     def with_policy(
         self,
@@ -92,10 +95,12 @@ class Settings:
         return replace(self, cordons={**self.cordons, node: cordon})
 
     def without_cordon(self, node: str) -> Settings:
-        """The node takes learners again."""
-        if node not in self.cordons:
+        """The node takes learners again, and what failed there is trusted again."""
+        cordons = {name: c for name, c in self.cordons.items() if name != node}
+        suspects = {key: one for key, one in self.suspects.items() if one.node != node}
+        if (len(cordons), len(suspects)) == (len(self.cordons), len(self.suspects)):
             return self
-        return replace(self, cordons={name: c for name, c in self.cordons.items() if name != node})
+        return replace(self, cordons=cordons, suspects=suspects)
 
 
 def policy_in_force(configured: Policy, settings: Settings) -> Policy:
@@ -112,7 +117,8 @@ def policy_in_force(configured: Policy, settings: Settings) -> Policy:
 
 
 def nodes_in_force(nodes: Sequence[Node], settings: Settings) -> tuple[Node, ...]:
-    """The nodes as the pool sees them, but for what was cordoned."""
+    """The nodes as the pool sees them, but for what was cordoned, or failed."""
+    nodes = out_of_service(nodes, settings.suspects)
     if not settings.cordons:
         return tuple(nodes)
     out: list[Node] = []

@@ -12,7 +12,7 @@ from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import queues_of
 from dlaas_server.core.sizing import speeds, speedup
 from dlaas_server.core.states import Event, can
-from dlaas_server.core.words import count, duration, ordinal
+from dlaas_server.core.words import agent, count, duration, ordinal
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import (
     Action,
@@ -133,13 +133,11 @@ def _transition(job: Job) -> str | None:
         return None
     if job.intent is Intent.CANCEL:
         return "cancelling"
+    if job.intent is Intent.RUN and job.state is State.DEPLOYING and job.failure is not None:
+        return "restarting"
     if job.goal is Goal.HALT:
         return "preempting" if job.preempted is not None and job.intent is Intent.RUN else "halting"
-    if job.resize is not None:
-        return "scaling"
-    if job.state is State.DEPLOYING and job.failure is not None:
-        return "restarting"
-    return None
+    return "scaling" if job.resize is not None else None
 
 
 def _shown_state(job: Job) -> State:
@@ -203,7 +201,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
 
 def _by(job: Job, who: str | None) -> str:
     """`by you` for the job's owner, who reads it."""
-    return "" if who is None else "by you" if who == job.owner else f"by {who}"
+    return "" if who is None else f"by {agent(job, who)}"
 
 
 def _reason(job: Job, wait: Wait | None) -> str:

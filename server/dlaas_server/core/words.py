@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dlaas_server.core.model import Job
 
-__all__ = ["clause", "count", "duration", "ordinal", "unit_of"]
+__all__ = ["actor", "agent", "clause", "count", "duration", "ordinal", "unit_of"]
+
+
+def agent(job: Job, user: str) -> str:
+    """`you` for the job's owner, who reads it; the name for others."""
+    return "you" if user == job.owner else user
+
+
+def actor(job: Job, user: str) -> str:
+    """The same at the beginning of a sentence."""
+    return "You" if user == job.owner else user
 
 
 def unit_of(job: Job) -> str:

@@ -78,7 +78,7 @@ class Administration:
 
         def change(draft: Draft) -> None:
             found = next((n for n in self.lifecycle.pool.nodes() if n.name == node), None)
-            if node not in draft.settings.cordons:
+            if draft.settings.without_cordon(node) is draft.settings:
                 node_named(node, self.lifecycle.pool.nodes())
                 if found is not None and found.cordoned is not None:
                     raise NotAllowed(

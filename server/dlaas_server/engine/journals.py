@@ -9,6 +9,7 @@ from dataclasses import replace
 from dlaas_server.core import fold as folding
 from dlaas_server.core import guardians
 from dlaas_server.engine.draft import Draft
+from dlaas_server.engine.hardware import count_failure
 from dlaas_server.pools.base import Pool
 from jupyter_dlaas.facts import Fact, FactKind
 from jupyter_dlaas.protocol import NotFound
@@ -40,6 +41,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
             break  # some came before others: read again when the rest is there
         # Nothing happens later than now, whatever the clock of another machine says: delays go by our clock.
         draft.put(folding.fold(job, replace(fact, at_s=min(fact.at_s, draft.now_s))))
+        count_failure(draft, job, fact, pool.nodes())
     if facts and not has_hole:
         draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
     return True

@@ -32,11 +32,13 @@ from dlaas_server.core.shapes import Layout
 from dlaas_server.core.shift import shifted_view
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
+from dlaas_server.core.suspects import expiry_s
 from dlaas_server.core.user_limits import UserLimits
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.hardware import trust_again
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
@@ -341,6 +343,7 @@ class Lifecycle:
                 draft.put(guardians.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
+        trust_again(draft)
         active = self._active | draft.changed
         for name in [*draft.deleted, *(name for name, job in draft.changed.items() if not _is_active(job))]:
             active.pop(name, None)
@@ -369,7 +372,8 @@ class Lifecycle:
             draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         for name, winner in asked_to_save(picture, decided.waits, policy).items():
             self._ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
-        wakes = [t for t in [decided.wake_s, next_limit_s(active, draft.now_s)] if t is not None and t > draft.now_s]
+        limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
+        wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
             waits = told_in_crowd(
                 draft, picture, decided.waits, self._foreteller, active, self.waits, has_news=has_news

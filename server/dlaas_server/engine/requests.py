@@ -323,7 +323,8 @@ class Requests:
         first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
         out = [first] + ([view.reason] if view.reason else [])
         if view.failure is not None:
-            out += [f"{view.failure.what}", view.failure.advice]
+            where = [f"Where: {view.failure.where.text}."] if view.failure.where is not None else []
+            out += [f"{view.failure.what}", *where, f"What to do: {view.failure.advice}"]
         out += [note.text for note in job.reports]
         waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
         blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
@@ -431,7 +432,9 @@ class Requests:
             json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
         ]
         if view.failure is not None:
-            parts += [f"What: {view.failure.what}", f"What to do: {view.failure.advice}", view.failure.traceback or ""]
+            where = [f"Where: {view.failure.where.text}"] if view.failure.where is not None else []
+            parts += [f"What: {view.failure.what}", *where, f"What to do: {view.failure.advice}"]
+            parts += [view.failure.traceback or ""]
         parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
         text = "\n".join(parts) + "\n"
         return mask.text(text)

@@ -1,0 +1,39 @@
+"""Failures of the hardware, as a turn of the loop takes them in: what is suspect, and who is tried again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlaas_server.core.fold import Story
+from dlaas_server.core.model import Job, Node
+from dlaas_server.core.settings import nodes_in_force
+from dlaas_server.core.suspects import moved_away, struck, trusted_again
+from dlaas_server.engine.draft import Draft
+from jupyter_dlaas.facts import Fact, FactKind
+
+__all__ = ["count_failure", "trust_again"]
+
+
+def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) -> None:
+    """Count a failure of the hardware under a job; a job that lost a learner there is tried again elsewhere.
+
+    `before`: the job as it was before the fact was folded in.
+    """
+    if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None:
+        settings = draft.settings
+        found, text = struck(settings.suspects, before, fact, nodes_in_force(nodes, settings), draft.now_s)
+        if found is not settings.suspects:
+            draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} met a hardware failure.")
+    elif fact.kind is FactKind.LOST and draft.settings.suspects:
+        job = draft.job(before.id)
+        elsewhere = moved_away(job, draft.settings.suspects)
+        if elsewhere is not job:
+            draft.put((elsewhere, (Story("suspect", "Its device is suspect: it is tried again elsewhere."),)))
+
+
+def trust_again(draft: Draft) -> None:
+    """Put back in service what has not failed for a while."""
+    trusted = trusted_again(draft.settings.suspects, draft.now_s)
+    if trusted is not draft.settings.suspects:
+        draft.set(replace(draft.settings, suspects=trusted), "A device that failed is tried again.")

@@ -1,0 +1,102 @@
+"""What failed under jobs takes no learners for a while; what fails repeatedly is cordoned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dlaas_server.core.model import Job, Node
+from dlaas_server.core.settings import Cordon, Settings, nodes_in_force
+from dlaas_server.core.suspects import (
+    SUSPECT_S,
+    WINDOW_S,
+    Suspect,
+    expiry_s,
+    moved_away,
+    out_of_service,
+    struck,
+    trusted_again,
+)
+from dlaas_server.core.view import job_view
+from jupyter_dlaas.facts import FactKind, Goal
+from jupyter_dlaas.protocol import Cause, Failure, State
+from tests.core.builders import fact, job, node, seats, told, training
+
+LOST_GPU = Failure(cause=Cause.HARDWARE, code="gpu_lost", what="GPU is lost", advice="The GPU failed.")
+BUG = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError", advice="")
+NODES = (node("n1", 2), node("n2", 1))
+
+
+def fails(
+    suspects: Mapping[str, Suspect],
+    failure: Failure = LOST_GPU,
+    now_s: float = 100.0,
+    nodes: tuple[Node, ...] = NODES,
+    one: Job | None = None,
+) -> tuple[Mapping[str, Suspect], str]:
+    one = training(job(), *seats("n1", 1)) if one is None else one
+    down = fact(one, FactKind.LEARNER_DOWN, member=one.gang[0].member, failure=failure)
+    return struck(suspects, one, down, nodes, now_s)
+
+
+def usable(suspects: Mapping[str, Suspect]) -> list[str]:
+    return [
+        d.id for n in out_of_service(NODES, suspects) if n.cordoned is None for d in n.devices if not d.out_of_service
+    ]
+
+
+def test_a_failed_device_takes_no_learners_for_a_while() -> None:
+    suspects, text = fails({})
+
+    assert usable(suspects) == ["n1/1", "n2/0"]
+    assert text == "A device of n1 takes no new learners for 10 min: suspect after a failure: GPU is lost (job-1)."
+    assert expiry_s(suspects) == 100.0 + SUSPECT_S
+    assert usable(trusted_again(suspects, 99.0 + SUSPECT_S)) == ["n1/1", "n2/0"]
+    assert usable(trusted_again(suspects, 100.0 + SUSPECT_S)) == ["n1/0", "n1/1", "n2/0"]
+    assert not trusted_again(suspects, 100.0 + WINDOW_S)
+
+
+def test_a_device_that_fails_repeatedly_is_cordoned_until_its_node_is_uncordoned() -> None:
+    suspects: Mapping[str, Suspect] = {}
+    text = ""
+    for number in range(3):
+        suspects = trusted_again(suspects, 100.0 + number * SUSPECT_S)
+        suspects, text = fails(suspects, now_s=100.0 + number * SUSPECT_S)
+
+    assert "takes no new learners until it is uncordoned: failed 3 times in an hour: GPU is lost" in text
+    assert usable(trusted_again(suspects, 1e9)) == ["n1/1", "n2/0"]
+    settings = Settings(suspects=suspects, cordons={"n2": Cordon(by="ana", at_s=1.0)})
+    again = settings.without_cordon("n1")
+    assert (again.suspects, list(again.cordons)) == ({}, ["n2"])
+    assert nodes_in_force(NODES, again)[0] == NODES[0]
+
+
+def test_a_failure_of_the_program_makes_nothing_suspect() -> None:
+    assert fails({}, BUG) == ({}, "")
+
+
+def test_a_disk_failure_makes_the_node_suspect() -> None:
+    broken = Failure(cause=Cause.HARDWARE, code="disk_broken", what="Input/output error", advice="")
+
+    assert usable(fails({}, broken)[0]) == ["n2/0"]
+
+
+def test_a_suspect_stays_in_service_where_the_job_needs_it() -> None:
+    only = (node("n1", 1),)
+    suspects, _ = fails({}, nodes=only)
+
+    assert [d.out_of_service for d in out_of_service(only, suspects)[0].devices] == [None]
+
+
+def test_a_job_on_a_suspect_device_is_tried_again_elsewhere() -> None:
+    one = training(job(), *seats("n1", 1))
+    suspects, _ = fails({}, one=one)
+    retried = told(one, FactKind.LOST, generation=1, failure=LOST_GPU)
+    assert retried.state is State.DEPLOYING
+
+    leaving = moved_away(retried, suspects)
+
+    assert leaving.goal is Goal.HALT
+    assert job_view(leaving, row=1, directory="", wait=None, progress=None).state_label == "Deploying · restarting"
+    back = told(leaving, FactKind.CLOSED, why="halted")
+    assert (back.state, back.members) == (State.QUEUED, ())
+    assert moved_away(retried, {}) is retried
