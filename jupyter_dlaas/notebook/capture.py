@@ -29,6 +29,7 @@ from jupyter_dlaas.notebook.preflight import (
     check_writes,
     too_deep,
 )
+from jupyter_dlaas.notebook.read_files import check_files
 from jupyter_dlaas.notebook.records import (
     Capture,
     ExecutedCell,
@@ -103,6 +104,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *again,
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules(modules),
+        *check_files(traced, solved.slice, cells, goal, facts),
         *check_writes(traced, goal, training.learners_max),
         *check_losses(cells, training, training.learners_max),
         *check_keras_outputs(traced, training),
@@ -148,7 +150,7 @@ def _solve(
 
 WARNINGS = words(
     """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again drawn_again loss_is_sum keras_config"""
+    push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed"""
 )
 
 

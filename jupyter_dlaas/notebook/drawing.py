@@ -46,6 +46,10 @@ _UNIQUE: Final = words(
     """uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 os.urandom os.getrandom tempfile.mkdtemp tempfile.mkstemp
     tempfile.mktemp tempfile.TemporaryDirectory tempfile.NamedTemporaryFile"""
 )
+_NETWORK: Final = words(
+    """requests.get requests.post requests.request urllib.request.urlopen httpx.get httpx.post httpx.request
+    yfinance.download feedparser.parse pandas.read_html pandas_datareader.data.DataReader"""
+)
 _MAKERS: Final = words("numpy.random.default_rng numpy.random.RandomState random.Random random.SystemRandom")
 _SPLITTERS: Final = words(
     """ShuffleSplit GroupShuffleSplit StratifiedShuffleSplit RepeatedKFold RepeatedStratifiedKFold"""
@@ -59,6 +63,7 @@ class Kind(StrEnum):
     GENERATOR = "generator"  # of a generator object without a seed
     CLOCK = "clock"
     UNIQUE = "unique"
+    NETWORK = "network"
     HASH = "hash"  # the order of a set, or hash(): another one in each process
 
 
@@ -214,6 +219,8 @@ class _Scanner:
             yield Draw(Kind.CLOCK, what)
         elif name in _UNIQUE or name.startswith("secrets."):
             yield Draw(Kind.UNIQUE, what)
+        elif name in _NETWORK:
+            yield Draw(Kind.NETWORK, what)
         elif isinstance(call.func, ast.Name) and call.func.id == "hash" and "hash" not in self.functions:
             yield Draw(Kind.HASH, "hash()")
 

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 from jupyter_dlaas.hash_seed import own_hash_seed
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
+from jupyter_dlaas.notebook.read_files import modified
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Recorder:
                 cell_id=info.cell_id,
                 directory=begun.directory if begun is not None else None,
                 chance=self._chance_of(info.raw_cell, begun),
+                ended_s=time.time(),
             )
         )
 
@@ -185,6 +187,7 @@ def facts_of(
         hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
         chance=_chance(None),
+        modified=modified(cells, names, here),
     )
 
 

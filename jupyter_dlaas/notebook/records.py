@@ -39,6 +39,7 @@ class ExecutedCell:
     cell_id: str | None = None  # the notebook's id of the cell, where the front end sends one
     chance: str | None = None  # where the random streams were when the cell began; None: not known
     directory: str | None = None  # the kernel's when the cell began; None: not known
+    ended_s: float | None = None  # Unix time; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,7 @@ class KernelFacts:
     directory: str | None = None  # the kernel's current one, where the job begins; None: not known
     hash_seed: str | None = None  # the kernel's, which the job has too; None: Python drew one, and the job has another
     started_in: str | None = None  # the kernel's first one
+    modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by their paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ def _reason(draw: Draw) -> str:
             return f"takes it from a clock ({draw.what})"
         case Kind.UNIQUE:
             return f"makes another one each time ({draw.what})"
+        case Kind.NETWORK:
+            return f"reads it from the network ({draw.what})"
         case Kind.HASH:
             return "takes the order of a set" if draw.what != "hash()" else "takes it from hash()"
 
@@ -140,6 +142,7 @@ def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], 
         Kind.STREAM: f"{drawn} after other draws, which the job leaves out" if is_seeded else unseeded,
         Kind.GENERATOR: unseeded,
         Kind.CLOCK: f"takes {listed} from a clock ({draw.what}), and the job would do so anew",
+        Kind.NETWORK: f"reads {listed} from the network ({draw.what}), and the job would do so anew",
         Kind.UNIQUE: f"makes {listed} by {draw.what}, which gives the job another one",
         Kind.HASH: f"makes {listed} from the order of a set (`{draw.what}`), which is another one in the job",
     }[draw.kind]

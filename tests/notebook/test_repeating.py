@@ -69,6 +69,9 @@ def warned(made: Capture) -> list[str]:
         "from datetime import datetime\nx = {'at': datetime.now()}",
         "import tempfile\nx = tempfile.TemporaryDirectory()",
         "import secrets\nx = [secrets.token_hex(4)]",
+        "import requests\nx = requests.get('http://a').json()",
+        "from urllib.request import urlopen\nx = urlopen('http://a').read()",
+        "import yfinance as yf\nx = yf.download('A')",
     ],
 )
 def test_what_would_be_drawn_anew_is_reported_with_what_to_type(cell: str) -> None:

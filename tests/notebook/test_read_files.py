@@ -1,0 +1,77 @@
+"""Files that kept cells have read and that were changed since are named before the job starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jupyter_dlaas.notebook.capture import capture
+from jupyter_dlaas.notebook.read_files import modified
+from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, TrainingCell
+
+IMPORTS = "import glob, os, json, numpy as np, pandas as pd\nfrom pathlib import Path\nname = 'data.txt'\nroot = '.'"
+FACTS = {
+    "x": NameFact(type_name="DataFrame", size_bytes=10_000),
+    "name": NameFact(type_name="str", literal="'data.txt'"),
+    "root": NameFact(type_name="PosixPath", literal="PosixPath('.')"),
+}
+READS = [
+    "x = pd.read_csv('data.txt')",
+    "x = pd.read_csv(filepath_or_buffer=name)",
+    "x = np.loadtxt(root / 'data.txt')",
+    "x = json.load(open(os.path.join(root, 'data.txt')))",
+    "with open(name) as f:\n    x = f.read()",
+    "x = Path('data.txt').read_text()",
+    "def get(n):\n    return open('data.txt').read()\nx = get(1)",
+]
+LISTS = ["x = os.listdir('folder')", "x = glob.glob('folder/*.png')", "x = [p for p in Path('folder').iterdir()]"]
+
+
+def warned(folder: Path, cell: str, *, ended_s: float = 1000.0) -> list[str]:
+    cells = [
+        ExecutedCell(count=n, source=source, ended_s=ended_s, directory=str(folder))
+        for n, source in enumerate((IMPORTS, *cell.replace("\nx = get", "\n\nx = get").split("\n\n")), 1)
+    ]
+    facts = KernelFacts(names=FACTS, modified=modified(cells, FACTS, folder))
+    made = capture(cells, TrainingCell(count=len(cells) + 1, source="print(x)"), facts)
+    assert made.is_ready, made.errors
+    return [problem.message for problem in made.warnings if problem.code == "file_changed"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A file and a folder that were changed at 2000."""
+    (tmp_path / "data.txt").write_text("1")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.png").touch()
+    for one in (tmp_path / "data.txt", tmp_path / "folder"):
+        os.utime(one, (2000.0, 2000.0))
+    return tmp_path
+
+
+@pytest.mark.parametrize("cell", [*READS, *LISTS])
+def test_a_file_that_was_changed_since_a_cell_read_it_is_named(folder: Path, cell: str) -> None:
+    (said,) = warned(folder, cell)
+
+    assert "which was changed since; the job reads it as it is now. --push x sends what the notebook has." in said
+    assert "`folder" in said if cell in LISTS else "data.txt`" in said
+
+
+@pytest.mark.parametrize("cell", [READS[0], READS[3], LISTS[0]])
+def test_a_file_that_was_not_changed_is_not_named(folder: Path, cell: str) -> None:
+    assert warned(folder, cell, ended_s=3000.0) == []
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = open('data.txt', 'w')",
+        "x = pd.read_csv('http://a/data.txt')",
+        "x = np.load('none.npy')",
+        "x = print('data.txt')",
+    ],
+)
+def test_what_reads_no_file_is_not_named(folder: Path, cell: str) -> None:
+    assert warned(folder, cell) == []
