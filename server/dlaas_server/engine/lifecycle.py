@@ -18,24 +18,22 @@ from typing import Any, Final, Protocol, TypeVar
 from dlaas_server.core import fold as folding
 from dlaas_server.core import guardians, time_limit
 from dlaas_server.core.crowd import near
-from dlaas_server.core.drain import Way, drain
 from dlaas_server.core.estimates import width_factor
 from dlaas_server.core.model import Job, Node
 from dlaas_server.core.model import Pool as Picture
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.reconcile import Act, Known, reconcile
 from dlaas_server.core.record import Forecast, track_record
-from dlaas_server.core.saving import asked_to_save, may_save
+from dlaas_server.core.saving import asked_to_save
 from dlaas_server.core.scheduler import Policy
 from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
-from dlaas_server.core.shapes import Layout
 from dlaas_server.core.shift import shifted_view
 from dlaas_server.core.sizing import due
-from dlaas_server.core.states import Event
 from dlaas_server.core.suspects import expiry_s
 from dlaas_server.core.user_limits import UserLimits
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
+from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.engine.hardware import trust_again
@@ -358,7 +356,7 @@ class Lifecycle:
         close = near(picture, draft.now_s, policy, order) if len(active) > CROWD else picture
         left_out = len(active) - len(close.jobs)
         is_crowd = left_out > CROWD
-        picture, staying = self._emptied(draft, close if is_crowd else picture, policy.placement)
+        picture, staying = emptied(draft, close if is_crowd else picture, policy.placement)
         decided = plan(picture, draft.now_s, policy, order)
         for preempt in decided.preempts:
             draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
@@ -371,7 +369,7 @@ class Lifecycle:
             job, seats = draft.job(resize.job), resize.seats
             draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         for name, winner in asked_to_save(picture, decided.waits, policy).items():
-            self._ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
+            ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
@@ -381,29 +379,6 @@ class Lifecycle:
         else:
             waits = told(draft, picture, decided.waits, self._foreteller)
         return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
-
-    @staticmethod
-    def _ask_to_save(draft: Draft, name: str, by: str) -> None:
-        if may_save(draft.job(name)):  # else it leaves, or changes its size, already
-            draft.put(folding.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
-
-    def _emptied(self, draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
-        """Nodes that are drained lose their jobs; and what those are told that cannot leave yet."""
-        leaves = drain(picture, usual, draft.now_s)
-        jobs, staying = dict(picture.jobs), {}
-        why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}
-        for leave in leaves:
-            reason = ", ".join(why[name] for name in leave.nodes)
-            if leave.way is Way.STAY:
-                staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
-                self._ask_to_save(draft, leave.job, f"The pool, as {reason},")
-            elif leave.is_due and leave.seats:
-                job = draft.job(leave.job)
-                told = folding.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
-                jobs[leave.job] = draft.put(told)
-            elif leave.is_due:
-                jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
-        return (replace(picture, jobs=jobs) if leaves else picture), staying
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
         """What was committed becomes what is true; those who listen are told."""

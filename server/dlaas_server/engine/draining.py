@@ -1,0 +1,41 @@
+"""Draining nodes: their jobs shrink, move or leave; those that cannot leave yet are asked for a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlaas_server.core import fold as folding
+from dlaas_server.core.drain import Way, drain
+from dlaas_server.core.model import Pool as Picture
+from dlaas_server.core.plan import Wait
+from dlaas_server.core.saving import may_save
+from dlaas_server.core.shapes import Layout
+from dlaas_server.core.states import Event
+from dlaas_server.engine.draft import Draft
+
+__all__ = ["ask_to_save", "emptied"]
+
+
+def ask_to_save(draft: Draft, name: str, by: str) -> None:
+    """Ask a job for a checkpoint, unless it leaves or changes its size already."""
+    if may_save(draft.job(name)):
+        draft.put(folding.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
+
+
+def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
+    """Take their jobs off the nodes that are drained; and what those are told that cannot leave yet."""
+    leaves = drain(picture, usual, draft.now_s)
+    jobs, staying = dict(picture.jobs), {}
+    why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}
+    for leave in leaves:
+        reason = ", ".join(why[name] for name in leave.nodes)
+        if leave.way is Way.STAY:
+            staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
+            ask_to_save(draft, leave.job, f"The pool, as {reason},")
+        elif leave.is_due and leave.seats:
+            job = draft.job(leave.job)
+            told = folding.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
+            jobs[leave.job] = draft.put(told)
+        elif leave.is_due:
+            jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
+    return (replace(picture, jobs=jobs) if leaves else picture), staying
