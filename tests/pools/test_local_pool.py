@@ -285,7 +285,13 @@ async def test_jobs_are_not_taken_for_lost_while_their_disk_is_away(rig: LocalRi
 
     with pytest.raises(PoolError, match="is its disk mounted"):
         await rig.pool.facts(job, 0)
+    jobs.mkdir()
+    for asked in (rig.pool.facts(job, 0), rig.pool.end(job, kill=True)):
+        with pytest.raises(PoolError, match="was moved or replaced"):
+            await asked
+    jobs.rmdir()
     away.rename(jobs)
+    assert await rig.pool.facts(job, 0) == ([], 0)
 
 
 # ---- guardians that are hard to find, and jobs without one -----------------------------------------------------------

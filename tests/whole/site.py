@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,15 @@ class Site:
         status = self.pool / "jobs" / (job if isinstance(job, str) else job.id) / "status.json"
         return int(json.loads(status.read_text())["pid"])
 
+    def engines(self) -> list[int]:
+        """Living engines of this pool."""
+        found, command = [], f"dlaas_server.engine\0--pool-dir\0{self.pool}\0".encode()
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):
+                if process.name.isdigit() and command in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+        return found
+
     def orphans(self) -> list[str]:
         """Command lines of living processes of this pool's jobs."""
         mark = f"DLAAS_JOB_DIR={self.pool}".encode()
@@ -199,6 +208,7 @@ class Site:
             if server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
             server.wait()
+        (self.pool / doors.SOCKET).unlink(missing_ok=True)  # as an engine that ends: the watchdog starts no other one
         record = doors.engine_record(self.pool)
         if record and not is_gone(int(record["pid"])):
             kill(int(record["pid"]))
@@ -209,6 +219,9 @@ class Site:
             if who is not None:
                 os.kill(who.pid, signal.SIGKILL)
         until(lambda: not self.orphans(), "nothing of the pool lives")
+        for pid in self.engines():  # one that the watchdog had just started
+            with suppress(ProcessLookupError):
+                kill(pid)
 
     def move_to(self, folder: Path) -> None:
         """Make room for the next site: all but the zygotes, and the package that they have loaded, goes elsewhere."""

@@ -88,6 +88,7 @@ class LocalPool:
         self.name = self.config.pool.name
         self.unit = "CPU slot"
         self._jobs_dir = directory / "jobs"
+        self._jobs_inode = 0
         self._probe = probe
         self._start = start
         if uses_zygote is None:
@@ -117,6 +118,7 @@ class LocalPool:
         self.isolation = f"{LEVEL_0}; {limits_in_words()}"
         with in_words(f"the pool's directory {self.path} cannot be used"):
             self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._jobs_inode = self._jobs_dir.stat().st_ino
             if self._zygote_dir is not None:
                 self._zygote_dir.mkdir(mode=0o700, exist_ok=True)
             self._package_dir = await asyncio.to_thread(_package_dir, self.path / "runtime")
@@ -246,6 +248,15 @@ class LocalPool:
             raise NotFound(f"the pool has no job {job!r}")
         return JobFolder(job, self._jobs_dir / job)
 
+    def _check_place(self) -> None:
+        """Raise PoolError where the pool's directory is not the one that was opened: its jobs may be another pool's."""
+        try:
+            is_ours = self._jobs_dir.stat().st_ino == self._jobs_inode
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise PoolError(f"{self._jobs_dir} was moved or replaced while the engine ran; move it back, or restart it")
+
     def _watching(self) -> JobWatch:
         if self._watch is None:
             raise PoolError(f"pool {self.name} is not open")
@@ -362,6 +373,7 @@ class LocalPool:
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether it is proven that no process of the job is left. `kill`: end what is left first."""
         folder, watch = self._folder(job), self._watching()
+        self._check_place()
         async with self._lock(job):
             guardian = watch.guardian_of(job)
             if kill:
@@ -380,7 +392,11 @@ class LocalPool:
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """The facts after `offset`. They are on the disk for good when this returns."""
         folder = self._folder(job)
-        facts, end = await asyncio.to_thread(folder.facts, offset)
+        try:
+            facts, end = await asyncio.to_thread(folder.facts, offset)
+        except NotFound:
+            self._check_place()  # of another pool's directory nothing follows for our jobs
+            raise
         if self._at_uptime is not None:
             facts = on_clock(facts, self._at_uptime, is_of_this_boot=folder.is_of_this_boot())
         mask = self._mask(job)
