@@ -393,7 +393,7 @@ def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[
         return job, f"{said}: it goes on as it was."
     done = Resize(at_s=fact.at_s, step=at, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s)
     search = sizing.changed(job.search, fact.idle_s)
-    job = replace(job, resizes=(*job.resizes, done)[-200:], search=search)
+    job = interruptions.replaced(replace(job, resizes=(*job.resizes, done)[-200:], search=search), done)
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
     return job, f"{said}{'; ' if said else ''}{changed}, by {done.by}, at step {at:,}{pause}."

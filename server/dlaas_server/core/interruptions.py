@@ -7,9 +7,9 @@ from typing import Final
 
 from dlaas_server.core.model import Job
 from dlaas_server.core.words import count, duration
-from jupyter_dlaas.protocol import Interruption
+from jupyter_dlaas.protocol import Interruption, Resize
 
-__all__ = ["HALTED", "LOST", "PREEMPTED", "began", "held_again", "left", "over", "passed", "withdrawn"]
+__all__ = ["HALTED", "LOST", "PREEMPTED", "began", "held_again", "left", "over", "passed", "replaced", "withdrawn"]
 
 PREEMPTED: Final = "preempted"
 HALTED: Final = "halted"
@@ -62,6 +62,15 @@ def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None)
         at_s=at_s, step=job.step, before=before, by=LOST, text=text, held_s=at_s, to_s=now_s, after=len(job.gang)
     )
     return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
+
+
+def replaced(job: Job, change: Resize) -> Job:
+    """Add to the last loss that the pool sent other learners."""
+    last = job.interruptions[-1] if job.interruptions else None
+    if last is None or last.by != LOST or change.by != "pool" or not change.before == last.after < change.after:
+        return job
+    text = f"{last.text} Replaced: {count(change.after, 'learner')} train since step {change.step:,}."
+    return _with(job, replace(last, after=change.after, text=text))
 
 
 def withdrawn(job: Job) -> Job:
