@@ -440,7 +440,8 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     why = fact.failure.what if fact.failure is not None else "learners were lost"
     goes = "goes" if len(ranks) == 1 else "go"
     text = f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}."
-    return _tell(interruptions.passed(job, before, text, fact.at_s, fact.idle_s), "regrouped", text)
+    job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
+    return _tell(job, "regrouped", text)
 
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
@@ -486,7 +487,9 @@ def _lost(job: Job, fact: Fact) -> Told:
         return _broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
     delay = delay_s(job)
-    job = interruptions.began(job, interruptions.LOST, f"{failure.what.rstrip('.')}.", fact.at_s, keeps_devices=True)
+    job = interruptions.began(
+        job, interruptions.LOST, f"A learner was lost: {failure.what.rstrip('.')}.", fact.at_s, keeps_devices=True
+    )
     job = replace(
         job,
         state=step(job.state, Event.LOST),

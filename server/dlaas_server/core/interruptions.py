@@ -67,7 +67,8 @@ def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None)
 def replaced(job: Job, change: Resize) -> Job:
     """Add to the last loss that the pool sent other learners."""
     last = job.interruptions[-1] if job.interruptions else None
-    if last is None or last.by != LOST or change.by != "pool" or not change.before == last.after < change.after:
+    is_loss = last is not None and last.by == LOST and last.after == change.before
+    if last is None or not is_loss or change.by != "pool" or change.after <= change.before:
         return job
     text = f"{last.text} Replaced: {count(change.after, 'learner')} train since step {change.step:,}."
     return _with(job, replace(last, after=change.after, text=text))
