@@ -23,7 +23,6 @@ __all__ = [
     "ask",
     "fold",
     "guardian_gone",
-    "lost",
     "preempted",
     "resized",
     "scheduled",
@@ -560,19 +559,9 @@ def _closed(job: Job, fact: Fact) -> Told:
     if job.intent is Intent.HALT:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
-    at = "" if job.preempted is None else f" {lost(job)}"
+    at = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
     job = replace(job, queued_s=fact.at_s, in_queue_s=fact.at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
-
-
-def lost(job: Job) -> str:
-    """What a job that left its seats has lost, and where it goes on."""
-    at = job.checkpoint_step
-    if at is None:
-        return "It had no checkpoint: it starts afresh."
-    steps = job.step - at
-    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
-    return f"{said} lost: it goes on from step {at:,}."
 
 
 _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {

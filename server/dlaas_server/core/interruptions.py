@@ -9,7 +9,19 @@ from dlaas_server.core.model import Job
 from dlaas_server.core.words import count, duration
 from jupyter_dlaas.protocol import Interruption, Resize
 
-__all__ = ["HALTED", "LOST", "PREEMPTED", "began", "held_again", "left", "over", "passed", "replaced", "withdrawn"]
+__all__ = [
+    "HALTED",
+    "LOST",
+    "PREEMPTED",
+    "began",
+    "held_again",
+    "left",
+    "over",
+    "passed",
+    "replaced",
+    "withdrawn",
+    "work_lost",
+]
 
 PREEMPTED: Final = "preempted"
 HALTED: Final = "halted"
@@ -77,6 +89,16 @@ def replaced(job: Job, change: Resize) -> Job:
 def withdrawn(job: Job) -> Job:
     """Forget an interruption that never came: the job was through before its learners had left."""
     return job if _open(job) is None else replace(job, interruptions=job.interruptions[:-1])
+
+
+def work_lost(job: Job) -> str:
+    """What a job that left its seats has lost, and where it goes on."""
+    at = job.checkpoint_step
+    if at is None:
+        return "It had no checkpoint: it starts afresh."
+    steps = job.step - at
+    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
+    return f"{said} lost: it goes on from step {at:,}."
 
 
 def _open(job: Job) -> Interruption | None:
