@@ -223,7 +223,7 @@ describe('a job', () => {
     expect(model.state.problem).toBe('not now');
   });
 
-  it('tells once of a preemption or a loss, not of a halt', () => {
+  it('tells of a preemption and of its end, not of a halt', () => {
     const interrupted = vi.fn();
     model.interrupted.connect(interrupted);
     const view = golden.job('processing');
@@ -235,9 +235,12 @@ describe('a job', () => {
     take(102, { ...one, by: 'halted' });
     expect(interrupted).not.toHaveBeenCalled();
 
-    take(103, { ...one, by: 'halted' }, { ...one, by: 'preempted', to_s: null });
-    take(104, { ...one, by: 'halted' }, { ...one, by: 'preempted' });
+    take(103, { ...one, by: 'halted' }, { ...one, by: 'preempted', text: 'Preempted.', to_s: null });
+    take(104, { ...one, by: 'halted' }, { ...one, by: 'preempted', text: 'Preempted.', at_s: 1 });
     expect(interrupted).toHaveBeenCalledTimes(1);
+
+    take(105, { ...one, by: 'halted' }, { ...one, by: 'preempted', text: 'Preempted. It trains again.' });
+    expect(interrupted).toHaveBeenCalledTimes(2);
   });
 
   it('tells once that it has ended, if this page saw it run', () => {

@@ -357,6 +357,12 @@ def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
     assert view.reason == "Learner 0 was killed (signal 9). 1 learner goes on."
     assert [one.by for one in view.interruptions] == ["lost"]
 
+    grown = resized(short, seats("n1", 2), "pool", 200.0)[0]
+    members = tuple(m.member for m in grown.gang)
+    whole = told(grown, FactKind.GENERATION, generation=grown.generation, members=members, step=30, live=True)
+    assert whole.interruptions[-1].text.endswith("Replaced: 2 learners train since step 30.")
+    assert job_view(whole, row=1, directory="", wait=None, progress=None).state_label == "Processing"
+
 
 def test_the_owner_is_called_you() -> None:
     def line(by: str) -> str:

@@ -69,7 +69,7 @@ export class JobModel {
     return this.end;
   }
 
-  /** Emitted once for each time in which the job was preempted, or lost learners. */
+  /** Emitted when the job was preempted or lost learners, and when it trains again or they were replaced. */
   get interrupted(): ISignal<this, IJobView> {
     return this.interruption;
   }
@@ -189,9 +189,10 @@ export class JobModel {
       return;
     }
     const ended = this.live && !isFinal(this.current.state) && isFinal(view.state);
-    const known = this.current.interruptions?.length ?? 0;
-    const fresh = this.live ? (view.interruptions?.slice(known) ?? []) : [];
-    const interrupted = fresh.some(one => one.by !== 'halted');
+    const last = view.interruptions?.at(-1);
+    // begun, over, or learners were replaced: each has words of its own
+    const interrupted =
+      this.live && !!last && last.by !== 'halted' && last.text !== this.current.interruptions?.at(-1)?.text;
     if (view.progress && isNewer(view.progress, this.progress)) {
       this.progress = view.progress;
     }

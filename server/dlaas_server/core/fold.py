@@ -25,7 +25,6 @@ __all__ = [
     "broke",
     "closed",
     "fold",
-    "lost",
     "preempted",
     "resized",
     "scheduled",
@@ -376,7 +375,7 @@ def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[
         return job, f"{said}: it goes on as it was."
     done = Resize(at_s=fact.at_s, step=at, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s)
     search = sizing.changed(job.search, fact.idle_s)
-    job = replace(job, resizes=(*job.resizes, done)[-200:], search=search)
+    job = interruptions.replaced(replace(job, resizes=(*job.resizes, done)[-200:], search=search), done)
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
     return job, f"{said}{'; ' if said else ''}{changed}, by {done.by}, at step {at:,}{pause}."
@@ -423,7 +422,8 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     why = fact.failure.what if fact.failure is not None else "learners were lost"
     goes = "goes" if len(ranks) == 1 else "go"
     text = f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}."
-    return _tell(interruptions.passed(job, before, text, fact.at_s, fact.idle_s), "regrouped", text)
+    job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
+    return _tell(job, "regrouped", text)
 
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
@@ -469,7 +469,9 @@ def _lost(job: Job, fact: Fact) -> Told:
         return broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
     delay = delay_s(job)
-    job = interruptions.began(job, interruptions.LOST, f"{failure.what.rstrip('.')}.", fact.at_s, keeps_devices=True)
+    job = interruptions.began(
+        job, interruptions.LOST, f"A learner was lost: {failure.what.rstrip('.')}.", fact.at_s, keeps_devices=True
+    )
     job = replace(
         job,
         state=step(job.state, Event.LOST),
@@ -545,19 +547,9 @@ def closed(job: Job, at_s: float) -> Told:
     if job.intent is Intent.HALT:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
         return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
-    at = "" if job.preempted is None else f" {lost(job)}"
+    at = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
     job = replace(job, queued_s=at_s, in_queue_s=at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
-
-
-def lost(job: Job) -> str:
-    """What a job that left its seats has lost, and where it goes on."""
-    at = job.checkpoint_step
-    if at is None:
-        return "It had no checkpoint: it starts afresh."
-    steps = job.step - at
-    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
-    return f"{said} lost: it goes on from step {at:,}."
 
 
 _HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {

@@ -7,9 +7,21 @@ from typing import Final
 
 from dlaas_server.core.model import Job
 from dlaas_server.core.words import count, duration
-from jupyter_dlaas.protocol import Interruption
+from jupyter_dlaas.protocol import Interruption, Resize
 
-__all__ = ["HALTED", "LOST", "PREEMPTED", "began", "held_again", "left", "over", "passed", "withdrawn"]
+__all__ = [
+    "HALTED",
+    "LOST",
+    "PREEMPTED",
+    "began",
+    "held_again",
+    "left",
+    "over",
+    "passed",
+    "replaced",
+    "withdrawn",
+    "work_lost",
+]
 
 PREEMPTED: Final = "preempted"
 HALTED: Final = "halted"
@@ -64,9 +76,29 @@ def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None)
     return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
 
 
+def replaced(job: Job, change: Resize) -> Job:
+    """Add to the last loss that the pool sent other learners."""
+    last = job.interruptions[-1] if job.interruptions else None
+    is_loss = last is not None and last.by == LOST and last.after == change.before
+    if last is None or not is_loss or change.by != "pool" or change.after <= change.before:
+        return job
+    text = f"{last.text} Replaced: {count(change.after, 'learner')} train since step {change.step:,}."
+    return _with(job, replace(last, after=change.after, text=text))
+
+
 def withdrawn(job: Job) -> Job:
     """Forget an interruption that never came: the job was through before its learners had left."""
     return job if _open(job) is None else replace(job, interruptions=job.interruptions[:-1])
+
+
+def work_lost(job: Job) -> str:
+    """What a job that left its seats has lost, and where it goes on."""
+    at = job.checkpoint_step
+    if at is None:
+        return "It had no checkpoint: it starts afresh."
+    steps = job.step - at
+    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
+    return f"{said} lost: it goes on from step {at:,}."
 
 
 def _open(job: Job) -> Interruption | None:

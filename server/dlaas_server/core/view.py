@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dlaas_server.core.fold import lost
+from dlaas_server.core.interruptions import work_lost
 from dlaas_server.core.model import Intent, Job, MemberState, Node
 from dlaas_server.core.plan import Wait
 from dlaas_server.core.scheduler import Policy
@@ -207,7 +207,7 @@ def _by(job: Job, who: str | None) -> str:
 def _reason(job: Job, wait: Wait | None) -> str:
     if wait is not None:
         made_room = job.state is State.QUEUED and job.preempted is not None
-        return f"{wait.reason} It made room: {job.preempted}. {lost(job)}" if made_room else wait.reason
+        return f"{wait.reason} It made room: {job.preempted}. {work_lost(job)}" if made_room else wait.reason
     if job.state is State.DEPLOYING and job.failure is not None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
