@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["changed_names", "classes", "edited", "find"]
+__all__ = ["bound_anew", "changed_names", "classes", "edited", "find"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 """Calls that make a type."""
@@ -38,6 +38,26 @@ def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
     bound |= {name for node in _outside_functions(tree) if isinstance(node, _BINDERS) for name in _bound(node)}
     bound |= set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^\s*global (.*)", source, re.MULTILINE))))
     return frozenset(names) - bound
+
+
+def bound_anew(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that a program's training cell binds to what is not made of their old objects.
+
+    `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
+    """
+    _, _, text = source.rpartition(", the training cell ---\n")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return frozenset()
+    found: set[str] = set()
+    for node in _outside_functions(tree):
+        if isinstance(node, ast.Assign):
+            bound = {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+            is_made = any(isinstance(part, ast.Call) for part in ast.walk(node.value))
+            found |= bound - read if is_made and not bound & read else set()
+    return frozenset(names) & found
 
 
 _DEFINERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)

@@ -353,15 +353,17 @@ class Waiter:
         before = {name: space[name] for name in names if name in space}
         with _same_chance():
             loaded = _results().load_graph(names[0], arrived.raw[names[0]], arrived.source, _refuse_edited)
-            changed = _changed_names(arrived, before)
-            restored = _restore().restore({name: loaded[name] for name in names}, before, changed=changed)
+            changed, anew = _bindings(arrived, before)
+            into = {name: value for name, value in before.items() if name not in anew}
+            restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
         for name in names:
             value = space[name] = restored.values[name]
             ref = ResultRef(job.id, name, newest_cell(self._shell), is_restored=name in restored.kept)
             self._assigned[name] = (value, job.number, ref)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
-        return _said_of_stale(users, stale, restored.reason)
+        reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(anew, "the training cell binds it anew")
+        return _said_of_stale(users, stale, reasons)
 
     # ------------------------------------------------------------------------------------------------------- showing
 
@@ -393,14 +395,16 @@ def _restore() -> Any:
     return importlib.import_module("jupyter_dlaas.learner.restore")
 
 
-def _changed_names(arrived: _Arrived, before: Mapping[str, object]) -> frozenset[str]:
-    """Names of lists, dicts and arrays that the training cell changed, as its text says, and did not bind."""
-    names = {name for name, value in before.items() if _restore().can_be_filled(value)}
-    if names and arrived.source is not None:
+def _bindings(arrived: _Arrived, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
+    """What the training cell's text says: names of containers that it only changes, and names that it binds anew."""
+    containers = {name for name, value in before.items() if _restore().can_be_filled(value)}
+    models = {name for name, value in before.items() if trained_in(value, _SEEN_MAX)}
+    if (containers or models) and arrived.source is not None:
         with suppress(DlaasError):
             module: Any = importlib.import_module("jupyter_dlaas.learner.definitions")
-            return frozenset(module.changed_names(arrived.source(), names))
-    return frozenset()
+            source = arrived.source()
+            return module.changed_names(source, containers), module.bound_anew(source, models)
+    return frozenset(), frozenset()
 
 
 @contextmanager
@@ -441,7 +445,9 @@ def _why_not_loaded(job: str, name: str, error: Exception) -> str:
     return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
 
 
-def _said_of_stale(users: Mapping[str, object], stale: Mapping[str, object], reason: str) -> Iterator[str]:
+def _said_of_stale(
+    users: Mapping[str, object], stale: Mapping[str, object], reasons: Mapping[str, str]
+) -> Iterator[str]:
     """Name the variables that still refer to objects which a result has replaced."""
     held = {name: found for name, value in stale.items() if (found := trained_in(value, _SEEN_MAX))}
     if not held:
@@ -454,7 +460,7 @@ def _said_of_stale(users: Mapping[str, object], stale: Mapping[str, object], rea
     for name, mine in held.items():
         still = sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs))
         if still:
-            why = f" ({reason})" if reason else ""
+            why = f" ({reasons[name]})" if reasons[name] else ""
             yield (
                 f"{name}: this is another object than before{why}; {', '.join(f'`{one}`' for one in still)} still "
                 f"refer{'s' if len(still) == 1 else ''} to the old one. Run the cells that make "

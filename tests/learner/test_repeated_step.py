@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from jupyter_dlaas.learner import repeated_step
+from jupyter_dlaas.learner.gating import Gate
 from jupyter_dlaas.learner.namespace import Namespace
 from jupyter_dlaas.learner.repeated_step import RepeatedStep
 
@@ -132,3 +134,23 @@ def test_what_a_step_only_remembers_is_not_reported(monkeypatch: pytest.MonkeyPa
     program.tear(before, nothing)
 
     assert program.reports == []
+
+
+def test_a_failure_in_another_thread_is_noted_before_the_optimiser_steps() -> None:
+    model, noted = nn.Linear(1, 1), list[float]()
+    opt, gate, before = torch.optim.SGD(model.parameters(), lr=1.0), Gate(), model.weight.item()
+    gate.optimizer("opt", opt)
+    gate.on_failure = lambda: noted.append(model.weight.item())
+    gate.begin()
+    model(torch.ones(1, 1)).sum().backward()
+    thread = threading.Thread(target=gate.fail)
+    thread.start()
+    thread.join()
+    assert noted == []
+
+    opt.step()
+    opt.step()
+
+    assert noted == [before]
+    assert model.weight.item() == before
+    assert gate.end() is False

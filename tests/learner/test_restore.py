@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from jupyter_dlaas.learner import results
-from jupyter_dlaas.learner.definitions import changed_names
+from jupyter_dlaas.learner.definitions import bound_anew, changed_names
 from jupyter_dlaas.learner.restore import Restored, restore
 from jupyter_dlaas.notebook.push import mend_schedulers
 
@@ -308,3 +308,24 @@ def test_what_a_training_cell_changes_and_what_it_binds(cell: str, is_changed: b
 
     assert bool(changed_names(program, {"losses"})) is is_changed
     assert not changed_names(f"def g():\n    global losses\n    losses = []\n{program}", {"losses"})
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_anew"),
+    [
+        ("net = Net()", True),
+        ("net, opt = build()", True),
+        ("for fold in range(3):\n    net = Net().to('cpu')", True),
+        ("net, opt = run.prepare(net, opt)", False),
+        ("net = net.to('cpu')", False),
+        ("net = train(net)", False),
+        ("net.fit(1)", False),
+        ("other = net", False),
+        ("def make():\n    net = Net()", False),
+    ],
+)
+def test_which_names_a_training_cell_binds_anew(cell: str, is_anew: bool) -> None:
+    body = "\n".join(f"    {line}" for line in cell.splitlines())
+    program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
+
+    assert bool(bound_anew(program, {"net"})) is is_anew

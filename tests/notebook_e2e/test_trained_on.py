@@ -89,7 +89,7 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
     fresh(torched)
     made = torched.value("len(In)") - 2
     torched.run("alias = model")
-    sent = torched.run("%%train wider -o model --wait\nmodel = nn.Linear(4, 2)")
+    sent = torched.run("%%train wider -o model --wait\nmodel = (model, nn.Linear(4, 2))[1]")
 
     torched.listen(lambda: displays_of(torched, f"model: assigned here from {sent.job['id']}."))
     (said,) = displays_of(torched, f"model: assigned here from {sent.job['id']}.")
@@ -101,6 +101,19 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
     assert f"cell [{made}], line 1: `opt` would refer to another `model` than the one that {sent.job['id']}" in (
         refused.evalue
     )
+
+
+def test_an_alias_keeps_its_model_where_the_training_cell_binds_another(torched: Kernel, pool: Pool) -> None:
+    torched.run("model = nn.Linear(4, 1)\nbaseline, first = model, model.weight.detach().clone()")
+
+    torched.run("%%train anew -o model --wait\nmodel = nn.Linear(4, 1)\nmodel.weight.data.fill_(3.0)")
+
+    assert torched.value("(torch.equal(baseline.weight, first), model is baseline, model.weight[0, 0].item())") == (
+        True,
+        False,
+        3.0,
+    )
+    assert displays_of(torched, "(the training cell binds it anew); `baseline` still refers to the old one")
 
 
 def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, pool: Pool) -> None:
