@@ -543,6 +543,7 @@ def _closed(job: Job, fact: Fact) -> Told:
     job = replace(job, is_closed=True, members=(), resize=None)
     if job.state.is_final:
         return job, ()
+    job = replace(job, ran_s=0.0 if job.checkpoint_step is None else executed_s(job, fact.at_s))
     if job.intent is Intent.CANCEL:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=fact.at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
@@ -550,6 +551,13 @@ def _closed(job: Job, fact: Fact) -> Told:
     at = "" if job.preempted is None else f" {lost(job)}"
     job = replace(job, queued_s=fact.at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
+
+
+def executed_s(job: Job, now_s: float) -> float:
+    """How long a job that holds devices has run: time in the queue, or halted, does not count."""
+    if job.started_s is None:
+        return job.ran_s
+    return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)
 
 
 def lost(job: Job) -> str:
