@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.fold import ask, fold, preempted, resized, started, wanted
 from dlaas_server.core.guardians import guardian_gone
-from dlaas_server.core.model import Job, Profile
+from dlaas_server.core.model import Intent, Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
@@ -371,3 +371,12 @@ def test_the_owner_is_called_you() -> None:
         return job_view(halted, row=1, directory="", wait=None, progress=None).status_line
 
     assert [line("ana"), line("bob")] == ["by you at step 4", "by bob at step 4"]
+
+
+def test_only_time_that_a_checkpoint_kept_counts_as_run() -> None:
+    """Seated at 50 s, it trains from 100 s on, and leaves at 100 s; what no checkpoint kept is run again."""
+    up = training(job(1), *seats("n1", 1))
+    left = replace(up, started_s=60.0, checkpoint_step=7, intent=Intent.HALT)
+
+    assert told(left, FactKind.CLOSED).ran_s == 40.0
+    assert told(replace(left, checkpoint_step=None), FactKind.CLOSED).ran_s == 0.0

@@ -36,6 +36,7 @@ from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.fractions import Fractions
 from dlaas_server.engine.hardware import trust_again
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
@@ -133,6 +134,7 @@ class Lifecycle:
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._foreteller = Foreteller(self._wake.set)
+        self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
         self._must_plan = False
@@ -397,6 +399,7 @@ class Lifecycle:
             self._deserted.discard(job_id)
             self._prepared.discard(job_id)
             self._measured.discard(job_id)
+            self._fractions.forget(job_id)
         for job in draft.changed.values():
             if _is_active(job):
                 self._active[job.id] = job
@@ -527,7 +530,8 @@ class Lifecycle:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
                 progress = decode(Progress, json.loads(chunk.data), unknown="ignore")
-                self.progress[job] = replace(progress, at_s=self.clock())  # not by the learner's clock
+                progress = replace(progress, at_s=self.clock())  # not by the learner's clock
+                self.progress[job] = self._fractions.timed(job, progress)
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
                     self._must_plan = True
                     self._wake.set()
