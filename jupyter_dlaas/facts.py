@@ -26,6 +26,7 @@ __all__ = [
     "fact_from_line",
     "fact_to_line",
     "find_fact",
+    "halts",
     "is_retried",
 ]
 
@@ -33,13 +34,21 @@ _BEGIN: Final = b'{"n":'
 """How each line of a journal begins that a guardian writes."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
-_ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
+_TOO_NEW: Final = "checkpoint_too_new"
+_ALIKE: Final = frozenset(
+    {_TOO_NEW, "checkpoints_damaged", "gpu_driver", "illegal_instruction", "native_library", "vanished"}
+)
 """Failures that the same program meets again on the same machine, though they are not its fault."""
 
 
 def is_retried(failure: Failure) -> bool:
     """Return whether a retry may help."""
     return failure.cause in _RETRIED and failure.code not in _ALIKE
+
+
+def halts(failure: Failure) -> bool:
+    """Return whether the job is halted: it can go on once its owner has updated the package."""
+    return failure.code == _TOO_NEW
 
 
 class Goal(StrEnum):

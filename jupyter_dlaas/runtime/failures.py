@@ -136,6 +136,20 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="The disk or the network file system does not answer as it should.",
     ),
     Row(
+        code="checkpoints_damaged",
+        cause=Cause.HARDWARE,
+        raised=("CheckpointsDamaged",),
+        advice="The job does not begin again by itself. Train from step 0 in a new job: `jupyter dlaas retry JOB`. "
+        "Remove this one with its files: `jupyter dlaas delete JOB`.",
+    ),
+    Row(
+        code="checkpoint_too_new",
+        cause=Cause.PLATFORM,
+        raised=("CheckpointTooNew",),
+        advice="Update jupyter_dlaas, then go on with `jupyter dlaas resume JOB`; or train from step 0 in a new job: "
+        "`jupyter dlaas retry JOB`.",
+    ),
+    Row(
         code="fork_after_cuda",
         cause=Cause.YOUR_CODE,
         says=r"Cannot re-initialize CUDA in forked subprocess",
