@@ -301,8 +301,11 @@ def _dry_run(options: argparse.Namespace, prepared: api.Prepared, client: Client
 
 
 def _jobs(options: argparse.Namespace) -> int:
-    views = _client(options).jobs(state=options.state, limit=options.limit)
+    client = _client(options)
+    views = client.jobs(state=options.state, limit=options.limit)
     text = show.jobs_table(views, time.time(), _ink())
+    if not options.json:
+        text = "\n".join([text, *map(show.plain, client.pool().notices)])
     if len(views) == options.limit:
         text += f"\nAt most {options.limit}: those that run, the first in line, the newest. More with --limit."
     return _out(options, {"jobs": views}, text)

@@ -18,6 +18,7 @@ from jupyter_dlaas.protocol import Cause, Failure, Note
 from jupyter_dlaas.wire import Invalid, Json, clean, decode, encode
 
 __all__ = [
+    "JOURNAL_FORMAT",
     "Fact",
     "FactKind",
     "Goal",
@@ -30,6 +31,8 @@ __all__ = [
     "is_retried",
 ]
 
+JOURNAL_FORMAT: Final = 1
+"""Of the journals that this version writes; it reads this one and all before."""
 _BEGIN: Final = b'{"n":'
 """How each line of a journal begins that a guardian writes."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.UNKNOWN})
@@ -97,7 +100,7 @@ class FactKind(StrEnum):
     """What can have happened."""
 
     GUARDIAN_UP = "guardian_up"
-    """A guardian holds the job: pid, start, boot; `took_over` when it found learners of an earlier one."""
+    """A guardian holds the job: pid, start, boot, the journal's `format`; `took_over`: it found learners of another."""
     SEEN = "seen"
     """The guardian read the wanted document of this `revision`."""
     LEARNER_UP = "learner_up"
@@ -165,6 +168,7 @@ class Fact:
     """Start time of the process in clock ticks after boot: with `pid` and `boot` it names a process for ever."""
     boot: str | None = None
     took_over: bool | None = None
+    format: int | None = None
     code: int | None = None
     signal: int | None = None
     failure: Failure | None = None

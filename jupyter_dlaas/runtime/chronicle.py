@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.facts import JOURNAL_FORMAT, FactKind
 from jupyter_dlaas.protocol import Failure, Note
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.runtime.gang import Learner, Result, Told, how_it_ended, read_result, told
@@ -48,7 +48,12 @@ class Chronicle:
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
         self.journal.append(
-            FactKind.GUARDIAN_UP, pid=me.pid, start=me.start, boot=me.boot, took_over=True if took_over else None
+            FactKind.GUARDIAN_UP,
+            pid=me.pid,
+            start=me.start,
+            boot=me.boot,
+            took_over=True if took_over else None,
+            format=JOURNAL_FORMAT,
         )
 
     def seen(self, revision: int) -> None:

@@ -267,6 +267,7 @@ def pool_view(
     isolation: str,
     policy: Policy = NO_POLICY,
     track_record: str = "",
+    notices: Sequence[str] = (),
 ) -> PoolView:
     """The pool: devices with who has them, the queue in order, and how it is shared."""
     lent = {
@@ -323,6 +324,7 @@ def pool_view(
         spot_notice_s=policy.spot_notice_s,
         queues=_queues(policy, jobs),
         track_record=track_record,
+        notices=tuple(notices),
     )
 
 

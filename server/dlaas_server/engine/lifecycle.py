@@ -32,13 +32,14 @@ from dlaas_server.core.shapes import Layout
 from dlaas_server.core.sizing import due
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
+from dlaas_server.engine import recovery
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
-from dlaas_server.store import Store, StoreError
+from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
 from jupyter_dlaas.wire import DlaasError, decode
@@ -50,6 +51,7 @@ T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
+NOTICES_S: Final = 7 * 86400.0
 LONG_QUEUE: Final = 100
 """Jobs that come while more than so many wait are accepted at once, and planned for together."""
 PLAN_EVERY_S: Final = 100e-6
@@ -107,6 +109,8 @@ class Lifecycle:
         """Who may set it, beside the pool's own user."""
         self.forecasts: list[Forecast] = []
         """Start estimates that were put to the test, the newest last."""
+        self.notices: tuple[tuple[float, str], ...] = ()
+        """When the store was lost or damaged, and what became of the jobs."""
         self.lengths = Lengths()
         self.keep_s: float | None = None
         """How long ended jobs are kept; None: for ever."""
@@ -133,16 +137,16 @@ class Lifecycle:
 
     async def open(self) -> None:
         """Load what was kept, find what goes on, and compare: a restart is a turn like any other."""
-        loaded = await self.store.load()
+        await self.pool.open(self._stream_changed, self._nodes_changed)
+        loaded = await recovery.load(self.store, self.pool, self.clock())
         self.jobs, self.rows, self.keys = dict(loaded.jobs), dict(loaded.rows), dict(loaded.keys)
         self.last_row = loaded.last_row
         self.settings, self.forecasts = loaded.settings, list(loaded.forecasts)
-        used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
-        self.next_number = 1 + max(used, default=0)
+        self.next_number = 1 + loaded.last_number
+        self.notices = loaded.notices
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
         for known in sorted(self.jobs.values(), key=lambda j: j.number):
             self.lengths.learn(known)
-        await self.pool.open(self._stream_changed, self._nodes_changed)
         for job in self._active:
             self._due[job] = None
             self._stream_changed(job, PROGRESS)
@@ -155,6 +159,8 @@ class Lifecycle:
             await self._sleep(self.wake_s)
             try:
                 await self.turn()
+            except StoreDamaged:
+                raise  # the next engine puts the store aside and takes up the jobs from their directories
             except StoreError as error:
                 log.error("%s; trying again in %.0f s", error, STORE_RETRY_S)
                 self.wake_s = self.clock() + STORE_RETRY_S
@@ -243,6 +249,7 @@ class Lifecycle:
             isolation=self.pool.isolation,
             policy=self.policy,
             track_record=track_record(self.forecasts),
+            notices=[text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S],
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------------
