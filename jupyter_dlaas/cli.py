@@ -175,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         one = verb(name, _act, says, of_job=True)
         if name == "halt":
             one.add_argument("--yes", action="store_true", help="halt it, too, if it starts over when it is resumed")
+    verb("delete", _delete, "Remove an ended job: its record, log, checkpoints and results", of_job=True)
     verb("why", _why, "Why a job is where it is", of_job=True)
     verb("story", _story, "All that happened to a job", of_job=True)
     verb("attach", _attach, "Follow a job: its states and its log; Ctrl-C detaches", of_job=True)
@@ -306,8 +307,11 @@ def _dry_run(options: argparse.Namespace, prepared: api.Prepared, client: Client
 
 
 def _jobs(options: argparse.Namespace) -> int:
-    views = _client(options).jobs(state=options.state, limit=options.limit)
+    client = _client(options)
+    views = client.jobs(state=options.state, limit=options.limit)
     text = show.jobs_table(views, time.time(), _ink())
+    if not options.json:
+        text = "\n".join([text, *map(show.plain, client.pool().notices)])
     if len(views) == options.limit:
         text += f"\nAt most {options.limit}: those that run, the first in line, the newest. More with --limit."
     return _out(options, {"jobs": views}, text)
@@ -441,6 +445,13 @@ def _act(options: argparse.Namespace) -> int:
         _ask_before_halt(client.job(options.name))
     view = client.act(options.name, options.verb)
     return _out(options, view, show.job_text(view, _ink()))
+
+
+def _delete(options: argparse.Namespace) -> int:
+    client = _client(options)
+    job = client.job(options.name).id
+    client.delete(job)
+    return _out(options, {"deleted": job}, f"{job} is deleted")
 
 
 def _ask_before_halt(view: JobView) -> None:

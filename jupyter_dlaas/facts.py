@@ -18,6 +18,7 @@ from jupyter_dlaas.protocol import Cause, Failure, Note
 from jupyter_dlaas.wire import Invalid, Json, clean, decode, encode
 
 __all__ = [
+    "JOURNAL_FORMAT",
     "Fact",
     "FactKind",
     "Goal",
@@ -26,20 +27,31 @@ __all__ = [
     "fact_from_line",
     "fact_to_line",
     "find_fact",
+    "halts",
     "is_retried",
 ]
 
+JOURNAL_FORMAT: Final = 1
+"""Of the journals that this version writes; it reads this one and all before."""
 _BEGIN: Final = b'{"n":'
 """How each line of a journal begins that a guardian writes."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
-_ALIKE: Final = frozenset({"gpu_driver", "illegal_instruction", "native_library", "vanished"})
+_TOO_NEW: Final = "checkpoint_too_new"
+_ALIKE: Final = frozenset(
+    {_TOO_NEW, "checkpoints_damaged", "gpu_driver", "illegal_instruction", "native_library", "vanished"}
+)
 """Failures that the same program meets again on the same machine, though they are not its fault."""
 
 
 def is_retried(failure: Failure) -> bool:
     """Return whether a retry may help."""
     return failure.cause in _RETRIED and failure.code not in _ALIKE
+
+
+def halts(failure: Failure) -> bool:
+    """Return whether the job is halted: it can go on once its owner has updated the package."""
+    return failure.code == _TOO_NEW
 
 
 class Goal(StrEnum):
@@ -88,7 +100,7 @@ class FactKind(StrEnum):
     """What can have happened."""
 
     GUARDIAN_UP = "guardian_up"
-    """A guardian holds the job: pid, start, boot; `took_over` when it found learners of an earlier one."""
+    """A guardian holds the job: pid, start, boot, the journal's `format`; `took_over`: it found learners of another."""
     SEEN = "seen"
     """The guardian read the wanted document of this `revision`."""
     LEARNER_UP = "learner_up"
@@ -158,6 +170,7 @@ class Fact:
     """Start time of the process in clock ticks after boot: with `pid` and `boot` it names a process for ever."""
     boot: str | None = None
     took_over: bool | None = None
+    format: int | None = None
     code: int | None = None
     signal: int | None = None
     failure: Failure | None = None

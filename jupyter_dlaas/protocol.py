@@ -481,10 +481,8 @@ class PoolView:
     """Ids of waiting jobs, first in line first."""
     gist: str
     isolation: str
-    order: str = "shortest"
-    """By what waiting jobs are sorted; see `[pool] order`."""
-    placement: str = "pack"
-    """How learners are laid over nodes; see `[pool] placement`."""
+    order: str = "shortest"  # by what waiting jobs are sorted; see `[pool] order`
+    placement: str = "pack"  # how learners are laid over nodes; see `[pool] placement`
     preemption: bool = True
     spot_price: float = 0.3
     """What a device of a spot job counts in its queue's share."""
@@ -493,6 +491,8 @@ class PoolView:
     queues: tuple[QueueView, ...] = ()
     track_record: str = ""
     """How good start estimates were until now, in a sentence; empty where none was put to the test."""
+    notices: tuple[str, ...] = ()
+    """Losses of the pool's own records in the last week, and what became of the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,6 +222,7 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
         f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."
     ]
     said += [f"Spot jobs: a device counts {pool.spot_price:g} in its queue; notice {pool.spot_notice_s:g} s."]
+    said += [plain(notice) for notice in pool.notices]
     said += [pool.track_record] if pool.track_record else []
     lines += ["", *said] if said else []
     return "\n".join(lines)

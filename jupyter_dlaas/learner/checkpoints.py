@@ -1,7 +1,7 @@
 """Checkpoints: whole or not there, verified when read, the last two kept.
 
 Written next to their place, through to the disk, and renamed there in one act; the manifest holds the state's SHA-256.
-A checkpoint that does not verify is put aside and the one before it is used.
+A checkpoint that does not verify is put aside and the one before it is used; where none verifies, loading fails.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
-from jupyter_dlaas.runtime.manifests import FOLDER, MANIFEST, STATE, Manifest, Range, manifests
+from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.runtime.manifests import FOLDER, FORMAT, MANIFEST, STATE, Manifest, Range, Stored, manifests, stored
 from jupyter_dlaas.runtime.manifests import to_bytes as manifest_bytes
 
 __all__ = [
     "KEPT",
+    "CheckpointError",
+    "CheckpointTooNew",
+    "CheckpointsDamaged",
     "from_bytes",
     "is_busy",
     "load",
@@ -93,6 +98,7 @@ def take(
                 asked=asked,
                 left_out=tuple(left_out),
                 files=files,
+                format=FORMAT,
             )
             write_whole(part / MANIFEST, manifest_bytes(manifest), sync=True)
             part.rename(_free(folder, position.step))
@@ -161,27 +167,64 @@ def _free(folder: Path, step: int) -> Path:
     return path
 
 
+class CheckpointError(Exception):
+    """Checkpoints were written and cannot be loaded: training must not begin at step 0 as if there were none."""
+
+
+class CheckpointsDamaged(CheckpointError):
+    """No checkpoint of a job that has written some can be read."""
+
+
+class CheckpointTooNew(CheckpointError):
+    """A newer version of this package wrote the last checkpoint."""
+
+
 def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tuple[Manifest, dict[str, Any]] | None:
-    """The last checkpoint that is whole, with what is in it; None when there is none.
+    """The last checkpoint that is whole, with what is in it; None when none was written.
 
     `may_tidy`: put damaged ones aside, so that they do not count as the last one any more. `without`: folders of
-    checkpoints that are not wanted.
+    checkpoints that are not wanted. Raises CheckpointsDamaged, unless some are not wanted, and CheckpointTooNew.
     """
-    for folder, manifest in reversed(manifests(job_dir)):
-        if folder in without:
+    damaged: list[Stored] = []
+    for one in reversed(stored(job_dir)):
+        if one.folder in without:
             continue
-        try:
-            data = (folder / STATE).read_bytes()
-        except OSError:
-            data = b""
-        if hashlib.sha256(data).hexdigest() == manifest.sha256:
-            content: dict[str, Any] = from_bytes(data)
-            if all(_sum_of(folder / name) == known for name, known in manifest.files.items()):
-                return manifest, content | {"folder": folder}
-        print(f"[the checkpoint of step {manifest.step} is damaged; the one before it is used]", flush=True)
-        if may_tidy:
-            folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+        if one.format > FORMAT:
+            raise CheckpointTooNew(
+                f"the checkpoint of step {one.step} has format {one.format}, and this jupyter_dlaas reads formats up "
+                f"to {FORMAT}: a newer version wrote it"
+            )
+        content = None if one.manifest is None else _content(one.folder, one.manifest)
+        if one.manifest is None or content is None:
+            damaged.append(one)
+            continue
+        for other in damaged:
+            print(f"[the checkpoint of step {other.step} is damaged; the one before it is used]", flush=True)
+            if may_tidy:
+                other.folder.rename(other.folder.with_name(f"damaged-{other.folder.name}-{time.time_ns()}"))
+        return one.manifest, content | {"folder": one.folder}
+    if without:
+        return None
+    if damaged:
+        steps = ", ".join(str(one.step) for one in reversed(damaged))
+        raise CheckpointsDamaged(f"all checkpoints of this job are damaged (step {steps})")
+    facts, _ = read_facts(job_dir / "journal.jsonl")
+    last = max((fact.step or 0 for fact in facts if fact.kind is FactKind.CHECKPOINT), default=None)
+    if last is not None:
+        raise CheckpointsDamaged(f"the checkpoints of this job are gone (the last one was of step {last})")
     return None
+
+
+def _content(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """What a checkpoint holds; None where it is damaged."""
+    try:
+        data = (folder / STATE).read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(data).hexdigest() != manifest.sha256:
+        return None
+    content: dict[str, Any] = from_bytes(data)
+    return content if all(_sum_of(folder / name) == known for name, known in manifest.files.items()) else None
 
 
 def _seal(folder: Path) -> tuple[dict[str, str], int]:

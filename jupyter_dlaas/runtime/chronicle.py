@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.facts import JOURNAL_FORMAT, FactKind
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import Failure, Note
 from jupyter_dlaas.runtime.files import read_json
@@ -54,7 +54,12 @@ class Chronicle:
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
         self.journal.append(
-            FactKind.GUARDIAN_UP, pid=me.pid, start=me.start, boot=me.boot, took_over=True if took_over else None
+            FactKind.GUARDIAN_UP,
+            pid=me.pid,
+            start=me.start,
+            boot=me.boot,
+            took_over=True if took_over else None,
+            format=JOURNAL_FORMAT,
         )
 
     def seen(self, revision: int) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.protocol import Cause, Failure, Where
-from jupyter_dlaas.runtime.failure_table import ROWS, Row
+from jupyter_dlaas.runtime.failure_row import Row
+from jupyter_dlaas.runtime.failure_table import ROWS
 
 __all__ = [
     "choose",

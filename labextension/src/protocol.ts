@@ -219,6 +219,7 @@ export interface IPoolView {
   queues: IQueueView[];
   /** How good start estimates were until now, in a sentence; empty where none was put to the test. */
   track_record: string;
+  notices: string[];
 }
 
 /** What may be asked of a job's size: so many learners, or who chooses it. Absolute, so that it is safe to repeat. */

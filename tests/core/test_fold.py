@@ -13,9 +13,10 @@ from dlaas_server.core.guardians import guardian_gone
 from dlaas_server.core.model import Intent, Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
-from dlaas_server.core.view import job_view
+from dlaas_server.core.view import actions, job_view
 from jupyter_dlaas.facts import Fact, FactKind, Goal
-from jupyter_dlaas.protocol import Cause, Failure, NotAllowed, Note, Refused, State, Where
+from jupyter_dlaas.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
+from jupyter_dlaas.runtime.failures import from_exception
 from jupyter_dlaas.wire import DlaasError
 from tests.core.builders import deploying, fact, job, seats, told, training
 
@@ -205,6 +206,30 @@ def test_a_second_hang_at_the_same_line_ends_the_job() -> None:
     assert told(first, FactKind.LOST, generation=2, failure=hang).state is State.FAILED
     further = told(first, FactKind.CHECKPOINT, step=100)
     assert told(further, FactKind.LOST, generation=2, failure=hang).state is State.DEPLOYING
+
+
+def test_damaged_checkpoints_fail_the_job_with_the_commands_to_type() -> None:
+    failure = from_exception(["CheckpointsDamaged"], "all damaged", where=None, traceback="")
+    failed = told(running(), FactKind.LOST, generation=1, failure=failure)
+
+    assert failed.state is State.FAILED
+    assert failed.failure is not None
+    assert f"`jupyter dlaas retry {failed.id}`" in failed.failure.advice
+
+
+def test_a_checkpoint_of_a_newer_version_halts_the_job() -> None:
+    failure = from_exception(["CheckpointTooNew"], "format 2", where=None, traceback="")
+    before = told(running(), FactKind.CHECKPOINT, step=30)
+    halted = told(before, FactKind.LOST, generation=1, failure=failure)
+    assert wanted(halted).goal is Goal.HALT  # type: ignore[union-attr]
+    halted = closed(told(halted, FactKind.HALTED, step=0, has_checkpoint=False))
+
+    assert (halted.state, halted.checkpoint_step) == (State.HALTED, 30)
+    assert reason(halted).startswith(
+        "CheckpointTooNew: format 2. Update jupyter_dlaas, then go on with `jupyter dlaas resume"
+    )
+    assert {one.id for one in actions(halted)} >= {ActionId.RESUME, ActionId.RETRY}
+    assert not asked(halted, Event.RESUME).needs_decision
 
 
 def test_the_loss_of_a_generation_that_is_being_replaced_changes_nothing() -> None:

@@ -65,6 +65,7 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
         (["resume", "fake-1"], "fake-1"),
         (["cancel", "fake-1"], "fake-1"),
         (["retry", "fake-1"], "fake-1"),
+        (["delete", "fake-1"], "fake-1 is deleted"),
         (["why", "fake-1"], r"^fake-1 is 2nd of 5.\n  needs 4 GPUs at once"),
         (["story", "fake-1"], "You submitted it."),
         (["source", "fake-1"], r"print\('hello'\)"),

@@ -25,7 +25,6 @@ from jupyter_dlaas.learner.feeding import Place
 from jupyter_dlaas.learner.metrics import Metrics
 from jupyter_dlaas.learner.position import Position, cut, permutation
 from jupyter_dlaas.learner.shards import add_up, nodes_of_all
-from jupyter_dlaas.runtime.manifests import manifests
 from jupyter_dlaas.wire import DlaasError
 
 # -- exactly once
@@ -239,66 +238,6 @@ def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pyte
     patterns = [re.compile(one) for one in (r"loss: ([0-9.]+)", r"(?P<acc>\d+)%", r"step (\d+)", r"([a-z]+)!")]
 
     assert printed.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}
-
-
-# -- checkpoints
-
-
-def save(folder: Path, step: int, **content: Any) -> None:
-    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=())()
-
-
-def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp_path: Path) -> None:
-    for step, value in ((1, "a"), (2, "b"), (3, "c"), (3, "d")):
-        save(tmp_path, step, value=value)
-    loaded = checkpoints.load(tmp_path, may_tidy=True)
-
-    assert [manifest.step for _, manifest in manifests(tmp_path)] == [3, 3]
-    assert loaded is not None
-    assert loaded[1]["value"] == "d"
-
-
-def save_with_file(folder: Path, step: int, **content: Any) -> None:
-    """Save as a framework's own loop does, which puts files beside the state."""
-
-    def add(part: Path) -> dict[str, Any]:
-        (part / "own").write_text("weights")
-        return {}
-
-    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=(), add=add)()
-
-
-@pytest.mark.parametrize("damage", ["state", "manifest", "both", "file", "no file"])
-def test_any_damage_leads_to_the_checkpoint_before(tmp_path: Path, damage: str) -> None:
-    save_with_file(tmp_path, 1, value="a")
-    save_with_file(tmp_path, 2, value="b")
-    folder = manifests(tmp_path)[-1][0]
-    if damage in ("state", "both"):
-        (folder / "state.bin").write_bytes((folder / "state.bin").read_bytes()[:-1])
-    if damage in ("manifest", "both"):
-        (folder / "manifest.json").write_text('{"step": 2')
-    if damage == "file":
-        (folder / "own").write_text("weight")
-    if damage == "no file":
-        (folder / "own").unlink()
-    loaded = checkpoints.load(tmp_path, may_tidy=True)
-
-    assert loaded is not None
-    assert loaded[1]["value"] == "a"
-    assert [manifest.step for _, manifest in manifests(tmp_path)] == [1]
-
-
-def test_a_checkpoint_that_the_disk_refuses_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, 1, value="a")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, "write_whole", full)
-    with pytest.raises(OSError, match="No space"):
-        save(tmp_path, 2, value="b")
-
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000001"]
 
 
 # -- data

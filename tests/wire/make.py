@@ -336,6 +336,7 @@ POOL: Final = PoolView(
         QueueView(name="research", weight=2.0, guaranteed=6, held=6, waiting=1),
     ),
     track_record="Of the last 50 start estimates 41 held; 44 were right to within a minute or a quarter of the wait.",
+    notices=("The pool's store was missing or empty. 2 jobs were taken up again from disk: vit-49, eval-50.",),
     gist="8 of 12 GPUs in use",
     isolation="processes",
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jupyter_dlaas.learner.autolog.calls import tell
+from jupyter_dlaas.learner.checkpoints import CheckpointError
 
 __all__ = ["attempt", "guarded", "made_of"]
 
@@ -22,6 +23,8 @@ def guarded(method: F) -> F:
             return None
         try:
             return method(self, *args, **kwargs)
+        except CheckpointError:
+            raise
         except Exception as error:  # noqa: BLE001 - a version that we do not know may hand us anything
             self._is_broken = True
             tell(f"no curves from here on: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log")
@@ -37,6 +40,8 @@ def attempt(prepare: Callable[[], Any]) -> Any:
     """
     try:
         return prepare()
+    except CheckpointError:  # without us the call would train from step 0
+        raise
     except Exception as error:  # noqa: BLE001 - see above
         tell(f"no curves from this call: {type(error).__name__}: {error}")
         return None

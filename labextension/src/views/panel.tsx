@@ -240,6 +240,11 @@ function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandl
             .join(' · ')}
         </p>
       )}
+      {(pool.notices ?? []).map(notice => (
+        <p key={notice} className="jp-dlaas-small" role="status">
+          {notice}
+        </p>
+      ))}
       {pool.track_record && <p className="jp-dlaas-small jp-dlaas-dim">{pool.track_record}</p>}
     </Part>
   );

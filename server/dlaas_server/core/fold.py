@@ -15,7 +15,7 @@ from dlaas_server.core.record import Forecast, outcome, soon
 from dlaas_server.core.retries import delay_s, may_retry
 from dlaas_server.core.states import Event, can, step
 from dlaas_server.core.words import actor, agent, clause, count, duration
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted, halts
 from jupyter_dlaas.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
 
 __all__ = [
@@ -465,6 +465,9 @@ def _lost(job: Job, fact: Fact) -> Told:
     failure = fact.failure or Failure(
         cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
     )
+    failure = replace(failure, advice=failure.advice.replace("JOB", job.id))
+    if halts(failure):
+        return _stopped(replace(job, members=()), failure)
     if not may_retry(job, failure):
         return broke(replace(job, members=()), failure, fact.at_s)
     seats = tuple(m.seat for m in job.gang)
@@ -486,6 +489,12 @@ def _lost(job: Job, fact: Fact) -> Told:
     )
     origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
     return _tell(_seat(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
+
+
+def _stopped(job: Job, failure: Failure) -> Told:
+    """Halt the job: its checkpoints cannot be read by this version, and its owner decides how it goes on."""
+    job = _goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
+    return _tell(job, "halt", f"Halted: {failure.what}. {failure.advice}")
 
 
 def broke(job: Job, failure: Failure, now_s: float) -> Told:
@@ -510,6 +519,8 @@ def _storing(job: Job, fact: Fact) -> Told:
 
 
 def _halted(job: Job, fact: Fact) -> Told:
+    if job.needs_decision:
+        return _tell(job, "left", "Halted; its checkpoints were left as they are.")
     at = fact.step or 0
     job = replace(job, step=at)
     if not fact.has_checkpoint:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dlaas_server.core.autoscale import Search
-from jupyter_dlaas.facts import Goal
+from jupyter_dlaas.facts import Goal, halts
 from jupyter_dlaas.protocol import Elastic, Failure, Interruption, JobSpec, Note, Resize, State
 
 if TYPE_CHECKING:
@@ -246,6 +246,11 @@ class Job:
     def starts_over(self) -> bool:
         """It trains, and halted now it would begin anew when resumed: it has no checkpoint, and can write none."""
         return self.state is State.PROCESSING and self.is_plain and self.checkpoint_step is None
+
+    @property
+    def needs_decision(self) -> bool:
+        """It was halted since this version cannot read its checkpoints: its owner decides how it goes on."""
+        return self.intent is Intent.HALT and self.failure is not None and halts(self.failure)
 
     @property
     def waits(self) -> bool:

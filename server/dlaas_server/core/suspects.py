@@ -84,7 +84,7 @@ def struck(
 
 
 def _is_hardware(failure: Failure | None) -> bool:
-    return failure is not None and failure.cause is Cause.HARDWARE
+    return failure is not None and failure.cause is Cause.HARDWARE and failure.code != "checkpoints_damaged"
 
 
 def _has_room(job: Job, nodes: Iterable[Node]) -> bool:

@@ -211,6 +211,8 @@ def _reason(job: Job, wait: Wait | None) -> str:
     if job.state is State.DEPLOYING and job.failure is not None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
+    if job.needs_decision and job.failure is not None:
+        return f"{_sentence(job.failure.what)} {job.failure.advice}"
     if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
         return "There is no checkpoint: it starts over when resumed."
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
@@ -257,7 +259,7 @@ def actions(job: Job) -> tuple[Action, ...]:
     if can(job.state, Event.CANCEL):
         busy = "it is being cancelled" if job.intent is Intent.CANCEL else None
         out.append(Action(id=ActionId.CANCEL, label="Cancel", enabled=busy is None, why_not=busy))
-    if job.state.is_final:
+    if job.state.is_final or job.needs_decision:
         label = "Run again" if job.state is State.COMPLETED else "Retry as it was"
         out.append(Action(id=ActionId.RETRY, label=label))
     return tuple(out)
@@ -302,6 +304,7 @@ def pool_view(
     isolation: str,
     policy: Policy = NO_POLICY,
     track_record: str = "",
+    notices: Sequence[str] = (),
 ) -> PoolView:
     """The pool: devices with who has them, the queue in order, and how it is shared."""
     lent = {
@@ -358,6 +361,7 @@ def pool_view(
         spot_notice_s=policy.spot_notice_s,
         queues=_queues(policy, jobs),
         track_record=track_record,
+        notices=tuple(notices),
     )
 
 

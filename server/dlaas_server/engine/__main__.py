@@ -31,10 +31,13 @@ from dlaas_server.engine.requests import Requests
 from dlaas_server.engine.service import BODY_MOST, application
 from dlaas_server.engine.socket_stream import StreamHandler
 from dlaas_server.engine.streams import Watchers
+from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool
+from dlaas_server.pools.local.folder import in_words
 from dlaas_server.store import Store
 from jupyter_dlaas.protocol import PROTOCOL
-from jupyter_dlaas.runtime.process import boot_id, identity
+from jupyter_dlaas.runtime.files import read_json
+from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive
 from jupyter_dlaas.wire import DlaasError
 
 log = logging.getLogger("dlaas.engine")
@@ -55,23 +58,44 @@ def main(argv: list[str] | None = None) -> int:
         datefmt="%F %T",
     )
     folder: Path = options.pool_dir.absolute()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    try:
+        with in_words("its directory cannot be written"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _locked(lock, folder) or _other_engine(folder):
             print(f"another engine serves {folder}", file=sys.stderr)
             return 0
-        lock.seek(0)
-        lock.truncate()
-        lock.write(json.dumps({"host": socket.gethostname(), "boot": boot_id(), "pid": os.getpid()}))
-        lock.flush()
-        try:
-            asyncio.run(serve(folder, options.idle_s))
-        except DlaasError as error:
-            print(f"the engine of {folder} cannot run: {error}", file=sys.stderr)
-            return 1
+        asyncio.run(serve(folder, options.idle_s))
+    except DlaasError as error:
+        print(f"the engine of {folder} cannot run: {error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _locked(lock: int, folder: Path) -> bool:
+    """Take the pool's lock, for as long as this process lives. Raises PoolError where the file system has no locks."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise PoolError(
+            f"its file system has no locks ({error.strerror}), so two engines could give out the same devices. Set "
+            "JUPYTER_DLAAS_POOL_DIR to a directory on a local disk"
+        ) from error
+    with contextlib.suppress(OSError):  # for people to read: a full disk must not keep us from deleting jobs
+        os.ftruncate(lock, 0)
+        os.write(lock, json.dumps({"host": socket.gethostname(), "boot": boot_id(), "pid": os.getpid()}).encode())
+    return True
+
+
+def _other_engine(folder: Path) -> bool:
+    """Tell whether another engine lives that we share no lock with: the lock's file was removed by hand."""
+    found = read_json(folder / "engine.json") or {}
+    pid, start, boot = found.get("pid"), found.get("start"), found.get("boot")
+    if not (isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str)) or pid == os.getpid():
+        return False
+    return is_alive(Identity(pid, start, boot))
 
 
 async def serve(folder: Path, idle_s: float) -> None:
@@ -102,9 +126,16 @@ async def serve(folder: Path, idle_s: float) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    with _bound(folder) as listening:
+    with in_words("its socket cannot be made"):
+        bound = _bound(folder)
+    with bound as listening:
         server.add_socket(listening)
-        _announce(folder)
+        try:
+            _announce(folder)
+        except OSError:  # the disk is full
+            store.release_reserve()
+            with in_words("its directory cannot be written"):
+                _announce(folder)
         log.info("serving pool %s in %s", pool.name, folder)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
         turning.add_done_callback(lambda _: ended.set())

@@ -51,12 +51,21 @@ class Draft:
         self.batch.updated[job.id] = (row, job)
         return job
 
-    def insert(self, job: Job, payload: Mapping[str, Json], key: str, digest: str) -> Job:
-        """Take a new job in."""
-        row = self._tell(job.id, (Story("submitted", f"Submitted by {job.owner}."),))
+    def insert(
+        self,
+        job: Job,
+        payload: Mapping[str, Json],
+        key: str,
+        digest: str,
+        story: Story | None = None,
+        *,
+        replaces: bool = False,
+    ) -> Job:
+        """Take a new job in; `replaces`: in the place of a damaged row."""
+        row = self._tell(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
         self.changed[job.id] = job
         self.new_keys[job.owner, key] = (job.id, digest)
-        self.batch.inserted.append(Inserted(job, row, payload, key, digest))
+        self.batch.inserted.append(Inserted(job, row, payload, key, digest, replaces))
         return job
 
     def delete(self, job_id: str) -> None:
@@ -70,8 +79,12 @@ class Draft:
         """Take over what was set for the pool, and tell it in the pool's own story. The same again: nothing."""
         if settings != self.settings:
             self.settings = self.batch.settings = settings
-            self.last_row += 1
-            self.batch.events.append(Event(self.last_row, self.now_s, POOL, "pool", text))
+            self.note("pool", text)
+
+    def note(self, kind: str, text: str) -> None:
+        """Tell something in the pool's own story."""
+        self.last_row += 1
+        self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text))
 
     def _tell(self, job_id: str, stories: tuple[Story, ...]) -> int:
         for story in stories:

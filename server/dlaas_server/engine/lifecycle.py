@@ -32,6 +32,7 @@ from dlaas_server.core.sizing import due
 from dlaas_server.core.suspects import expiry_s
 from dlaas_server.core.user_limits import UserLimits
 from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
+from dlaas_server.engine import recovery
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimates import Lengths, with_time_left
@@ -42,7 +43,7 @@ from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
-from dlaas_server.store import Store, StoreError
+from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
 from jupyter_dlaas.wire import DlaasError, decode
@@ -54,6 +55,7 @@ T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
+NOTICES_S: Final = 7 * 86400.0
 LONG_QUEUE: Final = 100
 """Jobs that come while more than so many wait are accepted at once, and planned for together."""
 PLAN_EVERY_S: Final = 100e-6
@@ -117,6 +119,8 @@ class Lifecycle:
         self.user_limits = UserLimits()
         self.forecasts: list[Forecast] = []
         """Start estimates that were put to the test, the newest last."""
+        self.notices: tuple[tuple[float, str], ...] = ()
+        """When the store was lost or damaged, and what became of the jobs."""
         self.lengths = Lengths()
         self.keep_s: float | None = None
         """How long ended jobs are kept; None: for ever."""
@@ -144,18 +148,18 @@ class Lifecycle:
 
     async def open(self) -> None:
         """Load what was kept, find what goes on, and compare: a restart is a turn like any other."""
-        loaded = await self.store.load()
+        await self.pool.open(self._stream_changed, self._nodes_changed)
+        loaded = await recovery.load(self.store, self.pool, self.clock())
         self.jobs, self.rows, self.keys = dict(loaded.jobs), dict(loaded.rows), dict(loaded.keys)
         self.last_row = loaded.last_row
         self.settings, self.forecasts = loaded.settings, list(loaded.forecasts)
-        used = [int(job.rpartition("-")[2]) for job, _ in self.keys.values()] + [j.number for j in self.jobs.values()]
-        self.next_number = 1 + max(used, default=0)
+        self.next_number = 1 + loaded.last_number
+        self.notices = loaded.notices
         self.jobs = {name: time_limit.adopted(job) for name, job in self.jobs.items()}
         self._slept_s = self.slept()
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
         for known in sorted(self.jobs.values(), key=lambda j: j.number):
             self.lengths.learn(known)
-        await self.pool.open(self._stream_changed, self._nodes_changed)
         for job in self._active:
             self._due[job] = None
             self._stream_changed(job, PROGRESS)
@@ -168,6 +172,8 @@ class Lifecycle:
             await self._sleep(self.wake_s)
             try:
                 await self.turn()
+            except StoreDamaged:
+                raise  # the next engine puts the store aside and takes up the jobs from their directories
             except StoreError as error:
                 log.error("%s; trying again in %.0f s", error, STORE_RETRY_S)
                 self.wake_s = self.clock() + STORE_RETRY_S
@@ -257,6 +263,7 @@ class Lifecycle:
             isolation=self.pool.isolation,
             policy=self.policy,
             track_record=track_record(self.forecasts),
+            notices=[text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S],
         )
 
     # -- the loop -----------------------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ class Requests:
     async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
         """The same source, files, environment and spec as a new job."""
         job = self.find(user, handle)
-        if not job.state.is_final:
+        if not job.state.is_final and not job.needs_decision:
             raise NotAllowed(f"{job.id} is {job.state}; only a job that has ended can be retried")
         payload = await self.lifecycle.store.payload(job.id)
         key = keyed.key or f"retry:{job.id}:{self.lifecycle.next_number}"

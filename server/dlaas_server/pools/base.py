@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlaas_server.core.model import Node
+from dlaas_server.core.recovery import StoredJob
 from jupyter_dlaas.facts import Fact, Wanted
 from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.wire import DlaasError, Json
 
 __all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "Pool", "PoolError", "log_of"]
 
@@ -130,6 +131,15 @@ class Pool(Protocol):
 
     async def remove(self, job: str) -> None:
         """Forget a job that ended: its files go."""
+
+    async def directories(self) -> Sequence[str]:
+        """The ids of all jobs that have a directory here, whatever is in it."""
+
+    async def stored_job(self, job: str) -> StoredJob:
+        """What the job's directory tells of it. Raises PoolError where it cannot be reached."""
+
+    async def payload(self, job: str) -> Mapping[str, Json]:
+        """Source, files and environment, as they were submitted, from the job's directory."""
 
     def directory(self, job: str) -> str:
         """Where a person finds the job's files."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlaas_server.core.model import Node
+from dlaas_server.core.recovery import StoredJob
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, PoolError, log_of
 from dlaas_server.pools.clock import Clock, VirtualClock
 from dlaas_server.pools.lines import facts_in
@@ -20,7 +21,7 @@ from dlaas_server.pools.paths import readable, safe_parts, writable
 from dlaas_server.pools.scripted import Fault, Script, ScriptedJob
 from jupyter_dlaas.facts import Fact, FactKind, Wanted, fact_to_line
 from jupyter_dlaas.protocol import JobSpec, NotFound
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.wire import Json, encode
 
 __all__ = ["Clock", "Fault", "Script", "SimulatedPool", "Trouble", "VirtualClock"]
 
@@ -211,6 +212,18 @@ class SimulatedPool:
         if name not in one.files:
             raise NotFound(f"job {job} has no file {path!r}")
         return one.files[name][max(0, offset) : max(0, offset) + max(0, limit)]
+
+    async def directories(self) -> Sequence[str]:
+        """Simulated jobs have no directories."""
+        return ()
+
+    async def stored_job(self, job: str) -> StoredJob:
+        """Simulated jobs have no directories."""
+        raise NotFound(f"the pool has no job {job!r}")
+
+    async def payload(self, job: str) -> Mapping[str, Json]:
+        """Simulated jobs have no directories."""
+        raise NotFound(f"the pool has no job {job!r}")
 
     async def remove(self, job: str) -> None:
         """Forget the job."""

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from dlaas_server.store.sqlite import Batch, Event, Inserted, Loaded, Store, StoreError, StoreTooNew
+from dlaas_server.store.sqlite import (
+    Batch,
+    DamagedRow,
+    Event,
+    Inserted,
+    Loaded,
+    Store,
+    StoreDamaged,
+    StoreError,
+    StoreTooNew,
+)
 
-__all__ = ["Batch", "Event", "Inserted", "Loaded", "Store", "StoreError", "StoreTooNew"]
+__all__ = [
+    "Batch",
+    "DamagedRow",
+    "Event",
+    "Inserted",
+    "Loaded",
+    "Store",
+    "StoreDamaged",
+    "StoreError",
+    "StoreTooNew",
+]

@@ -79,7 +79,13 @@ SELECT_BLOBS: Final = (
     "SELECT DISTINCT json_extract(file.value, '$.sha256') FROM payloads, json_each(payloads.body, '$.files') AS file"
     " WHERE json_extract(file.value, '$.sha256') IS NOT NULL"
 )
-SELECT_JOBS: Final = "SELECT row, spec, body FROM jobs ORDER BY number"
+REPLACED_JOB: Final = (
+    "DELETE FROM jobs WHERE id = ?",
+    "DELETE FROM payloads WHERE job = ?",
+    "DELETE FROM keys WHERE job = ?",
+)
+SELECT_NOTICES: Final = "SELECT at_s, text FROM events WHERE job = '' AND kind = 'store' ORDER BY row DESC LIMIT 20"
+SELECT_JOBS: Final = "SELECT row, spec, body, id, number, owner FROM jobs ORDER BY number"
 SELECT_SETTINGS: Final = "SELECT body FROM settings"
 SELECT_FORECASTS: Final = (
     f"SELECT body FROM (SELECT rowid, body FROM forecasts ORDER BY rowid DESC LIMIT {FORECASTS_KEPT}) ORDER BY rowid"  # noqa: S608  # a number

@@ -8,12 +8,15 @@ system WAL does not work: there the rollback journal is used.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,11 +24,17 @@ from dlaas_server.core.model import Job
 from dlaas_server.core.record import Forecast
 from dlaas_server.core.settings import Settings
 from dlaas_server.store import schema
-from jupyter_dlaas.wire import DlaasError, Json, decode, encode
+from jupyter_dlaas.protocol import JobSpec
+from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
 
-__all__ = ["Batch", "Event", "Inserted", "Loaded", "Store", "StoreError", "StoreTooNew"]
+__all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "StoreDamaged", "StoreError", "StoreTooNew"]
 
 T = TypeVar("T")
+CHECK_BYTES: Final = 64 << 20
+"""Stores up to this size are checked for damage when they are opened."""
+RESERVE_BYTES: Final = 1 << 20
+CHECKPOINT_S: Final = 60.0
+"""How often what is in the write-ahead log is written into the store's file."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "glusterfs", "ceph", "afs", "9p"}
 )
@@ -36,6 +45,16 @@ class StoreError(DlaasError):
 
     code = "unavailable"
     http_status = 503
+
+
+class StoreDamaged(StoreError):
+    """The file is no database, or parts of it contradict each other."""
+
+    code = "store_damaged"
+
+
+class StoreFull(StoreError):
+    """The disk is full."""
 
 
 class StoreTooNew(DlaasError):
@@ -64,6 +83,8 @@ class Inserted:
     payload: Mapping[str, Json]
     key: str
     digest: str
+    replaces: bool = False
+    """A damaged row of the same id may be there."""
 
 
 @dataclass(slots=True)
@@ -86,6 +107,18 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """A job's row that cannot be read."""
+
+    id: str
+    number: int
+    owner: str
+    spec: JobSpec | None
+    """None where it is what cannot be read."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """All that a new engine needs to go on."""
 
@@ -97,6 +130,11 @@ class Loaded:
     settings: Settings = field(default_factory=Settings)
     forecasts: tuple[Forecast, ...] = ()
     """The newest last."""
+    damaged: tuple[DamagedRow, ...] = ()
+    last_number: int = 0
+    """The highest number that any job ever had, as far as is known."""
+    notices: tuple[tuple[float, str], ...] = ()
+    """When the store was lost or damaged, and how it went on."""
 
 
 class Store:
@@ -108,13 +146,43 @@ class Store:
         self._db: sqlite3.Connection | None = None
         self.warning: str | None = None
         """Something the administrator should know (a network file system)."""
+        self.lost: str | None = None
+        """How an earlier store was lost, as a sentence; None: this one was opened as it was left, or is the first."""
+        self._checkpointed_s = time.monotonic()
+        self.is_new = False
+        """It had no tables when it was opened."""
+        self._reserve_path = path.with_name(path.name + ".reserve")
+        self._number_path = path.with_name("last_number")
+        """Kept beside the store, so that no number is given twice when the store is lost."""
+        self._number = self._read_number()
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or make the store. Raises StoreTooNew, StoreError."""
+        """Open or make the store; a damaged one is put aside. Raises StoreTooNew, StoreError."""
         store = cls(path)
-        await store._do(store._connect)
+        try:
+            await store._do(store._connect, is_urgent=True)
+        except StoreDamaged as error:
+            await store.replace(str(error))
         return store
+
+    async def replace(self, why: str) -> None:
+        """Put the damaged files aside, for whoever can repair them, and begin an empty store."""
+
+        def act() -> None:
+            db, self._db = self._db, None
+            if db is not None:
+                with suppress(sqlite3.Error):
+                    db.close()
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+            for part in ("", "-wal", "-shm"):
+                old = self._path.with_name(self._path.name + part)
+                with suppress(FileNotFoundError):
+                    old.rename(self._path.with_name(f"{self._path.name}.damaged-{stamp}{part}"))
+            self.lost = f"The pool's store was damaged and put aside as {self._path.name}.damaged-{stamp}. ({why})"
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, act)
+        await self._do(self._connect)
 
     async def close(self) -> None:
         """Write what is left of the log into the file and let go of it."""
@@ -123,11 +191,23 @@ class Store:
 
     async def load(self) -> Loaded:
         """Everything, as of the last commit."""
-        return await self._do(_load)
+        loaded = await self._do(_load, is_urgent=True)
+        return replace(loaded, last_number=max(loaded.last_number, self._read_number()))
 
     async def commit(self, batch: Batch) -> None:
         """Keep the batch, durably, whole or not at all. Raises StoreError."""
-        await self._do(lambda db: _write(db, batch))
+
+        def write(db: sqlite3.Connection) -> None:
+            if batch.inserted:
+                self._keep_number(max(new.job.number for new in batch.inserted))
+            _write(db, batch)
+            if time.monotonic() - self._checkpointed_s > CHECKPOINT_S:
+                self._checkpointed_s = time.monotonic()
+                self._reserve()
+                with suppress(sqlite3.Error):  # the batch is kept; the next one does it
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+        await self._do(write, is_urgent=bool(batch.deleted))
 
     async def payload(self, job: str) -> Mapping[str, Json]:
         """What was submitted: source, files, environment."""
@@ -153,17 +233,67 @@ class Store:
         """When the last event happened; 0 where none did."""
         return await self._do(lambda db: float((db.execute(schema.SELECT_LAST_TIME).fetchone() or (0.0,))[0]))
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def release_reserve(self) -> bool:
+        """Give the reserved space to the disk; False where there is none."""
+        try:
+            self._reserve_path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _reserve(self) -> None:
+        """Reserve space, by which jobs can be deleted when the disk is full."""
+        with suppress(OSError):
+            if not self._reserve_path.exists() and shutil.disk_usage(self._path.parent).free > 64 * RESERVE_BYTES:
+                self._reserve_path.write_bytes(b"\x01" * RESERVE_BYTES)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_urgent: bool = False) -> T:
+        """Run `work` in the store's thread; what is urgent may use the reserved space where the disk is full."""
+
         def run() -> T:
+            try:
+                return attempt()
+            except StoreFull:
+                if is_urgent and self.release_reserve():
+                    return attempt()
+                raise
+
+        def attempt() -> T:
             try:
                 if self._db is None:
                     self._path.touch(mode=0o600)
                     self._db = sqlite3.connect(self._path, isolation_level=None)
                 return work(self._db)
             except (sqlite3.Error, OSError) as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                    raise StoreDamaged(f"the store {self._path} is damaged: {error}") from error
+                if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                    raise StoreFull(
+                        f"the disk that holds the pool's directory {self._path.parent} is full: delete ended jobs "
+                        "(`jupyter dlaas delete JOB`) or free some space, and it goes on"
+                    ) from error
+                if code == sqlite3.SQLITE_READONLY or getattr(error, "errno", None) == errno.EROFS:
+                    raise StoreError(
+                        f"the pool's directory {self._path.parent} can only be read: make it writable, or choose "
+                        "another with JUPYTER_DLAAS_POOL_DIR"
+                    ) from error
                 raise StoreError(f"the store {self._path} cannot be used: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+
+    def _read_number(self) -> int:
+        try:
+            return int(self._number_path.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return 0
+
+    def _keep_number(self, number: int) -> None:
+        if number > self._number:
+            partial = self._number_path.with_name(".last_number")
+            partial.write_text(f"{number}\n", encoding="ascii")
+            partial.replace(self._number_path)
+            self._number = number
 
     def _connect(self, db: sqlite3.Connection) -> None:
         version: int = db.execute("PRAGMA user_version").fetchone()[0]
@@ -172,12 +302,17 @@ class Store:
                 f"the store {self._path} was written by a newer jupyter_dlaas (store version {version}, "
                 f"this one knows {len(schema.MIGRATIONS)}): update jupyter_dlaas"
             )
+        self.is_new = version == 0
+        if self._path.stat().st_size <= CHECK_BYTES:
+            found = db.execute("PRAGMA quick_check(1)").fetchall()[0][0]
+            if found != "ok":
+                raise StoreDamaged(f"the store {self._path} is damaged: {found}")
         kind = _file_system(self._path)
         if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
             self.warning = f"the pool's directory is on a network file system ({kind}): slower, and for one host only"
             db.execute("PRAGMA journal_mode = DELETE")
         else:
-            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA journal_mode = WAL").fetchall()
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA secure_delete = ON")
         for number, migration in enumerate(schema.MIGRATIONS[version:], start=version + 1):
@@ -187,19 +322,48 @@ class Store:
                 db.execute("VACUUM")  # pages of jobs that were deleted before secure_delete was set
                 db.execute(schema.EMPTY_LOG)
             db.execute(f"PRAGMA application_id = {schema.DELETES_SECURELY}")
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self._reserve()
 
 
 def _load(db: sqlite3.Connection) -> Loaded:
     jobs: dict[str, Job] = {}
     rows: dict[str, int] = {}
-    for row, spec, body in db.execute(schema.SELECT_JOBS):
-        job = decode(Job, {**json.loads(body), "spec": json.loads(spec)}, unknown="ignore")
-        jobs[job.id], rows[job.id] = job, row
+    damaged: list[DamagedRow] = []
+    for row, spec, body, job_id, number, owner in db.execute(schema.SELECT_JOBS):
+        try:
+            job = decode(Job, {**json.loads(body), "spec": json.loads(spec)}, unknown="ignore")
+        except (ValueError, TypeError, Invalid) as error:
+            damaged.append(DamagedRow(job_id, number, owner, _decoded(JobSpec, spec), str(error)))
+        else:
+            jobs[job.id], rows[job.id] = job, row
     keys = {(owner, key): (job, digest) for owner, key, job, digest in db.execute(schema.SELECT_KEYS)}
+    used = [j.number for j in jobs.values()] + [one.number for one in damaged]
+    used += [int(digits) for job, _ in keys.values() if (digits := job.rpartition("-")[2]).isdigit()]
+    notices = [(at_s, text) for at_s, text in db.execute(schema.SELECT_NOTICES)][::-1]
+    forecasts = [_decoded(Forecast, body) for (body,) in db.execute(schema.SELECT_FORECASTS)]
     found = db.execute(schema.SELECT_SETTINGS).fetchone()
-    settings = Settings() if found is None else decode(Settings, json.loads(found[0]), unknown="ignore")
-    forecasts = tuple(decode(Forecast, json.loads(body)) for (body,) in db.execute(schema.SELECT_FORECASTS))
-    return Loaded(jobs, rows, keys, db.execute(schema.SELECT_LAST_ROW).fetchone()[0], settings, forecasts)
+    settings = Settings() if found is None else _decoded(Settings, found[0])
+    if settings is None:
+        notices.append((time.time(), "What was set for queues, nodes and order cannot be read: set it again."))
+    return Loaded(
+        jobs,
+        rows,
+        keys,
+        db.execute(schema.SELECT_LAST_ROW).fetchone()[0],
+        settings or Settings(),
+        tuple(one for one in forecasts if one is not None),
+        tuple(damaged),
+        max(used, default=0),
+        tuple(notices),
+    )
+
+
+def _decoded(kind: type[T], text: str) -> T | None:
+    try:
+        return decode(kind, json.loads(text), unknown="ignore")
+    except (ValueError, TypeError, Invalid):
+        return None
 
 
 def _write(db: sqlite3.Connection, batch: Batch) -> None:
@@ -208,6 +372,8 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
         db.executemany(schema.INSERT_EVENT, [(e.row, e.at_s, e.job, e.kind, e.text) for e in batch.events])
         for new in batch.inserted:
             job = new.job
+            for statement in schema.REPLACED_JOB if new.replaces else ():
+                db.execute(statement, (job.id,))
             spec = json.dumps(encode(job.spec), separators=(",", ":"))
             db.execute(schema.INSERT_JOB, (job.id, job.number, job.owner, job.name, new.row, spec, _body(job)))
             db.execute(schema.INSERT_PAYLOAD, (job.id, json.dumps(new.payload, separators=(",", ":"))))

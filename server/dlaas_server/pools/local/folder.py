@@ -18,7 +18,7 @@ from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError
 from dlaas_server.pools.lines import damage, facts_in
 from dlaas_server.pools.local.logs import read_log
 from dlaas_server.pools.paths import readable, writable
-from jupyter_dlaas.facts import Fact, FactKind, Wanted
+from jupyter_dlaas.facts import JOURNAL_FORMAT, Fact, FactKind, Wanted
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import read_json, write_whole
@@ -252,6 +252,12 @@ class JobFolder:
             finally:
                 os.close(fd)
         found, end = facts_in(data, offset)
+        newest = max((fact.format or 1 for fact in found), default=1)
+        if newest > JOURNAL_FORMAT:
+            raise PoolError(
+                f"a newer jupyter_dlaas wrote the journal of job {self.job} (format {newest}, this one reads up to "
+                f"{JOURNAL_FORMAT}): update jupyter_dlaas"
+            )
         return lost + found, end
 
     def learners(self) -> list[tuple[int, Path]]:

@@ -18,11 +18,13 @@ from typing import Final, Protocol, TypeVar
 
 import jupyter_dlaas
 from dlaas_server.core.model import Node
+from dlaas_server.core.recovery import StoredJob
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.folder import JobFolder, in_words
 from dlaas_server.pools.local.processes import end_processes, is_deserted
+from dlaas_server.pools.local.stored import payload_of, stored_job
 from dlaas_server.pools.local.times import on_clock
 from dlaas_server.pools.local.watching import JobWatch
 from dlaas_server.pools.paths import safe_parts
@@ -34,6 +36,7 @@ from jupyter_dlaas.runtime.limits import limits_in_words
 from jupyter_dlaas.runtime.masked import masked_fact
 from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
 from jupyter_dlaas.runtime.start import Started, StartError, reap, start_caretaker, start_guardian, warm
+from jupyter_dlaas.wire import Json
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -166,6 +169,20 @@ class LocalPool:
         wanted = folder.wanted()
         if wanted is not None:
             self._lend(folder.job, wanted)
+
+    async def directories(self) -> Sequence[str]:
+        """The jobs that have a directory, whatever is in it."""
+        return await asyncio.to_thread(
+            lambda: sorted(e.name for e in os.scandir(self._jobs_dir) if e.is_dir() and not e.name.startswith("."))
+        )
+
+    async def stored_job(self, job: str) -> StoredJob:
+        """What the directory tells of the job."""
+        return await asyncio.to_thread(stored_job, self._folder(job))
+
+    async def payload(self, job: str) -> Mapping[str, Json]:
+        """What was submitted, as it lies in the directory."""
+        return await asyncio.to_thread(payload_of, self._folder(job), self.path / "blobs")
 
     # ---- devices ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,152 @@
+"""Opening the store after a loss: jobs that it does not know, or cannot read, are taken up from their directories."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.fold import Story
+from dlaas_server.core.model import Job
+from dlaas_server.core.recovery import number_of, recovered
+from dlaas_server.core.words import count
+from dlaas_server.engine.draft import Draft
+from dlaas_server.pools.base import Pool
+from dlaas_server.store import DamagedRow, Loaded, Store, StoreDamaged, StoreError
+from jupyter_dlaas.wire import DlaasError
+
+__all__ = ["load"]
+
+log = logging.getLogger("dlaas.engine")
+_LISTED: Final = 10
+_TAKEN_UP: Final = "Taken up again from its directory: the pool's store had lost its record."
+_QUEUED: Final = "Back in the queue: the pool's store had lost its record, and it had not begun."
+
+
+async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
+    """Load the store, with all jobs whose directories are there. What was done is among the notices."""
+    try:
+        loaded = await store.load()
+    except StoreDamaged as error:
+        await store.replace(str(error))
+        loaded = await store.load()
+    deleted = {job for job, _ in loaded.keys.values()} - loaded.jobs.keys() - {row.id for row in loaded.damaged}
+    names = set(await pool.directories())
+    if store.is_new and store.lost is None and (names or loaded.last_number):
+        store.lost = "The pool's store was missing or empty."
+    numbers = [number for name in names if (number := number_of(name)) is not None]
+    loaded = replace(loaded, last_number=max([loaded.last_number, *numbers]))
+    work = _Recovery(store, pool, loaded, now_s)
+    for name in sorted(names - loaded.jobs.keys()):
+        if name in deleted:
+            await work.remove(name)
+        else:
+            await work.take_up(name)
+    for row in loaded.damaged:
+        if row.id not in names:
+            await work.queue_again(row)
+    return await work.commit()
+
+
+class _Recovery:
+    """What is made again, until it is committed as one."""
+
+    def __init__(self, store: Store, pool: Pool, loaded: Loaded, now_s: float) -> None:
+        self._store, self._pool, self._loaded = store, pool, loaded
+        self._draft = Draft(loaded.jobs, loaded.rows, loaded.last_row, now_s, settings=loaded.settings)
+        self._numbers = {job.number for job in loaded.jobs.values()}
+        self._last_number = loaded.last_number
+        self._taken: list[str] = []
+        self._failed: list[str] = []
+
+    async def take_up(self, name: str) -> None:
+        """Make the record of a job from its directory."""
+        if number_of(name) is None:
+            return  # no directory of a job
+        try:
+            found = await self._pool.stored_job(name)
+            job = recovered(found, self._pool.unit)
+            payload = await self._pool.payload(name)
+        except DlaasError as error:
+            log.error("%s cannot be taken up from its directory: %s", name, error)
+            self._failed.append(name)
+            return
+        self._insert(job, payload, _TAKEN_UP)
+
+    async def queue_again(self, row: DamagedRow) -> None:
+        """Queue a job that had no directory yet: nothing of it has run."""
+        try:
+            payload = await self._store.payload(row.id)
+        except (StoreError, ValueError):
+            payload = None
+        if row.spec is None or payload is None:
+            self._failed.append(row.id)
+            return
+        job = Job(
+            id=row.id,
+            number=row.number,
+            owner=row.owner,
+            spec=row.spec,
+            submitted_s=self._draft.now_s,
+            wish=row.spec.learners_min,
+            unit=self._pool.unit,
+            priority=row.spec.priority,
+            elastic=row.spec.elastic,
+        )
+        self._insert(job, payload, _QUEUED)
+
+    async def remove(self, name: str) -> None:
+        """Remove the directory of a job that was deleted just before the engine ended."""
+        try:
+            await self._pool.remove(name)
+        except DlaasError as error:
+            log.warning("the directory of %s, which was deleted, is still there: %s", name, error)
+
+    def _insert(self, job: Job, payload: object, text: str) -> None:
+        if job.number in self._numbers:  # its order among the jobs only: the id stays
+            self._last_number += 1
+            job = replace(job, number=self._last_number)
+        self._numbers.add(job.number)
+        self._draft.insert(job, payload, f"recovered:{job.id}", "", Story("recovered", text), replaces=True)  # type: ignore[arg-type]
+        self._taken.append(job.id)
+
+    async def commit(self) -> Loaded:
+        """Write what was made again, and return all."""
+        loaded, draft = self._loaded, self._draft
+        notice = self._notice()
+        if notice and all(notice != text for _, text in loaded.notices):
+            log.warning("%s", notice)
+            draft.note("store", notice)
+        if draft.batch:
+            await self._store.commit(draft.batch)
+        return replace(
+            loaded,
+            jobs={**loaded.jobs, **draft.changed},
+            rows={**loaded.rows, **draft.new_rows},
+            keys={**loaded.keys, **draft.new_keys},
+            last_row=draft.last_row,
+            last_number=self._last_number,
+            notices=(*loaded.notices, (draft.now_s, notice)) if notice else loaded.notices,
+        )
+
+    def _notice(self) -> str:
+        said = [self._store.lost] if self._store.lost else []
+        if self._taken:
+            jobs = f"{count(len(self._taken), 'job')} {'was' if len(self._taken) == 1 else 'were'}"
+            why = "" if said else " that the pool's store had lost"
+            said.append(f"{_with_which(jobs, why)} taken up again from disk: {_names(self._taken)}.")
+        if self._store.lost:
+            said.append("Jobs that had not started are lost: submit them again. Queues and cordons must be set again.")
+        if self._failed:
+            said.append(f"Not readable, so left as they are: {_names(self._failed)}.")
+        return " ".join(said)
+
+
+def _with_which(jobs: str, which: str) -> str:
+    noun, _, verb = jobs.rpartition(" ")
+    return f"{noun}{which} {verb}"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
