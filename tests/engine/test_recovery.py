@@ -238,6 +238,31 @@ def test_a_journal_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert "Not readable, so left as they are: t-3." in found.notices[0][1]
 
 
+def test_stores_of_former_versions_load(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "store.sqlite3")
+    db.executescript(f"{schema.MIGRATIONS[0]} PRAGMA user_version = 1;")
+    body = {
+        "id": "a-3",
+        "number": 3,
+        "owner": "ana",
+        "submitted_s": 1.0,
+        "wish": 1,
+        "state": "HALTED",
+        "intent": "halt",
+    }
+    values = ("a-3", 3, "ana", "a", 7, '{"name": "a"}', json.dumps(body | {"intent": "halt", "checkpoint_step": 40}))
+    db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    db.execute("INSERT INTO payloads VALUES ('a-3', '{}')")
+    db.commit()
+    db.close()
+    found, _ = load(tmp_path)
+
+    assert (found.jobs["a-3"].state, found.jobs["a-3"].checkpoint_step) == (State.HALTED, 40)
+    assert (found.last_number, found.notices) == (3, ())
+    (tmp_path / "store.sqlite3").unlink()
+    assert load(tmp_path)[0].last_number == 3
+
+
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "store.sqlite3")
     db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")

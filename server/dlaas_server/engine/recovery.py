@@ -18,6 +18,8 @@ from jupyter_dlaas.wire import DlaasError
 __all__ = ["load"]
 
 log = logging.getLogger("dlaas.engine")
+SKIPPED_NUMBERS: Final = 100
+"""Numbers that jobs without a directory may have had, where nothing tells of them."""
 _LISTED: Final = 10
 _TAKEN_UP: Final = "Taken up again from its directory: the pool's store had lost its record."
 _QUEUED: Final = "Back in the queue: the pool's store had lost its record, and it had not begun."
@@ -35,7 +37,8 @@ async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
     if store.is_new and store.lost is None and (names or loaded.last_number):
         store.lost = "The pool's store was missing or empty."
     numbers = [number for name in names if (number := number_of(name)) is not None]
-    loaded = replace(loaded, last_number=max([loaded.last_number, *numbers]))
+    skipped = SKIPPED_NUMBERS if store.lost and not loaded.last_number else 0
+    loaded = replace(loaded, last_number=max([loaded.last_number, *numbers]) + skipped)
     work = _Recovery(store, pool, loaded, now_s)
     for name in sorted(names - loaded.jobs.keys()):
         if name in deleted:

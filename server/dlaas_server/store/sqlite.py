@@ -32,7 +32,8 @@ __all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "Store
 T = TypeVar("T")
 CHECK_BYTES: Final = 64 << 20
 """Stores up to this size are checked for damage when they are opened."""
-RESERVE_BYTES: Final = 1 << 20
+RESERVE_BYTES: Final = 1 << 19
+"""Enough to open a store and write what a deletion changes; the disk then has room for more."""
 CHECKPOINT_S: Final = 60.0
 """How often what is in the write-ahead log is written into the store's file."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -192,7 +193,10 @@ class Store:
     async def load(self) -> Loaded:
         """Everything, as of the last commit."""
         loaded = await self._do(_load, is_urgent=True)
-        return replace(loaded, last_number=max(loaded.last_number, self._read_number()))
+        number = max(loaded.last_number, self._number)
+        with suppress(OSError):  # a full disk; the next new job does it
+            self._keep_number(number)
+        return replace(loaded, last_number=number)
 
     async def commit(self, batch: Batch) -> None:
         """Keep the batch, durably, whole or not at all. Raises StoreError."""
@@ -244,7 +248,7 @@ class Store:
     def _reserve(self) -> None:
         """Reserve space, by which jobs can be deleted when the disk is full."""
         with suppress(OSError):
-            if not self._reserve_path.exists() and shutil.disk_usage(self._path.parent).free > 64 * RESERVE_BYTES:
+            if not self._reserve_path.exists() and shutil.disk_usage(self._path.parent).free > 8 * RESERVE_BYTES:
                 self._reserve_path.write_bytes(b"\x01" * RESERVE_BYTES)
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_urgent: bool = False) -> T:
@@ -291,8 +295,11 @@ class Store:
     def _keep_number(self, number: int) -> None:
         if number > self._number:
             partial = self._number_path.with_name(".last_number")
-            partial.write_text(f"{number}\n", encoding="ascii")
-            partial.replace(self._number_path)
+            try:
+                partial.write_text(f"{number}\n", encoding="ascii")
+                partial.replace(self._number_path)
+            finally:
+                partial.unlink(missing_ok=True)
             self._number = number
 
     def _connect(self, db: sqlite3.Connection) -> None:
@@ -389,7 +396,8 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
             db.execute(statement)
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk has ended it already
+            db.execute("ROLLBACK")
         raise
     if batch.deleted:
         with suppress(sqlite3.Error):  # the batch is kept; the next deletion, or the store's end, does it
