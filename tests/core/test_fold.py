@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.fold import ask, fold, resized, wanted
 from dlaas_server.core.guardians import guardian_gone
-from dlaas_server.core.model import Job, Profile
+from dlaas_server.core.model import Intent, Job, Profile
 from dlaas_server.core.reconcile import Known, reconcile
 from dlaas_server.core.states import Event
 from dlaas_server.core.view import job_view
@@ -296,3 +296,12 @@ def test_a_report_of_the_training_is_told_in_the_story_and_stays_on_the_card() -
 
     assert [(one.kind, one.text) for one in stories] == [("report", note.text)]
     assert job_view(closed(target), row=1, directory="", wait=None, progress=None).notes == (note,)
+
+
+def test_only_time_that_a_checkpoint_kept_counts_as_run() -> None:
+    """Seated at 50 s, it trains from 100 s on, and leaves at 100 s; what no checkpoint kept is run again."""
+    up = training(job(1), *seats("n1", 1))
+    left = replace(up, started_s=60.0, checkpoint_step=7, intent=Intent.HALT)
+
+    assert told(left, FactKind.CLOSED).ran_s == 40.0
+    assert told(replace(left, checkpoint_step=None), FactKind.CLOSED).ran_s == 0.0

@@ -11,6 +11,7 @@ import pytest
 from dlaas_server.core.model import Job
 from dlaas_server.core.plan import Wait
 from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
+from dlaas_server.engine.fractions import Fractions
 from jupyter_dlaas.protocol import Progress, State
 from tests.core.builders import job, seats, training
 
@@ -149,3 +150,48 @@ def test_the_time_left_is_known_from_steps_or_from_the_part_that_is_done(
     found = with_time_left(Progress(step=20, steps_per_s=2.0, **told))
 
     assert found.left_s_low == (None if left_s is None else pytest.approx(left_s * 2 - (found.left_s_high or 0)))
+
+
+def test_epochs_without_steps_give_the_time_left() -> None:
+    """4,000 epochs at 10 a second, of which no step is counted: a tenth is done."""
+    fractions, running = Fractions(), training(job(1), *seats("n1", 1))
+    reports = [
+        Progress(epoch=epoch, epochs=4000, fraction=epoch / 4000, at_s=1000.0 + epoch / 10)
+        for epoch in (0, 10, 200, 400)
+    ]
+    first, *_, last = [fractions.timed(running.id, one) for one in reports]
+    found = Lengths().known([running], {running.id: with_time_left(last)}, 1040.0)[running.id]
+
+    assert (first.left_s_low, first.left_s_high) == (None, None), "nothing is made up before anything grew"
+    assert last.left_s_low is not None
+    assert last.left_s_high is not None
+    assert last.left_s_low < 360.0 < last.left_s_high
+    assert found.executed_s == pytest.approx(40.0)
+    assert found.length_s == pytest.approx(400.0)
+
+
+def test_pace_of_a_restarted_job_is_measured_anew() -> None:
+    fractions = Fractions()
+    reports = [Progress(fraction=part, at_s=at_s) for part, at_s in ((0.0, 0.0), (0.5, 10.0), (0.25, 500.0))]
+    assert [fractions.timed("a", one).left_s_high is None for one in reports] == [True, False, True]
+    found = fractions.timed("a", Progress(fraction=0.5, at_s=600.0))
+    assert (found.left_s_low or 0.0) < 200.0 < (found.left_s_high or 0.0)
+
+
+def test_time_in_halt_or_queue_is_not_taken_for_run_time() -> None:
+    """It trained 100 s, was halted for an hour at a checkpoint, and trained 50 s more."""
+    one = replace(job(1), state=State.COMPLETED, started_s=1000.0, seated_s=4700.0, ran_s=100.0, ended_s=4750.0)
+    lengths = Lengths()
+    for number in (1, 2):
+        lengths.learn(replace(one, id=f"job-{number}"))
+
+    assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s == pytest.approx(150.0)
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.HALTED])
+def test_runs_that_did_not_complete_teach_no_length(state: State) -> None:
+    lengths = Lengths()
+    for number in range(4):
+        lengths.learn(replace(completed(number, 20.0), state=state))
+
+    assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s is None

@@ -38,7 +38,7 @@ def test_preflight_plans_by_what_the_order_has_learnt_of_this_pool(tmp_path: Pat
         order = engine.lifecycle.lengths.order("shortest")
         for _ in range(60):
             order.learn(300.0)
-        assert str(await said()).startswith("would wait: needs 1 learner of 1 GPU; 1 fit now")
+        assert str(await said()).startswith("would wait: needs 1 learner of 1 GPU; 1 fits now")
 
         brief = await engine.submit(submit(name="brief"))
         await engine.settle()

@@ -531,6 +531,7 @@ def closed(job: Job, at_s: float) -> Told:
     job = replace(job, is_closed=True, members=(), resize=None)
     if job.state.is_final:
         return job, ()
+    job = replace(job, ran_s=0.0 if job.checkpoint_step is None else executed_s(job, at_s))
     if job.intent is Intent.CANCEL:
         return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
@@ -538,6 +539,13 @@ def closed(job: Job, at_s: float) -> Told:
     at = "" if job.preempted is None else f" {lost(job)}"
     job = replace(job, queued_s=at_s)
     return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
+
+
+def executed_s(job: Job, now_s: float) -> float:
+    """How long a job that holds devices has run: time in the queue, or halted, does not count."""
+    if job.started_s is None:
+        return job.ran_s
+    return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)
 
 
 def lost(job: Job) -> str:

@@ -5,7 +5,7 @@ lengths as they might turn out.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,7 +19,8 @@ from dlaas_server.core.lending import Lending
 from dlaas_server.core.model import Pool
 from dlaas_server.core.orders import Order
 from dlaas_server.core.place import Free, Frees, Shape
-from dlaas_server.core.plan import scheduled
+from dlaas_server.core.plan import NOTHING_KNOWN, scheduled
+from dlaas_server.core.remaining import left_s
 from dlaas_server.core.resizing import ahead
 from dlaas_server.core.saving import as_if_saved
 from dlaas_server.core.scheduler import Choice, Policy, Scheduler
@@ -116,7 +117,9 @@ class World:
     policy: Policy
     order: Order
     leaving: Mapping[Device, float] = field(default_factory=dict)
-    """What counts as free, and spot jobs are just giving up -> for how long they may hold it yet, in seconds."""
+    """What counts as free, and jobs are just giving up -> for how long they may hold it yet, in seconds."""
+    stops_take_time: bool = False
+    """Jobs that are preempted hold their devices for as long as stopping them takes."""
 
     @classmethod
     def of(cls, scheduler: Scheduler | Lending, now_s: float) -> World:
@@ -163,6 +166,8 @@ class _Run:
     asks: dict[int, Ask] = field(default_factory=dict)
     leave_s: float = 0.0
     """How long a spot job takes to give back what an ordinary one gets."""
+    stop: float = 0.0
+    """What part of its stop and restore an ordinary job takes to leave."""
     free_s: Mapping[Device, float] = field(default_factory=dict)
     """When devices are free that are just being given up."""
 
@@ -176,9 +181,12 @@ class _Run:
 
     def begin(self, choice: Choice, now_s: float) -> None:
         """Those that were chosen run: at once, or when spot jobs have left."""
-        given = {stop.winner.number for stop in choice.stops if stop.victim.is_spot}
+        given: dict[int, float] = {}
+        for stop in choice.stops:
+            takes_s = self.leave_s if stop.victim.is_spot else self.stop * stop.victim.restart_s
+            given[stop.winner.number] = max(given.get(stop.winner.number, 0.0), takes_s)
         for ask in choice.starts:
-            at_s = now_s + self.leave_s if ask.number in given else now_s
+            at_s = now_s + given.get(ask.number, 0.0)
             if self.free_s:
                 its = ((seat.node, device) for seat in ask.seats for device in seat.devices)
                 at_s = max([at_s, *(self.free_s[one] for one in its if one in self.free_s)])
@@ -219,7 +227,15 @@ def forward(
     """
     scheduler = world.scheduler(now_s)
     free_s = {device: now_s + leave * notice_s for device, notice_s in world.leaving.items()}
-    run = _Run(scheduler, dict(total_s), leave_s=leave * world.policy.spot_notice_s, free_s=free_s)
+    run = _Run(
+        scheduler,
+        dict(total_s),
+        leave_s=leave * world.policy.spot_notice_s,
+        stop=leave if world.stops_take_time else 0.0,
+        free_s=free_s,
+    )
+    factor = world.policy.ran_factor
+    protected_s = max((ask.began_s + factor * ask.restart_s for ask in world.running), default=now_s)
     for ask in scheduler.running.values():
         run.note(ask, now_s)
     wanted = {ask.number for ask in world.waiting} if of is None else set(of)
@@ -233,9 +249,9 @@ def forward(
         if not wanted:
             break
         end_s = run.next_s()
-        if end_s == inf and not (choice.wake_s is not None and choice.stops):
-            break  # what runs has no known end, or nobody runs: waiting for time alone leads nowhere
         wake_s = inf if choice.wake_s is None else choice.wake_s
+        if end_s == inf and not (wake_s < inf and choice.stops) and wake_s > protected_s:
+            break  # what runs has no known end, or nobody runs: waiting for time alone leads nowhere
         at_s = max(min(end_s, wake_s, inf if newcomer is None else newcomer[0]), at_s)
         run.end(at_s)
         while newcomer is not None and newcomer[0] <= at_s:
@@ -323,6 +339,7 @@ def outlooks(
     draws: int = DRAWS,
     seed: int = 0,
     of: Iterable[int] | None = None,
+    endless: Collection[int] = (),
 ) -> dict[int, Outlook]:
     """When waiting jobs (or those of these numbers) start.
 
@@ -330,13 +347,14 @@ def outlooks(
     `recent`: who came lately, oldest first: each draw lets a stretch of them come again. Each job's lengths lie in as
     many equally likely strata as there are draws (Latin hypercube), so that few draws tell much.
     In half of the draws spot jobs leave at once, in the others when their notice is over: nobody knows more.
+    `endless`: running jobs of which nobody knows when they end, whatever was expected of them.
     """
     chance = _chance(seed)
     wanted = None if of is None else frozenset(of)
     guessed: list[tuple[Ask, float, float, list[float]]] = []
     for ask in (*world.running, *world.waiting):
         guess_s = ask.usual_s or ask.estimate_s
-        if guess_s is not None:
+        if guess_s is not None and ask.number not in endless:
             doubt = spread if spreads is None else spreads.get(ask.number, spread)
             guessed.append((ask, guess_s, doubt, _strata(draws, chance)))
     medians = {ask.number: length_s(guess_s, ask.executed_s, doubt, 0.5) for ask, guess_s, doubt, _ in guessed}
@@ -378,15 +396,22 @@ def _newcomers(
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
     """The pool as the scheduler sees it, what is under way done already. `order`: what it learnt; None: nothing."""
-    scheduler, _ = scheduled(as_if_saved(ahead(pool)), now_s, policy, order)
+    future = ahead(pool)
+    scheduler, _ = scheduled(as_if_saved(future), now_s, policy, order)
     leaving = {
         (member.seat.node, device): job.notice_s
         for job in pool.jobs.values()
-        if job.spec.spot and (job.goal is not Goal.RUN or job.resize is not None)
+        if job.goal is not Goal.RUN or (job.spec.spot and job.resize is not None)
         for member in job.members
         for device in member.seat.devices
     }
-    return replace(World.of(scheduler, now_s), leaving=leaving)
+    shrinking = {
+        (seat.node, device): pool.known.get(loan.job, NOTHING_KNOWN).restart_s
+        for loan in future.leaving
+        for seat in loan.seats
+        for device in seat.devices
+    }
+    return replace(World.of(scheduler, now_s), leaving={**shrinking, **leaving}, stops_take_time=True)
 
 
 def forecast(
@@ -408,7 +433,8 @@ def forecast(
     ids = {ask.number: ask.id for ask in world.waiting[:FORETOLD_MOST]}
     known = {ask.number: pool.known.get(ask.id) for ask in (*world.running, *world.waiting)}
     spreads = {number: one.spread for number, one in known.items() if one is not None and one.spread is not None}
-    found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws, of=ids)
+    endless = {ask.number for ask in world.running if left_s(pool.known.get(ask.id)) == inf}
+    found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws, of=ids, endless=endless)
     spans = {ids[number]: one.between(0.8, factor) for number, one in found.items() if number in ids}
     return {job: span for job, span in spans.items() if span[1] < inf}
 
@@ -423,8 +449,10 @@ def starts_with(world: World, now_s: float, number: int) -> int:
         return 0
     scheduler = world.scheduler(now_s, {number: fits})
     choice = scheduler.decide(now_s)
-    is_alone = not choice.stops
-    return fits if is_alone and any(ask.number == number for ask in choice.starts) else 0
+    starts = [ask for ask in choice.starts if ask.number == number]
+    its = {(seat.node, device) for ask in starts for seat in ask.seats for device in seat.devices}
+    is_at_once = not choice.stops and world.leaving.keys().isdisjoint(its)
+    return fits if starts and is_at_once else 0
 
 
 def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:

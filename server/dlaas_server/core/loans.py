@@ -20,9 +20,9 @@ Promised = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
 
 
 def free_in(pool: Pool) -> Frees:
-    """What is free for the jobs that are decided on: also what is lent, which is taken last."""
+    """What is free for the jobs that are decided on: also what is being given up or lent, which is taken last."""
     frees = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
-    frees.lent = pool.lent
+    frees.lent = (*pool.leaving, *pool.lent)
     return frees
 
 

@@ -201,6 +201,8 @@ class Job:
     step: int = 0
     checkpoint_step: int | None = None
     started_s: float | None = None
+    ran_s: float = 0.0
+    """How long it ran on the seats that it had before, as far as a checkpoint kept that."""
     ended_s: float | None = None
     failure: Failure | None = None
     """Why the job failed, or (while it is not FAILED) the last loss that it survived."""
@@ -283,3 +285,5 @@ class Pool:
     """Jobs that are not decided on, and whose seats are taken."""
     lent: tuple[Loan, ...] = ()
     """Seats of jobs that are not decided on, and that give them back, in this order."""
+    leaving: tuple[Loan, ...] = ()
+    """Seats that count as free, and that their jobs are just giving up: nobody can start there yet."""

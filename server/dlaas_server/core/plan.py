@@ -14,6 +14,7 @@ from typing import Final
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.feasible import said, why_never
+from dlaas_server.core.immediate import Kept, immediate, kept_for
 from dlaas_server.core.lending import Lending, charged
 from dlaas_server.core.loans import Back, Promised, free_in, given_back, holding, idle_in, loans_of
 from dlaas_server.core.model import Intent, Job, Known, MemberState, Node, Pool, Seat
@@ -190,11 +191,8 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
     moving = {ask.id for ask in choice.starts}
     preempts = tuple(_preempt(one, pool, policy, moving) for one in choice.stops)
-    seats: dict[str, tuple[Seat, ...]] = {}
-    for ask in choice.starts:
-        if ask.id in places and idle.has(ask.shape, ask.seats):  # who only moves has to leave first
-            idle.claim(ask.shape, ask.seats)
-            seats[ask.id] = ask.seats
+    begun = immediate(choice, places.keys(), idle, frees, now_s)
+    seats = begun.seats
     blocked = bool(waiting) or any(ask.id in places and ask.id not in seats for ask in choice.starts)
     if not blocked:
         for job in queue:
@@ -230,6 +228,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
         then = idle_in(replace(pool, jobs=jobs))
     held_up = moving | {ask.id for ask in waiting}
+    kept = kept_for(choice, begun, line, is_strict=policy.is_strict)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
     delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
@@ -238,7 +237,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
         resizes=resizes,
-        waits=_waits(queue, seats, held_up, pool, idle, now_s, policy.placement) + short,
+        waits=_waits(queue, seats, held_up, pool, idle, now_s, policy.placement, kept) + short,
         wake_s=min(delayed, default=None),
     )
     return _Planned(decided, promised, then)
@@ -509,6 +508,7 @@ def _waits(
     frees: Frees,
     now_s: float,
     usual: Layout,
+    kept: Kept,
 ) -> tuple[Wait, ...]:
     """`held_up`: who would have room if nobody ran."""
     waiting = [job for job in queue if job.id not in seats]
@@ -522,7 +522,7 @@ def _waits(
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job))
             if asked not in said:
                 short = "" if job.id in held_up else _short_of(*asked, free_of(pool.nodes, ()))
-                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees)}.{holders}"
+                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
             reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
@@ -541,16 +541,22 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
     return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
 
 
-def _needs(shape: Shape, least: int, unit: str, frees: Frees) -> str:
-    """needs + has."""
+def _needs(shape: Shape, least: int, unit: str, frees: Frees, kept: Kept) -> str:
+    """needs + has; where it has what it needs, for whom that is `kept`."""
     fits = room(frees, shape, least)
+    if fits >= least and (why := kept.why(shape, least)):
+        return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
     if not shape.gpus:
-        return f"{count(least, 'learner')} of {said(shape, '')}; {fits} fit now"
+        return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
     has = sum(len(f.devices) for f in frees)
     once = " at once" if least > 1 else ""
     if has >= least * shape.gpus:
-        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} fit now"
+        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
     return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
+
+
+def _there(fits: int) -> str:
+    return f"{fits} {'fits' if fits == 1 else 'fit'} now"
 
 
 def _holders(pool: Pool) -> str:

@@ -12,6 +12,10 @@ from dlaas_server.core.words import duration
 
 __all__ = ["SHOWN", "Forecast", "outcome", "soon", "track_record"]
 
+FAR: Final = 3.0
+"""An estimate that was wrong by more than this factor is a miss, however short the wait."""
+LEAST_S: Final = 5.0
+"""Shorter waits are shown as this long."""
 SHOWN: Final = 50
 """The track record speaks of so many of the newest."""
 
@@ -33,7 +37,17 @@ class Forecast:
     def is_close(self) -> bool:
         """It started within the range, or no further from it than a minute or a quarter of its wait."""
         slack_s = max(CLOSE_S, CLOSE * (self.started_s - self.said.at_s))
+        if self.is_far:
+            return False
         return self.said.low_s - slack_s <= self.started_s <= self.said.high_s + slack_s
+
+    @property
+    def is_far(self) -> bool:
+        """The wait was more than FAR times longer, or shorter, than the range that was shown."""
+        waited_s, low_s, high_s = (
+            max(at_s - self.said.at_s, LEAST_S) for at_s in (self.started_s, self.said.low_s, self.said.high_s)
+        )
+        return waited_s > FAR * high_s or FAR * waited_s < low_s
 
 
 def outcome(forecast: Forecast) -> str:
@@ -63,7 +77,9 @@ def track_record(forecasts: Sequence[Forecast]) -> str:
     if len(newest) == 1:
         return f"The last start estimate {'held' if newest[0].held else 'did not hold'}."
     held, close = sum(f.held for f in newest), sum(f.is_close for f in newest)
+    far = sum(f.is_far for f in newest)
+    missed = f"; {far} {'was' if far == 1 else 'were'} wrong by more than a factor of three" if far else ""
     return (
         f"Of the last {len(newest)} start estimates {held} held; {close} were right to within a minute or a quarter of "
-        "the wait."
+        f"the wait{missed}."
     )

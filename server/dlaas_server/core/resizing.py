@@ -17,7 +17,7 @@ from dlaas_server.core.frees import Frees
 from dlaas_server.core.loans import free_in
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.place import place
-from dlaas_server.core.shapes import Layout, Shape, shape_of
+from dlaas_server.core.shapes import Layout, Loan, Shape, shape_of
 from dlaas_server.core.speedup import fit
 from jupyter_dlaas.facts import Goal
 from jupyter_dlaas.protocol import Elastic
@@ -33,8 +33,17 @@ NOTHING_KNOWN: Final = Known()
 def ahead(pool: Pool) -> Pool:
     """The pool when what is under way is done: seats that are being given up are promised, though not free yet."""
     jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
-    jobs |= {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
-    return replace(pool, jobs=jobs)
+    resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
+    changing = {j.id: j for j in pool.jobs.values() if j.members and j.goal is not Goal.RUN} | resized
+    loans = [loan for name in sorted(changing) for loan in _given_up(pool.jobs[name], resized.get(name))]
+    return replace(pool, jobs=jobs | resized, leaving=(*pool.leaving, *loans))
+
+
+def _given_up(job: Job, after: Job | None) -> list[Loan]:
+    """The seats that a job has, and has not `after` its change of size; None: it leaves."""
+    kept = {m.seat for m in after.members} if after is not None else set()
+    seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
+    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,)) for seat in seats]
 
 
 def make_way(
@@ -65,7 +74,7 @@ def make_way(
 
 def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
     """The pool when these jobs have only the seats that they keep."""
-    jobs = dict(pool.jobs)
+    jobs, loans = dict(pool.jobs), list(pool.leaving)
     for name, seats in kept.items():
         left, members = Counter(seats), []
         for member in jobs[name].gang:
@@ -73,7 +82,8 @@ def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
                 left[member.seat] -= 1
                 members.append(member)
         jobs[name] = replace(jobs[name], members=tuple(members))
-    return replace(pool, jobs=jobs)
+        loans += _given_up(pool.jobs[name], jobs[name])
+    return replace(pool, jobs=jobs, leaving=tuple(loans))
 
 
 def needed(

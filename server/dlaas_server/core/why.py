@@ -7,13 +7,16 @@ from math import inf
 from typing import Final
 
 from dlaas_server.core.asks import Late
-from dlaas_server.core.model import Job, Pool
+from dlaas_server.core.frees import free_of
+from dlaas_server.core.model import Job, Known, Pool
 from dlaas_server.core.orders import length_counts, made
 from dlaas_server.core.plan import Wait, is_settled
+from dlaas_server.core.remaining import has_overrun, left_s
 from dlaas_server.core.scheduler import Policy, Share
 from dlaas_server.core.settings import held_by_queue, is_entitled, queues_of
-from dlaas_server.core.shapes import Layout, relaxed
+from dlaas_server.core.shapes import Layout, relaxed, shape_of
 from dlaas_server.core.words import count, duration, ordinal, unit_of
+from jupyter_dlaas.facts import Goal
 
 __all__ = ["why_it_waits"]
 
@@ -42,8 +45,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *,
     if ahead:
         out.append(f"Ahead of it: {_some(ahead)}.")
     out += _holders(job, pool, policy)
-    if not is_foretold:
-        out += _untold(job, pool, ahead)
+    out += _counts_on(job, pool, policy) if is_foretold else _untold(job, pool, ahead)
     out += _anywhere(job, policy)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
@@ -63,37 +65,51 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         held = sum(len(m.seat.devices) for m in other.members)
         if other.id == job.id or not held:
             continue
-        left_s = _left_s(other.id, pool)
-        ends = "nobody knows until when" if left_s == inf else f"until in about {duration(left_s)}"
+        its_s = left_s(pool.known.get(other.id))
+        ends = "nobody knows until when" if its_s == inf else f"until in about {duration(its_s)}"
+        if other.goal is not Goal.RUN:
+            its_s, ends = other.notice_s, "and is leaving"
+        elif its_s < inf and has_overrun(pool.known[other.id]):
+            ends += ", if it runs twice as long as expected"
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
         text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
         is_unsaved = is_settled(other) and other.checkpoint_step is None
         if policy.preempts and other.priority < job.priority and is_unsaved and not other.spec.spot:
             text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
-        found.append((left_s, other.number, text))
+        found.append((its_s, other.number, text))
     found.sort()
     more = len(found) - NAMED_MOST
     out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
     return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
 
 
-def _left_s(name: str, pool: Pool) -> float:
-    """How long a job is expected to go on; infinite where nobody knows."""
-    known = pool.known.get(name)
-    if known is None or known.length_s is None or known.length_s <= known.executed_s:
-        return inf
-    return known.length_s - known.executed_s
+def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """That a job with an expected start gets devices of holders of which nobody knows when they end."""
+    shape, least = shape_of(job, policy.placement), job.spec.learners_min
+    stays = [
+        one
+        for one in pool.jobs.values()
+        if one.members and one.goal is Goal.RUN and left_s(pool.known.get(one.id)) == inf
+    ]
+    if free_of(pool.nodes, stays).room(shape, least) >= least:
+        return []
+    names = _some([one.id for one in sorted(stays, key=lambda one: one.number)])
+    return [f"Its expected start counts on devices being taken back for it from {names}."]
 
 
 def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
     """Why it is not told when it starts, where that is for want of somebody's length."""
     before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
-    unknown = [name for name in before if _left_s(name, pool) == inf]
+    unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
         return []
     tells = "--epochs at submit tells it, and what has ended teaches it"
     return [f"When it starts cannot be told: nobody knows how long {_some(unknown)} will run ({tells})."]
+
+
+def _is_unknown(known: Known | None) -> bool:
+    return known is None or has_overrun(known) or left_s(known) == inf
 
 
 def _anywhere(job: Job, policy: Policy) -> list[str]:

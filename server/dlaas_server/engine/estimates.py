@@ -8,6 +8,7 @@ from math import log
 from typing import Final
 
 from dlaas_server.core.estimates import History
+from dlaas_server.core.fold import executed_s as ran_for_s
 from dlaas_server.core.model import Job, Known
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.plan import Wait
@@ -41,6 +42,14 @@ def _steps_in_all(progress: Progress) -> float | None:
     return progress.steps
 
 
+def _fraction_per_s(progress: Progress) -> float | None:
+    """How fast the part that is done grows, where that is all that is known (`Fractions`)."""
+    low_s, high_s, fraction = progress.left_s_low, progress.left_s_high, progress.fraction
+    if low_s is None or high_s is None or fraction is None or not 0 < fraction < 1 or low_s + high_s <= 0:
+        return None
+    return (1 - fraction) * 2 / (low_s + high_s)
+
+
 class Lengths:
     """How long jobs run: by their own progress, else by what is most alike and has ended (twice at least).
 
@@ -61,7 +70,7 @@ class Lengths:
         if job.id in self._seen or job.state is not State.COMPLETED or job.started_s is None or job.ended_s is None:
             return
         self._seen.add(job.id)
-        length_s = job.ended_s - job.started_s
+        length_s = ran_for_s(job, job.ended_s)
         usual_s = self._usual_s(job)
         self._by_size.learn(usual_s, length_s, _weight(job))
         for alike in _alike(job):
@@ -119,7 +128,9 @@ class Lengths:
         work."""
         if progress is not None and progress.steps is not None and progress.steps_per_s:
             return progress.step / progress.steps_per_s
-        return 0.0 if job.started_s is None else max(now_s - job.started_s, 0.0)
+        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
+            return progress.fraction / per_s
+        return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
         executed_s = self._executed_s(job, progress, now_s)
@@ -129,6 +140,11 @@ class Lengths:
             left = max(1 - progress.step / max(steps, 1), 0.0)
             spread = SPREAD * max(left, LEAST_LEFT)
             return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
+        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
+            spread = SPREAD * max(1 - progress.fraction, LEAST_LEFT)
+            return Known(
+                length_s=1 / per_s, usual_s=1 / per_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S
+            )
         usual_s = self._usual_s(job)
         spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
         return Known(

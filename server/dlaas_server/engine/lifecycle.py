@@ -35,6 +35,7 @@ from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, with_time_left
 from dlaas_server.engine.foretelling import Foreteller
+from dlaas_server.engine.fractions import Fractions
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
@@ -124,6 +125,7 @@ class Lifecycle:
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._foreteller = Foreteller(self._wake.set)
+        self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
         self._must_plan = False
@@ -407,6 +409,7 @@ class Lifecycle:
             self._deserted.discard(job_id)
             self._prepared.discard(job_id)
             self._measured.discard(job_id)
+            self._fractions.forget(job_id)
         for job in draft.changed.values():
             if _is_active(job):
                 self._active[job.id] = job
@@ -535,7 +538,8 @@ class Lifecycle:
         try:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
-                self.progress[job] = decode(Progress, json.loads(chunk.data), unknown="ignore")
+                progress = decode(Progress, json.loads(chunk.data), unknown="ignore")
+                self.progress[job] = self._fractions.timed(job, progress)
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
                     self._must_plan = True
                     self._wake.set()
