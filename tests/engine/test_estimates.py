@@ -178,6 +178,29 @@ def test_pace_of_a_restarted_job_is_measured_anew() -> None:
     assert (found.left_s_low or 0.0) < 200.0 < (found.left_s_high or 0.0)
 
 
+def test_time_left_follows_a_change_of_pace() -> None:
+    """A tenth in 1,000 s, then another learner joins: 1 % in 5 s from then on."""
+    fractions = Fractions()
+    for percent in range(11):
+        fractions.timed("a", Progress(fraction=percent / 100, at_s=100.0 * percent))
+    faster = [Progress(fraction=percent / 100, at_s=1000.0 + 5.0 * (percent - 10)) for percent in range(11, 26)]
+    found = [fractions.timed("a", one) for one in faster][-1]
+
+    assert (found.left_s_low or 0.0) < 75 * 5.0 < (found.left_s_high or 0.0)
+
+
+def test_time_left_grows_while_an_epoch_is_overdue() -> None:
+    """Epochs of 10 s; the last of ten takes far longer."""
+    fractions, left = Fractions(), []
+    reports = [(epoch / 10, 10.0 * epoch) for epoch in range(10)] + [(0.9, at_s) for at_s in (95.0, 180.0, 900.0)]
+    for part, at_s in reports:
+        found = fractions.timed("a", Progress(fraction=part, at_s=at_s))
+        left.append((found.left_s_high or 0.0) / 1.15)
+
+    assert left[-3] == pytest.approx(5.0), "half an epoch"
+    assert 0.0 < left[-2] < left[-1]
+
+
 def test_time_in_halt_or_queue_is_not_taken_for_run_time() -> None:
     """It trained 100 s, was halted for an hour at a checkpoint, and trained 50 s more."""
     one = replace(job(1), state=State.COMPLETED, started_s=1000.0, seated_s=4700.0, ran_s=100.0, ended_s=4750.0)
