@@ -195,20 +195,22 @@ def test_no_feasible_job_waits_beside_idle_devices_without_a_stated_reason(order
 
 
 def test_room_is_made_once_for_an_urgent_job() -> None:
-    """While those that were stopped for it leave, nobody else is stopped for it, unless others took its room since."""
-    stops: dict[str, set[str]] = {}
+    """While victims leave for it, no others are preempted, unless jobs that go before it came or started since."""
+    ahead_then: dict[str, set[str]] = {}
 
     def look(live: Live, decided: Plan) -> None:
-        for name in [n for n in stops if n not in live.jobs or not live.jobs[n].waits]:
-            del stops[name]
-        if decided.starts:  # these may be ahead of it
-            stops.clear()
+        for name in [n for n in ahead_then if n not in live.jobs or not live.jobs[n].waits]:
+            del ahead_then[name]
+        if decided.starts:
+            ahead_then.clear()
+        places = {wait.job: wait.place for wait in decided.waits if wait.place}
         for winner in sorted({stop.winner for stop in decided.preempts}):
-            assert winner not in stops, (winner, decided)
-            stops[winner] = {stop.job for stop in decided.preempts}
+            ahead = {name for name, place in places.items() if place < places.get(winner, 0)}
+            assert winner not in ahead_then or ahead - ahead_then[winner], (winner, decided)
+            ahead_then[winner] = ahead
 
     def tried(chance: Random) -> None:
-        stops.clear()
+        ahead_then.clear()
         Live(chance, Policy(), look, [chance.choice([1, 2, 4]) for _ in range(3)]).run(40)
 
     in_plan_streams(3, tried)
