@@ -235,7 +235,8 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
 
     page.card(job).locator("summary", has_text="Metrics").click()
     page.card(job).get_by_role("img", name=re.compile("^Loss")).wait_for()
-    told = told_of(page, job)
+    *told, halted = told_of(page, job)
+    assert "Halted by you" in halted
     assert len(told) == len(view.resizes)
     assert all(says(text, resize) for text, resize in zip(told, view.resizes, strict=True)), told
     drawn = page.page.evaluate(READ_DRAWING, job)
@@ -243,7 +244,7 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
     across = [x for x, _ in drawn["line"]]
     assert across == sorted(across)
     assert all(drawn["inked"][round(across[0]) : round(across[-1])]), "there is ink all along"
-    assert len(drawn["dashes"]) == len(view.resizes), "each change is a line through the curve"
+    assert len(drawn["dashes"]) == len(view.resizes) + 1, "each change, and the halt, is a line through the curve"
     assert drawn["dashes"] == sorted(drawn["dashes"])
 
     story = site.job(job).story()
