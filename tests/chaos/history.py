@@ -54,24 +54,26 @@ def of_lines(job: Ended, lines: int) -> list[str]:
 
 
 def steps_covered(facts: Iterable[Mapping[str, Any]]) -> tuple[int, list[str]]:
-    """How many steps of a job count in the end, and what was skipped on the way.
+    """How many steps of a job count in the end, from step 0 on without a hole, and the holes behind them.
 
     A generation begins at a step: whatever an earlier one had trained from there on was lost with it and is trained
-    again; it may not begin beyond what was trained.
+    again. What a generation trained may be written down late, after the next one has begun.
     """
-    covered, found = 0, []
+    begins: dict[int, int] = {}
+    ranges: list[tuple[int, int]] = []
     for fact in facts:
-        kind = fact["kind"]
-        if kind in ("generation", "regrouped") and fact.get("step") is not None:
-            if fact["step"] > covered:
-                found.append(
-                    f"generation {fact.get('generation')} begins at step {fact['step']}, {covered} were trained"
-                )
-            covered = min(covered, fact["step"])
-        elif kind == "committed":
-            if fact["first_step"] > covered:
-                found.append(f"steps {covered} to {fact['first_step']} were trained by nobody")
-            covered = max(covered, fact["step"])
+        number = fact.get("generation", 0)
+        if fact["kind"] in ("generation", "regrouped") and fact.get("step") is not None:
+            begins[number] = fact["step"]
+            ranges = [(first, min(end, fact["step"])) for first, end in ranges]
+        elif fact["kind"] == "committed":
+            later = [step for other, step in begins.items() if other > number]
+            ranges.append((fact["first_step"], min([fact["step"], *later])))
+    covered, found = 0, []
+    for first, end in sorted(one for one in ranges if one[0] < one[1]):
+        if first > covered:
+            found.append(f"steps {covered} to {first} were trained by nobody")
+        covered = max(covered, end)
     return covered, found
 
 

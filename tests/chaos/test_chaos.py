@@ -16,15 +16,16 @@ from tests.selection import exhaustive
 UNDISTURBED: dict[str, Any] = {"steps": 20, "weights": [[1.0, 2.0], [0.5]]}
 
 
-def trained(first: int, last: int) -> dict[str, Any]:
-    return {"kind": "committed", "first_step": first, "step": last}
+def trained(first: int, last: int, generation: int = 1) -> dict[str, Any]:
+    return {"kind": "committed", "generation": generation, "first_step": first, "step": last}
 
 
-def begins(step: int) -> dict[str, Any]:
-    return {"kind": "generation", "generation": 1, "step": step}
+def begins(step: int, generation: int = 1) -> dict[str, Any]:
+    return {"kind": "generation", "generation": generation, "step": step}
 
 
-HALTED_ONCE = [begins(0), trained(0, 12), begins(10), trained(10, 15), trained(15, 20)]
+HALTED_ONCE = [begins(0), trained(0, 12), begins(10, 2), trained(10, 15, 2), trained(15, 20, 2)]
+WRITTEN_LATE = [begins(0), trained(0, 7), begins(10, 2), trained(10, 20, 2), trained(7, 12)]
 WHOLE = Ended("loop-1", "elastic", "COMPLETED", facts=HALTED_ONCE, end=UNDISTURBED)
 TICKS = Ended("plain-1", "plain", "COMPLETED", logs=[["tick 0"], ["tick 0", "tick 1", "tick 2"]])
 
@@ -36,15 +37,16 @@ def test_a_history_without_faults_has_no_violation() -> None:
 
 def test_steps_of_a_lost_generation_count_once() -> None:
     assert steps_covered(HALTED_ONCE) == (20, [])
+    assert steps_covered(WRITTEN_LATE) == (20, [])
 
 
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
         ([begins(0), trained(0, 8), trained(10, 20)], "steps 8 to 10 were trained by nobody"),
-        ([begins(0), trained(0, 8), begins(9), trained(9, 20)], "begins at step 9, 8 were trained"),
+        ([begins(0), trained(0, 8), begins(9, 2), trained(9, 20, 2)], "steps 8 to 9 were trained by nobody"),
         ([begins(0), trained(0, 19)], "19 of 20 steps"),
-        ([begins(0), trained(0, 20), begins(15)], "15 of 20 steps"),
+        ([begins(0), trained(0, 20), begins(15, 2)], "15 of 20 steps"),
     ],
 )
 def test_lost_steps_are_found(facts: list[dict[str, Any]], says: str) -> None:
