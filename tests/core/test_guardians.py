@@ -8,11 +8,20 @@ from dataclasses import replace
 import pytest
 
 from dlaas_server.core.fold import preempted
-from dlaas_server.core.guardians import abandoned, directory_lost, guardian_gone, lines_lost, may_be_over
+from dlaas_server.core.guardians import (
+    GUARDIANS_MOST,
+    SETTLED_S,
+    abandoned,
+    directory_lost,
+    guardian_gone,
+    lines_lost,
+    may_be_over,
+)
 from dlaas_server.core.model import Job
 from dlaas_server.core.states import Event
-from jupyter_dlaas.facts import Goal
+from jupyter_dlaas.facts import FactKind, Goal
 from jupyter_dlaas.protocol import Cause, Note, State
+from tests.core.builders import told
 from tests.core.test_fold import asked, running
 
 ENDS: dict[str, tuple[Callable[[], Job], State]] = {
@@ -21,6 +30,26 @@ ENDS: dict[str, tuple[Callable[[], Job], State]] = {
     "preempted": (lambda: preempted(running(), "for another", 60.0)[0], State.QUEUED),
     "directory lost": (lambda: directory_lost(running(), "/pool/jobs/x", 60.0)[0], State.FAILED),
 }
+
+
+def test_a_healthy_job_outlives_any_number_of_killed_guardians() -> None:
+    one = running()
+    for number in range(3 * GUARDIANS_MOST):
+        up_s = 1000.0 + 10.0 * number
+        one = told(one, FactKind.GUARDIAN_UP, at_s=up_s, took_over=True)
+        one = guardian_gone(one, "It went away", up_s + SETTLED_S)[0]
+        assert one.not_before_s <= up_s + SETTLED_S, "the next one is started at once"
+
+    assert one.state is State.PROCESSING
+
+
+def test_a_guardian_that_ends_at_once_again_and_again_is_given_up() -> None:
+    one = running()
+    for number in range(GUARDIANS_MOST):
+        one = told(one, FactKind.GUARDIAN_UP, at_s=1000.0 + number)
+        one = guardian_gone(one, "It went away", 1000.5 + number)[0]
+
+    assert one.state is State.FAILED
 
 
 @pytest.mark.parametrize("kind", ENDS)

@@ -300,7 +300,7 @@ def _report(job: Job, fact: Fact) -> Told:
 
 
 def _guardian_up(job: Job, fact: Fact) -> Told:
-    job = replace(job, awaited=None, slow=None)  # a guardian tells it again
+    job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a guardian tells the rest again
     if fact.took_over:
         return _tell(job, "guardian", "A new guardian took over; the learners went on.")
     return job, ()

@@ -15,15 +15,20 @@ __all__ = ["JOURNAL_NOTE", "abandoned", "directory_lost", "guardian_gone", "line
 
 GUARDIANS_MOST: Final = 8
 """Guardians started for one wish before the job is given up."""
+SETTLED_S: Final = 2.0
+"""Who held the job for so long can hold it: its end counts like the first one."""
 JOURNAL_NOTE: Final = "report_journal"
 
 
 def guardian_gone(job: Job, text: str, now_s: float) -> Told:
     """No guardian could be started, or it went away.
 
-    The first time another is started at once, then with a growing delay; at last the job is given up.
+    The first time another is started at once, then with a growing delay; at last the job is given up. One that held
+    the job for a while was able to: however often it is killed, a healthy job is not given up for it.
     """
-    job = replace(job, guardian_starts=job.guardian_starts + 1)
+    has_held = job.guardian_up_s is not None and now_s - job.guardian_up_s >= SETTLED_S
+    starts = 1 if has_held else job.guardian_starts + 1
+    job = replace(job, guardian_starts=starts, guardian_up_s=None)
     if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
         return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}; another one is started."),)

@@ -197,6 +197,8 @@ class Job:
     restarts_total: int = 0
     guardian_starts: int = 0
     """Guardians started for the present revision: bounds a guardian that cannot start."""
+    guardian_up_s: float | None = None
+    """Since when the present guardian holds the job; None where there is none."""
     not_before_s: float = 0.0
     """Nothing is started for the job before this time (growing delay after losses)."""
     step: int = 0

@@ -144,7 +144,7 @@ def _guardian(pool: ChaosPool) -> Callable[[], float]:
         return sum(fact["kind"] == "guardian_up" and bool(fact.get("took_over")) for fact in pool.journal(job))
 
     def trial() -> float:
-        time.sleep(1.0)
+        time.sleep(2.5)  # guardians that end sooner are replaced more slowly each time
         before, pid = taken_over(), pool.guardian_pid(job)
         assert pid is not None, "there is a guardian"
         began_s = time.monotonic()
