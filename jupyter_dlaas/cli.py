@@ -215,7 +215,11 @@ def _submit_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--framework", help="default: found from the imports")
     one.add_argument("--epochs", metavar="N")
     one.add_argument("--max-time", metavar="2h", help="halt it, with a checkpoint, after training for so long")
-    one.add_argument("--hang-after", metavar="10m", help="end a learner that does nothing for so long (default: 10m)")
+    one.add_argument(
+        "--hang-after",
+        metavar="10m",
+        help="end a learner that does nothing for so long (default: 30s or ten steps, in loops of steps)",
+    )
     one.add_argument("-o", "--outputs", metavar="NAMES", help="variables to bring back: model,history")
     one.add_argument("--include", action="append", default=[], metavar="PATH", help="a file or folder to take along")
     one.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help="a variable of the environment")

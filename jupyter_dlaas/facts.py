@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 JOURNAL_FORMAT: Final = 1
-"""Of the journals that this version writes; it reads this one and all before."""
+"""Format of the journals that this version writes; it reads this one and all earlier ones."""
 _BEGIN: Final = b'{"n":'
-"""How each line of a journal begins that a guardian writes."""
+"""Beginning of each line that a guardian writes into a journal."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
 _TOO_NEW: Final = "checkpoint_too_new"
@@ -93,7 +93,7 @@ class Wanted:
     checkpoints: int = 0
     """How often one was asked for: another one is taken whenever this has risen."""
     facts_read: int = 0
-    """How many facts the engine has read: numbers below are not given again, though the journal may be lost."""
+    """Number of facts that the engine has read; lower numbers are not reused, even where the journal is lost."""
 
 
 class FactKind(StrEnum):
@@ -160,7 +160,7 @@ class Fact:
     at_s: float
     kind: FactKind
     up_s: float | None = None
-    """How long the guardian's machine was up: with its boot a time that no setting of a clock changes."""
+    """Uptime of the guardian's machine: with the boot id, a time that does not change when a clock is set."""
     generation: int | None = None
     member: int | None = None
     rank: int | None = None

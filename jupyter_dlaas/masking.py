@@ -65,7 +65,7 @@ def is_secret(name: str, value: str) -> bool:
         is_path = "CREDENTIAL" in name.upper() and _PATH.fullmatch(value) is not None
         is_number = _PLAIN.fullmatch(value) is not None and "PASS" not in name.upper()
         return not is_path and not is_number
-    # SORT_KEY=name is an ordinary variable, KAGGLE_KEY=0a1b2c3d is none.
+    # SORT_KEY=name is an ordinary variable, KAGGLE_KEY=0a1b2c3d is a secret.
     is_random = len(value) >= 8 and re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return words[-1] in _WEAK and is_random and not value.startswith(("/", "~", "."))
 

@@ -1,4 +1,4 @@
-"""What became of a job's learners over time: changes of size, and interruptions of its training."""
+"""Membership of a job over time: changes of its size, and interruptions of its training."""
 
 from __future__ import annotations
 

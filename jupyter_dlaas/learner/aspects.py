@@ -16,7 +16,7 @@ class Aspect:
     is_whole = False
     """It is stored as an object, and whatever holds it gets another one."""
     can_revert = True
-    """What it held before the loop is known, not only a checksum of it."""
+    """True where the value before the loop is known, not only its checksum."""
 
     def read(self, value: Any, budget: Budget) -> Any:
         """Return what to compare with later."""

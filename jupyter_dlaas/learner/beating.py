@@ -83,7 +83,7 @@ class Beats:
         return before != self._seen or self._sleeps()
 
     def _other_threads_work(self) -> bool:
-        """Whether threads beside this one computed for more than a hundredth of the time since the last beat."""
+        """Return whether other threads computed for more than a hundredth of the time since the last beat."""
         others_s = time.process_time() - time.thread_time()
         before, self._others_s = self._others_s, others_s
         return others_s - before > BEAT_S / 100

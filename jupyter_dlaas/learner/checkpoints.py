@@ -216,7 +216,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
 
 
 def _content(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """What a checkpoint holds; None where it is damaged."""
+    """Return the content of a checkpoint; None where it is damaged."""
     try:
         data = (folder / STATE).read_bytes()
     except OSError:

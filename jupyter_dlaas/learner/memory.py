@@ -1,4 +1,4 @@
-"""How much memory a program may take, and how the C library keeps what a training frees at each step."""
+"""Memory of a program: the limit of its allocations, and what the C library keeps of freed blocks."""
 
 from __future__ import annotations
 

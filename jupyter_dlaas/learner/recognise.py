@@ -95,7 +95,7 @@ _MEANS: Final = re.compile(r"\s*[:=]\s*")
 _PARAMETER: Final = re.compile(
     r"(?:^|[\s(\[@,])(?:k|n|top_?k|alpha|beta|gamma|tau|eps|epsilon|thresh|threshold|thr|temperature|seed|lam|margin)\s*$"
 )
-"""A parameter for which a metric holds: "acc@k=5: 0.8" is no accuracy of 5."""
+"""A parameter for which a metric holds: "acc@k=5: 0.8" does not mean an accuracy of 5."""
 _MEANS_FOR: Final = re.compile(r"[)\]]?\s*(?:[:=]|\bis\b)\s*")
 _PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")

@@ -72,18 +72,23 @@ class RepeatedStep:
         marked = set[int]().union(*map(values.marked_objects, (*self._names.values(), self._state)))
         try:
             before = self._snapshot()
-        except Exception:  # noqa: BLE001 - reported by `undo`, where it matters
+        except Exception as error:  # noqa: BLE001 - as above
+            self._tell_unwatched(error)
             return None
 
         def compare() -> None:
             run._gate.on_step = None
             try:
                 found = before.changed_in_place()
-            except Exception:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - as above
+                self._tell_unwatched(error)
                 return
             self._tell_of([path for path, one in found.items() if id(one) not in marked])
 
         return compare
+
+    def _tell_unwatched(self, error: Exception) -> None:
+        self._tell(f"what the loop changes before its backward pass ({type(error).__name__}: {error})")
 
     def _tell_of(self, paths: list[str]) -> None:
         if paths:

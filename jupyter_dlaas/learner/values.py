@@ -165,7 +165,7 @@ def _held(value: Any, depth: int) -> Any:
     if depth == 0:
         return None
     fields = vars(value)
-    if hasattr(kind, "named_parameters"):  # of a module only what is no part of the model
+    if hasattr(kind, "named_parameters"):  # of a module, only attributes outside of the model
         fields = {name: one for name, one in fields.items() if type(one) in _LEAF_TYPES}
     return _Fields(mark(fields, depth - 1))
 

@@ -79,7 +79,11 @@ _TURN: Final = (
         "--spot", action="store_true", help="take only what is idle, count less, give it back when others need it"
     ),
     argument("--max-time", metavar="2h", help="halt it, with a checkpoint, after training for so long"),
-    argument("--hang-after", metavar="10m", help="end a learner that does nothing for so long (default: 10m)"),
+    argument(
+        "--hang-after",
+        metavar="10m",
+        help="end a learner that does nothing for so long (default: 30s or ten steps, in loops of steps)",
+    ),
     argument("--retries", metavar="N", help="how often it may start again after a failure"),
     argument("--checkpoint-every", metavar="60s", help="how often its state is saved"),
 )

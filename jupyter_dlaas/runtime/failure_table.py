@@ -11,7 +11,6 @@ from jupyter_dlaas.runtime.failures_of_code import CODE_ROWS
 
 __all__ = ["NO_WORD", "ROWS"]
 
-
 _NO_GPU: Final = (
     r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|no CUDA-capable device"
     r"|torch\.cuda\.is_available\(\) is False|No HIP GPUs are available|Unknown backend:? '?(cuda|gpu)"
@@ -137,7 +136,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         code="checkpoints_damaged",
-        cause=Cause.HARDWARE,
+        cause=Cause.PLATFORM,
         raised=("CheckpointsDamaged",),
         advice="The job does not begin again by itself. Train from step 0 in a new job: `jupyter dlaas retry JOB`. "
         "Remove this one with its files: `jupyter dlaas delete JOB`.",
@@ -259,13 +258,6 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Somebody or the system killed the process. It is tried again from the last checkpoint.",
     ),
     Row(
-        code="terminated",
-        cause=Cause.EVICTED,
-        signal=signals.SIGTERM,
-        what="ended from outside (SIGTERM)",
-        advice="Somebody or the system ended the process. It is tried again from the last checkpoint.",
-    ),
-    Row(
         code="interrupted",
         cause=Cause.EVICTED,
         signal=signals.SIGINT,
@@ -280,7 +272,7 @@ ROWS: Final[tuple[Row, ...]] = (
             what=f"ended from outside ({number.name})",
             advice="Somebody or the system ended the process. It is tried again from the last checkpoint.",
         )
-        for number in (signals.SIGHUP, signals.SIGQUIT)
+        for number in (signals.SIGTERM, signals.SIGHUP, signals.SIGQUIT)
     ),
     Row(
         code="segfault",

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ __all__ = [
     "open_process",
     "own",
     "parse_environment",
+    "recorded",
     "send",
     "slept_s",
     "stat_of",
@@ -68,6 +69,14 @@ class Stat:
     def is_dead(self) -> bool:
         """True for a zombie: it does nothing any more, only its exit code is left."""
         return self.state in ("Z", "X")
+
+
+def recorded(body: Mapping[str, object] | None) -> Identity | None:
+    """Return the process that a record file names by `pid`, `start` and `boot`, alive or not; None where none does."""
+    pid, start, boot = ((body or {}).get(name) for name in ("pid", "start", "boot"))
+    if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
+        return Identity(pid, start, boot)
+    return None
 
 
 def uptime_s() -> float:

@@ -25,7 +25,7 @@ from jupyter_dlaas.masking import without_secrets
 from jupyter_dlaas.runtime.files import connect, read_json
 from jupyter_dlaas.runtime.launch import Order, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.preloading import LEAN, QUIET, ROOM, TORCH
-from jupyter_dlaas.runtime.process import Identity, activity_of, boot_id, marked, send, stat_of
+from jupyter_dlaas.runtime.process import activity_of, boot_id, marked, recorded, send, stat_of
 from jupyter_dlaas.wire import DlaasError
 
 __all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
@@ -183,7 +183,7 @@ def stop_zygotes(zygote_dir: Path) -> int:
     """End all zygotes of a folder, those that are still loading too; jobs go on. Returns how many there were."""
     count = 0
     for lock in sorted(zygote_dir.glob("*.lock")):
-        who = _zygote_of(lock)
+        who = recorded(read_json(lock))
         if who is None or not _is_locked(lock):
             continue
         count += send(who, signal.SIGTERM)
@@ -191,18 +191,10 @@ def stop_zygotes(zygote_dir: Path) -> int:
     return count
 
 
-def _zygote_of(lock: Path) -> Identity | None:
-    """Who wrote a zygote's lock file, alive or not."""
-    body = read_json(lock) or {}
-    pid, start, boot = body.get("pid"), body.get("start"), body.get("boot")
-    is_whole = isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0
-    return Identity(int(str(pid)), int(str(start)), str(boot)) if is_whole else None
-
-
 def _end_stopped(path: Path) -> None:
     """End a zygote that is stopped (SIGSTOP): it answers nobody, and keeps another from taking its place."""
     lock = path.with_suffix(".lock")
-    who = _zygote_of(lock)
+    who = recorded(read_json(lock))
     activity = None if who is None else activity_of(who)
     if who is None or activity is None or not activity.is_stopped or not send(who, signal.SIGKILL):
         return

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.runtime.files import read_json
-from jupyter_dlaas.runtime.process import Identity, environment_of, open_process
+from jupyter_dlaas.runtime.process import Identity, environment_of, open_process, recorded
 
 __all__ = ["ENGINE", "OFF", "EngineWatchdog"]
 
@@ -92,18 +92,14 @@ class EngineWatchdog:
             self._start_where_killed(now)
 
     def _find(self, now: float) -> _Engine | None:
-        record = read_json(self._pool_dir / "engine.json") or {}
-        pid, start, boot = record.get("pid"), record.get("start"), record.get("boot")
-        if not (isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0):
+        who = recorded(read_json(self._pool_dir / "engine.json"))
+        fd = None if who is None else open_process(who)
+        if who is None or fd is None:
             return None
-        who = Identity(pid, start, boot)
-        fd = open_process(who)
-        if fd is None:
-            return None
-        command, folder = _command_of(pid), str(self._pool_dir)
+        command, folder = _command_of(who.pid), str(self._pool_dir)
         with suppress(OSError):
-            folder = str(Path(f"/proc/{pid}/cwd").readlink())
-        return _Engine(fd, who, command, environment_of(pid), folder, now)
+            folder = str(Path(f"/proc/{who.pid}/cwd").readlink())
+        return _Engine(fd, who, command, environment_of(who.pid), folder, now)
 
     def _start_where_killed(self, now: float) -> None:
         is_killed = (self._pool_dir / "engine.sock").exists()

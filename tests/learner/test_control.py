@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from jupyter_dlaas.learner.control import _close
 from jupyter_dlaas.runtime.files import bind
 
 _TELLS = """
@@ -33,3 +35,24 @@ def test_a_guardian_that_takes_nothing_holds_nobody_up_and_is_called_anew(tmp_pa
         finally:
             learner.communicate()
     assert learner.returncode == 0
+
+
+def test_a_descriptor_that_the_program_uses_again_is_left_open() -> None:
+    ours, theirs = socket.socketpair()
+    number = ours.fileno()
+    os.close(number)
+    other = os.open(os.devnull, os.O_RDONLY)
+    if other != number:
+        os.dup2(other, number)
+        os.close(other)
+    with theirs:
+        _close(ours)
+
+    os.close(number)  # raises where it was closed
+
+
+def test_closing_a_connection_that_the_program_closed_raises_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    os.close(ours.fileno())
+    with theirs:
+        _close(ours)

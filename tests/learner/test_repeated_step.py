@@ -154,3 +154,16 @@ def test_a_failure_in_another_thread_is_noted_before_the_optimiser_steps() -> No
     assert noted == [before]
     assert model.weight.item() == before
     assert gate.end() is False
+
+
+def test_a_program_that_cannot_be_watched_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(monkeypatch)
+    step = RepeatedStep(program.run, types.SimpleNamespace(script=program.script))  # type: ignore[arg-type]
+
+    def refuse(self: RepeatedStep) -> Any:
+        raise LookupError("no look")
+
+    monkeypatch.setattr(RepeatedStep, "_snapshot", refuse)
+
+    assert step.watch_again() is None
+    assert "before its backward pass (LookupError: no look) may count it twice" in program.reports[0]

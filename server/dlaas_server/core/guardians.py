@@ -43,7 +43,7 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
 
 
 def may_be_over(job: Job) -> bool:
-    """Whether to look for processes of a job that is to leave, for guardians of it have gone without closing it.
+    """Tell whether to look for processes of a job that is to leave: guardians have gone without closing it.
 
     A job that is only halted is given another guardian first: learners may live, and are to save what they have.
     """

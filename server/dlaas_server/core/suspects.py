@@ -84,7 +84,7 @@ def struck(
 
 
 def _is_hardware(failure: Failure | None) -> bool:
-    return failure is not None and failure.cause is Cause.HARDWARE and failure.code != "checkpoints_damaged"
+    return failure is not None and failure.cause is Cause.HARDWARE
 
 
 def _has_room(job: Job, nodes: Iterable[Node]) -> bool:

@@ -37,7 +37,7 @@ from dlaas_server.pools.local.folder import in_words
 from dlaas_server.store import Store
 from jupyter_dlaas.protocol import PROTOCOL
 from jupyter_dlaas.runtime.files import read_json
-from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive
+from jupyter_dlaas.runtime.process import boot_id, identity, is_alive, recorded
 from jupyter_dlaas.wire import DlaasError
 
 log = logging.getLogger("dlaas.engine")
@@ -91,11 +91,8 @@ def _locked(lock: int, folder: Path) -> bool:
 
 def _other_engine(folder: Path) -> bool:
     """Tell whether another engine lives that we share no lock with: the lock's file was removed by hand."""
-    found = read_json(folder / "engine.json") or {}
-    pid, start, boot = found.get("pid"), found.get("start"), found.get("boot")
-    if not (isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str)) or pid == os.getpid():
-        return False
-    return is_alive(Identity(pid, start, boot))
+    other = recorded(read_json(folder / "engine.json"))
+    return other is not None and other.pid != os.getpid() and is_alive(other)
 
 
 async def serve(folder: Path, idle_s: float) -> None:

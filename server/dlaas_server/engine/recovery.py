@@ -135,19 +135,14 @@ class _Recovery:
     def _notice(self) -> str:
         said = [self._store.lost] if self._store.lost else []
         if self._taken:
-            jobs = f"{count(len(self._taken), 'job')} {'was' if len(self._taken) == 1 else 'were'}"
-            why = "" if said else " that the pool's store had lost"
-            said.append(f"{_with_which(jobs, why)} taken up again from disk: {_names(self._taken)}.")
+            jobs = count(len(self._taken), "job") + ("" if said else " that the pool's store had lost")
+            verb = "was" if len(self._taken) == 1 else "were"
+            said.append(f"{jobs} {verb} taken up again from disk: {_names(self._taken)}.")
         if self._store.lost:
             said.append("Jobs that had not started are lost: submit them again. Queues and cordons must be set again.")
         if self._failed:
             said.append(f"Not readable, so left as they are: {_names(self._failed)}.")
         return " ".join(said)
-
-
-def _with_which(jobs: str, which: str) -> str:
-    noun, _, verb = jobs.rpartition(" ")
-    return f"{noun}{which} {verb}"
 
 
 def _names(names: list[str]) -> str:

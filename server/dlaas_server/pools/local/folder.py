@@ -24,7 +24,7 @@ from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import read_json, write_whole
 from jupyter_dlaas.runtime.log_cap import log_size, read_cut
 from jupyter_dlaas.runtime.logs import INDEX, LOG
-from jupyter_dlaas.runtime.process import Identity, boot_id
+from jupyter_dlaas.runtime.process import Identity, boot_id, recorded
 from jupyter_dlaas.wire import Invalid, decode, encode
 
 __all__ = ["STREAM_FILES", "JobFolder", "in_words", "stream_of"]
@@ -200,11 +200,7 @@ class JobFolder:
 
     def guardian(self) -> Identity | None:
         """The guardian that `status.json` names, alive or not."""
-        found = read_json(self.root / "status.json") or {}
-        pid, start, boot = found.get("pid"), found.get("start"), found.get("boot")
-        if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
-            return Identity(pid, start, boot)
-        return None
+        return recorded(read_json(self.root / "status.json"))
 
     def is_closed(self) -> bool:
         """Whether a guardian's last word is there (or none ever spoke): no process of the job is left."""
