@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.notebook.effects import (
@@ -16,6 +16,7 @@ from jupyter_dlaas.notebook.effects import (
     is_seed,
     is_step,
     reach,
+    verb_of,
     walk_now,
 )
 from jupyter_dlaas.notebook.gradients import NO_GRADIENTS, Gradients, gradients_of
@@ -81,6 +82,13 @@ class Behaviour:
         )
 
 
+def _is_of_own(function: ast.expr, own: Collection[str]) -> bool:
+    """Tell if a method is called on an object that was just made or that a local variable holds."""
+    if not isinstance(function, ast.Attribute):
+        return False
+    return isinstance(function.value, ast.Call) or root_name(function.value) in own
+
+
 def behaviour_of(function: Function) -> Behaviour:
     """What a call of this function does, as far as its own text tells; what it calls is looked up elsewhere."""
     body = function.body if isinstance(function.body, list) else [ast.Expr(function.body)]
@@ -112,6 +120,8 @@ def behaviour_of(function: Function) -> Behaviour:
     outer = {name for n in inside if isinstance(n, ast.Nonlocal) for name in n.names}
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
     own = params | stored
+    # `torch.Generator().manual_seed(0)` starts the stream of an object of this call, and no other.
+    own_streams = {(n.lineno, verb_of(n.func)) for n in inside if isinstance(n, ast.Call) and _is_of_own(n.func, own)}
     made: Behaviour | None = None
     made_params: frozenset[str] = frozenset()
     for _, one in nested:
@@ -129,7 +139,11 @@ def behaviour_of(function: Function) -> Behaviour:
         trained=trained - own,
         trained_params=trained & params,
         asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
-        seeds=any(call.verb in SEEDS or (call.is_dropped and is_seed(call.verb)) for call in effects.calls),
+        seeds=any(
+            call.verb in SEEDS or (call.is_dropped and is_seed(call.verb))
+            for call in effects.calls
+            if (call.line, call.verb) not in own_streams
+        ),
         keeps=bool(outer) or not reached.isdisjoint(_remembering(function)),
         yields=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inside),
         calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,

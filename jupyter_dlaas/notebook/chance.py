@@ -187,7 +187,7 @@ class _Seeding:
                 return frozenset({"", "random"})
             case ["numpy", *_]:
                 return frozenset({"", "numpy.random"})
-            case ["torch", "cuda" | "mps" | "xpu", *_]:
+            case ["torch", "cuda" | "mps" | "xpu" | "Generator", *_]:
                 return frozenset()
             case ["torch", *_]:
                 return frozenset({"", "torch"})
@@ -210,8 +210,8 @@ class _Seeding:
 
 
 def _is_seeding(node: ast.Call) -> bool:
-    """`manual_seed(0)`, `make_deterministic(seed=0)`; a path or a comment that says "seed" is none."""
-    if not is_seed(verb := verb_of(node.func)):
+    """Recognise `manual_seed(0)` and `make_deterministic(seed=0)`; no path, no `Generator().manual_seed(0)`."""
+    if not is_seed(verb := verb_of(node.func)) or isinstance(getattr(node.func, "value", None), ast.Call):
         return False
     given = {keyword.arg or "" for keyword in node.keywords} | {
         arg.id for arg in node.args if isinstance(arg, ast.Name)

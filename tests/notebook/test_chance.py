@@ -115,3 +115,31 @@ def test_a_path_that_says_seed_seeds_nothing() -> None:
     first = "import sys\nsys.path.append('/data/seed_bank')  # the seed bank"
 
     assert not restored(job(first, "print(rand(3))", train="rand(3)", streams="abc"))
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        "torch.Generator().manual_seed(0)",
+        "torch.Generator()\n    g.manual_seed(0)",
+        "np.random.RandomState()\n    g.seed(0)",
+        "random.Random()\n    g.seed(0)",
+    ],
+)
+def test_a_function_that_seeds_its_own_generator_sets_nothing_up(generator: str) -> None:
+    data = f"def data():\n    g = {generator}\n    return draw(g)\ndef accuracy(net):\n    return net(data())"
+
+    made = job(SEED, data, "net = Net()", "print(accuracy(net))", train="use(data())", streams="aabbb")
+
+    assert "def data" in made.text
+    assert "accuracy" not in made.text
+    assert not restored(made)
+
+
+@pytest.mark.parametrize(
+    "seed", ["torch.manual_seed(0)", "np.random.seed(0)", "import torch\n    torch.manual_seed(0)"]
+)
+def test_a_function_that_seeds_the_global_streams_goes_along(seed: str) -> None:
+    made = job(SEED, f"def again():\n    {seed}", "again()", train="w = torch.rand(3)", streams="aab")
+
+    assert "again()" in made.text
