@@ -54,6 +54,15 @@ SAVES = words(
     add_graph
     """
 )
+DRAWING_VERBS = words(
+    """
+    bar barh barplot boxplot countplot contour contourf errorbar fill_between heatmap hexbin hist hist2d histplot
+    kdeplot lineplot pairplot pie regplot scatter scatterplot violinplot annotate axhline axvline colorbar legend
+    set_axis_off set_title set_xlabel set_ylabel set_xlim set_ylim set_xticks set_yticks set_xticklabels
+    set_yticklabels suptitle tick_params tight_layout
+    """
+)
+"""Methods of plots, of pandas and of seaborn: they draw from their arguments and leave these as they are."""
 PURE_ENDS = ("_score", "_matrix", "_report", "_error")
 CHANGING_VERBS = words(
     """
@@ -164,6 +173,8 @@ class Call:
             return True
         if self.has_option("inplace"):
             return False
+        if verb in DRAWING_VERBS:
+            return True
         return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
 
     @property

@@ -262,7 +262,7 @@ class Tracer:
         late = joined([flow.late, self._late_of(reads)])
         is_plain = _binds_plain(node)
         wrapped = self._wrapped(node)
-        is_used_up = self._is_used_up(node.value if isinstance(node, ast.Assign) else None)
+        is_used_up = isinstance(node, ast.Assign) and _binds_whole(node) and self._is_used_up(node.value)
         for name in flow.binds:
             self.seen.add(name)
             self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
@@ -345,7 +345,7 @@ class Tracer:
             case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
                 return True
             case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
-                verb in GENERATORS or any(option.arg == "generator" for option in options)
+                verb in GENERATORS or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
             ):
                 return True  # each draw, also by those who only look, leaves it elsewhere
             case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
@@ -534,6 +534,11 @@ def _is_definition(node: ast.stmt) -> bool:
 
 def _only_defines(node: ast.stmt) -> bool:
     return isinstance(node, DEFINITIONS) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
+
+
+def _binds_whole(node: ast.Assign) -> bool:
+    """Tell if a name gets the value itself, not its elements: `x = zip(a, b)`, but not `x, y = zip(*pairs)`."""
+    return any(not isinstance(target, ast.Tuple | ast.List) for target in node.targets)
 
 
 def _binds_plain(node: ast.stmt) -> bool:

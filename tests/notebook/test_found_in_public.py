@@ -124,3 +124,26 @@ def test_an_assertion_of_the_notebook_s_own_that_changes_its_argument_is_kept() 
     )
 
     assert "assert_sorted(items)" in prelude(made)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "fig, axes = plt.subplots(1, 3)\nfor a, i in zip(axes, (pred != y).nonzero()):\n    a.imshow(x[i].view(8, 8))",
+        "fig, axes = plt.subplots(1, 3)\nfor a, row in zip(axes, x):\n    a.bar(range(8), row)\n    a.set_title(i)",
+        "df.hist()",
+        "df.boxplot()",
+    ],
+)
+def test_drawing_the_data_changes_nothing(look: str) -> None:
+    x = "x, z = map(scale, (raw, other))\ny = x.sum(1)\npred = x.argmax(1)\ndf = pd.DataFrame(x)"
+    made = job("import pandas as pd\nimport matplotlib.pyplot as plt", x, look, train="fit(x, z, y, df)")
+
+    assert "map(scale" in made.text
+    assert look.splitlines()[-1].strip() not in made.text
+
+
+def test_numbers_drawn_by_a_generator_are_not_used_up_by_looks() -> None:
+    made = job("noise = torch.randn(8, generator=g)", "print(noise)\nshape(noise[0])", train="fit(noise)")
+
+    assert "print(noise)" not in made.text
