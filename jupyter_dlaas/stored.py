@@ -169,11 +169,13 @@ def read_header(file: IO[bytes] | bytes, known: int, *, what: str) -> Header | N
     if not isinstance(number, int):
         raise ValueError(f"{what} has no format")
     if number > known:
-        said = too_new(what, number, known)
-        raise FormatTooNew(f"{said}; get that one by `pip install --upgrade jupyter_dlaas`")
+        raise FormatTooNew(too_new(what, number, known))
     return Header(number, begin + len(line), fields)
 
 
 def too_new(what: str, number: int, known: int) -> str:
-    """Say that a newer release wrote a file."""
-    return f"{what} has format {number}, and this jupyter_dlaas reads formats up to {known}: a newer release wrote it"
+    """Say that a newer release wrote a file, and what to do."""
+    return (
+        f"{what} has format {number}, and this jupyter_dlaas reads formats up to {known}: a newer release wrote it. "
+        "Update with `pip install --upgrade jupyter_dlaas`"
+    )

@@ -145,7 +145,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="checkpoint_too_new",
         cause=Cause.PLATFORM,
         raised=("CheckpointTooNew", "FormatTooNew"),
-        advice="Update jupyter_dlaas, then go on with `jupyter dlaas resume JOB`; or train from step 0 in a new job: "
+        advice="After the update, go on with `jupyter dlaas resume JOB`; or train from step 0 in a new job: "
         "`jupyter dlaas retry JOB`.",
     ),
     Row(

@@ -16,6 +16,7 @@ PUBLIC = "jupyter_dlaas.stored"
 """The one module that stored files may name."""
 _OURS = re.compile(r"(?:jupyter_dlaas|dlaas_server)(?:\.|$)")
 _TEXT = re.compile(rb"\b(?:jupyter_dlaas\.(?:learner|notebook|runtime)|dlaas_server)\.[\w.]+")
+_MODULE = re.compile(r"(?:jupyter_dlaas\.(?:learner|notebook|runtime)|dlaas_server)(?:\.\w+)*")
 _STRINGS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _BYTES = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
 _PICKLED = (".bin", ".ckpt", ".pt")
@@ -35,7 +36,7 @@ def private_names(folder: Path) -> dict[str, list[str]]:
 
 
 def names_in(data: bytes) -> set[str]:
-    """Return the globals of ours in all pickles of a file, also in those that are bytes within another."""
+    """Return what pickles of a file name of ours, also those that are bytes within another: globals, and modules."""
     return {f"{module}.{name}" for part in _pickles(data) for module, name in _globals(part) if _OURS.match(module)}
 
 
@@ -61,6 +62,7 @@ def _pickles(data: bytes) -> Iterator[bytes]:
 
 def _globals(data: bytes) -> Iterator[tuple[str, str]]:
     strings: list[str] = []
+    modules: set[str] = set()
     memo: dict[int, str] = {}
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
@@ -76,7 +78,10 @@ def _globals(data: bytes) -> Iterator[tuple[str, str]]:
             module, _, attribute = str(argument).partition(" ")
             yield module, attribute
         elif name == "STACK_GLOBAL":  # the two strings come last, or were fetched last
+            modules.add(strings[-2])
             yield strings[-2], strings[-1]
         elif name in _BYTES and cast("bytes", argument).startswith((b"PK\x03\x04", b"\x80")):
             for part in _pickles(cast("bytes", argument)):
                 yield from _globals(part)
+    for text in {one for one in strings if _MODULE.fullmatch(one)} - modules:
+        yield text, "*"  # a function by value, say, whose module is imported when it is loaded
