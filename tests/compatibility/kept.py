@@ -27,6 +27,12 @@ class Kept:
     """Stored files of kinds that the pool does not have."""
     results: dict[str, Any]
     """By name of a program: its result."""
+    python: str
+    """The Python that wrote it: only that one loads functions that travelled by value."""
+
+    @property
+    def is_of_this_python(self) -> bool:
+        return self.python == sys.implementation.cache_tag
 
     def job_dir(self, job: str) -> Path:
         return self.pool / "jobs" / job
@@ -56,7 +62,7 @@ def unpack(archive: Path, folder: Path, *, pool: Path | None = None, work: Path 
             path.write_bytes(_put_names(file.read(), names))
     _put_names_into_store(pool / "store.sqlite3", names)
     expected = json.loads((folder / "expected.json").read_text())
-    return Kept(pool, folder / "files", expected["results"])
+    return Kept(pool, folder / "files", expected["results"], expected["python"])
 
 
 def _put_names(data: bytes, names: dict[str, str]) -> bytes:

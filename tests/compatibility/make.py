@@ -144,7 +144,8 @@ def keep(folder: Path, expected: dict[str, Any], path: Path) -> None:
         if file.is_file() and file.suffix != ".sqlite3" and (data := _generic(file.read_bytes(), pool)) is not None:
             file.write_bytes(data)
     with tarfile.open(path, "w:xz", preset=9) as archive:
-        _add(archive, "expected.json", json.dumps({"version": jupyter_dlaas.__version__, "results": expected}).encode())
+        about = {"version": jupyter_dlaas.__version__, "python": sys.implementation.cache_tag, "results": expected}
+        _add(archive, "expected.json", json.dumps(about).encode())
         for top in (bare.parent, folder / "files"):
             for file in sorted(path for path in top.rglob("*") if path.is_file()):
                 name = file.relative_to(bare.parent if top == bare.parent else folder)
