@@ -19,6 +19,7 @@ from jupyter_dlaas.wire import Invalid, Json, clean, decode, encode
 
 __all__ = [
     "JOURNAL_FORMAT",
+    "SPEC_FORMAT",
     "Fact",
     "FactKind",
     "Goal",
@@ -33,6 +34,8 @@ __all__ = [
 
 JOURNAL_FORMAT: Final = 1
 """Format of the journals that this version writes; it reads this one and all earlier ones."""
+SPEC_FORMAT: Final = 1
+"""Format of the `spec.json` that this version writes; it reads this one and all earlier ones."""
 _BEGIN: Final = b'{"n":'
 """Beginning of each line that a guardian writes into a journal."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})

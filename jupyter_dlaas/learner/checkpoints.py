@@ -16,9 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_dlaas import stored as stored_files
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.learner.position import Position
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
@@ -49,6 +51,8 @@ _acts: Final[list[threading.Thread]] = []
 _numbers: Final = itertools.count()
 """One may still be written when the next is taken at the same step."""
 _SUM: Final = hashlib.sha256().digest_size
+_END_FORMAT: Final = 2
+"""Format of the files of `take_end`; those of format 1 have no header but their SHA-256."""
 
 
 def take(
@@ -76,7 +80,7 @@ def take(
     try:
         if add is not None:
             content = content | {"call": add(part)}
-        data = to_bytes(content | {"position": position})
+        data = to_bytes(content | {"position": asdict(position)})
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -190,10 +194,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
         if one.folder in without:
             continue
         if one.format > FORMAT:
-            raise CheckpointTooNew(
-                f"the checkpoint of step {one.step} has format {one.format}, and this jupyter_dlaas reads formats up "
-                f"to {FORMAT}: a newer version wrote it"
-            )
+            raise CheckpointTooNew(stored_files.too_new(f"the checkpoint {one.folder}", one.format, FORMAT))
         content = None if one.manifest is None else _content(one.folder, one.manifest)
         if one.manifest is None or content is None:
             damaged.append(one)
@@ -224,6 +225,8 @@ def _content(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
         return None
     content: dict[str, Any] = from_bytes(data)
+    if isinstance(content["position"], dict):  # format 1 holds the object
+        content["position"] = Position(**content["position"])
     return content if all(_sum_of(folder / name) == known for name, known in manifest.files.items()) else None
 
 
@@ -258,21 +261,35 @@ def take_end(job_dir: Path, call: int, content: dict[str, Any]) -> Callable[[], 
 
     def write() -> None:
         (job_dir / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(_end_path(job_dir, call), hashlib.sha256(data).digest() + data, sync=True)
+        header = stored_files.to_header("end of a training", _END_FORMAT, sha256=hashlib.sha256(data).hexdigest())
+        write_whole(_end_path(job_dir, call), header + data, sync=True)
 
     return write
 
 
 def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
-    """What `take_end` kept; None when there is nothing, or it is damaged: then that training is made again."""
+    """What `take_end` kept; None when there is nothing, or it is damaged: then that training is made again.
+
+    Raises CheckpointTooNew.
+    """
+    path = _end_path(job_dir, call)
     try:
-        data = _end_path(job_dir, call).read_bytes()
+        data = path.read_bytes()
+        header = stored_files.read_header(data, _END_FORMAT, what=str(path))
     except OSError:
         return None
-    if hashlib.sha256(data[_SUM:]).digest() != data[:_SUM]:
+    except stored_files.FormatTooNew as error:
+        raise CheckpointTooNew(str(error)) from error
+    except ValueError:
+        body, is_whole = b"", False
+    else:
+        body = data[header.content_at :] if header else data[_SUM:]
+        known = bytes.fromhex(header.fields["sha256"]) if header else data[:_SUM]
+        is_whole = hashlib.sha256(body).digest() == known
+    if not is_whole:
         print(f"[how training {call + 1} of this program ended is damaged; it is made again]", flush=True)
         return None
-    content: dict[str, Any] = from_bytes(data[_SUM:])
+    content: dict[str, Any] = from_bytes(body)
     return content
 
 
@@ -309,5 +326,6 @@ def from_bytes(data: bytes) -> Any:
     if data.startswith(b"PK"):
         import torch
 
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
-    return pickle.loads(data)  # noqa: S301 - this job's own file, verified
+        pickling = stored_files.like_pickle()
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False, pickle_module=pickling)
+    return stored_files.Unpickler(io.BytesIO(data)).load()

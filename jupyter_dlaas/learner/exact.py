@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.learner import shards as cuts
 from jupyter_dlaas.learner.averaging import count_registrations, registrations
 from jupyter_dlaas.learner.exacting import NotExact
@@ -34,6 +35,9 @@ class Parts:
         self.shards = shards
         self.own = {number: (part, count) for number, part, count in own}
         """By the shard's number: what goes to the user's function, how many samples it counts."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return stored.exact_batch, (self.shards, [(number, *parts) for number, parts in self.own.items()])
 
     def _refuse(self) -> NoReturn:
         raise NotExact(

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.learner.array_digests import Budget, digest
 from jupyter_dlaas.learner.aspects import Aspect
 
@@ -176,7 +177,7 @@ def reduce_state(value: Any) -> Any:
     if not is_stateful(value) or type(value).from_config.__module__.partition(".")[0] != "keras":
         return NotImplemented
     shapes = [tuple(one.shape) for one in _trained_by(value)]
-    return made_again, (type(value), value.get_config(), shapes, _values_of(value.variables))
+    return stored.keras_object, (type(value), value.get_config(), shapes, _values_of(value.variables))
 
 
 def made_again(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.learner import object_kinds as kinds
 from jupyter_dlaas.learner.object_values import is_atom, is_infrastructure
 from jupyter_dlaas.learner.seeds import derive
 
-__all__ = ["Entry", "ObjectGraph", "Stored"]
+__all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
 
 _ENTRIES_MAX: Final = 300_000
 _DEPTH_MAX: Final = 60
@@ -216,7 +217,7 @@ class ObjectGraph:
         """Read what `store` made; nothing is changed yet. Raises whatever objects raise that cannot be made again."""
         missing = object()
 
-        class Unpickler(pickle.Unpickler):
+        class Unpickler(stored.Unpickler):
             def persistent_load(self, pid: Any) -> Any:
                 entry = entries.get(pid, missing)
                 if entry is missing:
@@ -380,7 +381,7 @@ def _words(error: Exception) -> str:
 
 def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], wholes: frozenset[int]) -> pickle.Pickler:
     """A pickler that writes objects of before the loop as their paths, and tensors that share memory as views of it."""
-    storages: dict[tuple[str, int], _Storage] = {}
+    storages: dict[tuple[str, int], Memory] = {}
     torch: Any = sys.modules.get("torch")
 
     class Pickler(base):  # type: ignore[valid-type, misc]  # chosen at run time
@@ -392,10 +393,10 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
             if torch is not None and isinstance(obj, torch.storage.TypedStorage):
                 untyped = obj._untyped_storage
                 key = (str(untyped.device), untyped.data_ptr())
-                made = storages.setdefault(key, _Storage(untyped)) if key[1] else _Storage(untyped)
-                return _typed, (made, obj.dtype)
-            if isinstance(obj, _Storage):
-                return _Storage, (), obj.content()
+                made = storages.setdefault(key, Memory(untyped)) if key[1] else Memory(untyped)
+                return stored.typed_memory, (made, obj.dtype)
+            if isinstance(obj, Memory):
+                return stored.memory, obj.content()
             if isinstance(obj, weakref.ref):
                 return weakref.ref, (obj(),)
             made_again = _MADE_AGAIN.get(type(obj))
@@ -411,8 +412,8 @@ _MADE_AGAIN: Final[Mapping[type, Callable[[], Any]]] = {
 """Nobody holds a lock at the head of a loop."""
 
 
-class _Storage:
-    """Memory of tensors."""
+class Memory:
+    """Memory that tensors share."""
 
     def __init__(self, untyped: Any = None) -> None:
         self.untyped = untyped
@@ -430,6 +431,14 @@ class _Storage:
         self.untyped = flat.to(kind if is_there else "cpu").untyped_storage()
 
 
-def _typed(storage: _Storage, dtype: Any) -> Any:
+def make_memory(device: str, data: bytes) -> Memory:
+    """Make memory that a checkpoint holds, on the device where it was, if that is there."""
+    made = Memory()
+    made.__setstate__((device, data))
+    return made
+
+
+def make_typed_memory(made: Memory, dtype: Any) -> Any:
+    """Make torch's view of memory for one dtype."""
     torch: Any = sys.modules["torch"]
-    return torch.storage.TypedStorage(wrap_storage=storage.untyped, dtype=dtype, _internal=True)
+    return torch.storage.TypedStorage(wrap_storage=made.untyped, dtype=dtype, _internal=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.learner import keras_objects
 from jupyter_dlaas.learner.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
 from jupyter_dlaas.learner.aspects import Aspect
@@ -50,9 +51,15 @@ class Changes:
     values: dict[Any, Any] = field(default_factory=dict)
     gone: list[Any] = field(default_factory=list)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return stored.changes, (self.values, self.gone)
+
 
 class Skipped:
     """Stands where an object that cannot be stored was: what is there keeps its place."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return stored.skipped, ()
 
 
 # -- objects with named items

@@ -18,22 +18,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.learner import definitions, keras_objects, sharing
 from jupyter_dlaas.learner.values import is_plain
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
 
 __all__ = ["dump", "load", "load_graph", "names_in", "store"]
 
-# What follows the first byte: a pickle, or what torch.save writes. The byte saves guessing and loading torch in vain.
 STREAMS = "random_streams.json"
 """Beside the results: where the random streams were when the program had ended (`streams.written`)."""
 
-_PICKLE = b"P"
-_TORCH = b"T"
-_GRAPH = b"G"
-"""Several names: the length of a header in four bytes, {"names": [...]} as JSON, then a dict of the values as above."""
+FORMAT: Final = 2
+"""Format of the files that this release writes: a header, then a pickle or what torch.save writes, as `content` tells.
+
+Where the header lists `names`, they are a dict of values. Files of format 1 begin with one byte: P, T, or G, which is
+followed by the length of the names in four bytes, the names as JSON, and P or T.
+"""
+_PICKLE: Final = "pickle"
+_TORCH: Final = "torch"
+_FORMER: Final = {b"P": _PICKLE, b"T": _TORCH}
+_FORMER_GRAPH: Final = b"G"
 
 _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
 """Devices whose tensors `map_location` of torch.load brings to the CPU."""
@@ -92,25 +98,29 @@ def _write_linked(paths: Sequence[Path], data: bytes) -> None:
 
 
 def _dump_graph(values: dict[str, Any]) -> bytes:
-    header = json.dumps({"names": list(values)}).encode()
-    return _GRAPH + len(header).to_bytes(4) + header + dump(values)
+    return _with_header(values, names=list(values))
 
 
 def dump(value: Any) -> bytes:
     """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
+    return _with_header(value)
+
+
+def _with_header(value: Any, **fields: Any) -> bytes:
     try:
-        return _dump(value, _with_states() if "keras" in sys.modules else pickle)
+        content, body = _dump(value, _with_states() if "keras" in sys.modules else pickle)
     except Exception:  # noqa: BLE001 - whatever a value's parts raise: perhaps a function that no name leads to
-        return _dump(value, _by_value())
+        content, body = _dump(value, _by_value())
+    return stored.to_header("result", FORMAT, content=content, **fields) + body
 
 
-def _dump(value: Any, pickling: Any) -> bytes:
+def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
     torch, file = sys.modules.get("torch"), io.BytesIO()
     if torch is None or is_plain(value):
         pickling.Pickler(file, protocol=5).dump(value)
-        return _PICKLE + file.getvalue()
+        return _PICKLE, file.getvalue()
     torch.save(_to_cpu(value, torch), file, pickle_module=pickling)
-    return _TORCH + file.getvalue()
+    return _TORCH, file.getvalue()
 
 
 def _with_states() -> ModuleType:
@@ -120,7 +130,7 @@ def _with_states() -> ModuleType:
         def reducer_override(self, obj: Any) -> Any:
             return keras_objects.reduce_state(obj)
 
-    return _like_pickle(Pickler=Pickler)
+    return stored.like_pickle(Pickler=Pickler)
 
 
 def _by_value() -> ModuleType:
@@ -132,13 +142,7 @@ def _by_value() -> ModuleType:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
             return byvalue.reduce(obj) if is_lost else keras_objects.reduce_state(obj)
 
-    return _like_pickle(Pickler=Pickler)
-
-
-def _like_pickle(**parts: type) -> ModuleType:
-    found = ModuleType("pickle")
-    found.__dict__.update({k: v for k, v in vars(pickle).items() if not k.startswith("__")} | parts)
-    return found
+    return stored.like_pickle(Pickler=Pickler)
 
 
 def _without_model(value: Any) -> Any:
@@ -172,13 +176,15 @@ def load(
     """The value in a result file of one name. Unpickles: only for files of one's own jobs, in one's own kernel.
 
     `source` gives the job's program, for classes that are defined only there, and for classes that were edited since:
-    their objects are of the job's class, and `on_edited` is told the names.
+    their objects are of the job's class, and `on_edited` is told the names. Of a file of several names: a dict.
+    Raises ValueError for other data, and FormatTooNew.
     """
+    content, body, _ = _parts(data)
     asked: set[str] = set()
     try:
-        value = _load(data, _noting(asked))
+        value = _load(content, body, _noting(asked))
     except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
-        if source is None or data[:1] not in (_PICKLE, _TORCH):
+        if source is None:
             raise
     else:
         changed = definitions.edited(source(), asked) if asked and source is not None else frozenset()
@@ -188,7 +194,7 @@ def load(
     own = definitions.edited(source(), asked)
     if own & asked and on_edited is not None:
         on_edited(own & asked)
-    return _load(data, *_with_definitions(source(), own))
+    return _load(content, body, *_with_definitions(source(), own))
 
 
 def load_graph(
@@ -198,9 +204,9 @@ def load_graph(
     on_edited: Callable[[frozenset[str]], object] | None = None,
 ) -> dict[str, Any]:
     """The values in the result file of `name`, with all names that share objects with it. Unpickles, as `load` does."""
-    if data[:1] != _GRAPH:
+    if not names_in(data):
         return {name: load(data, source, on_edited)}
-    values: dict[str, Any] = load(data[_header_end(data) :], source, on_edited)
+    values: dict[str, Any] = load(data, source, on_edited)
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.notebook.push").mend_schedulers(values.values())
     return values
@@ -208,35 +214,45 @@ def load_graph(
 
 def names_in(data: bytes) -> tuple[str, ...]:
     """The names whose values a result file holds as one graph; none for the file of one name. Unpickles nothing."""
-    return tuple(json.loads(data[5 : _header_end(data)])["names"]) if data[:1] == _GRAPH else ()
+    return _parts(data)[2]
 
 
-def _header_end(data: bytes) -> int:
-    return 5 + int.from_bytes(data[1:5])
+def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:
+    """Return what the content of a file is, the content, and its names, if these are one graph."""
+    header = stored.read_header(data, FORMAT, what="the result file")
+    if header is not None:
+        return header.fields["content"], memoryview(data)[header.content_at :], tuple(header.fields.get("names", ()))
+    names: tuple[str, ...] = ()
+    begin = 0
+    if data[:1] == _FORMER_GRAPH:
+        begin = 5 + int.from_bytes(data[1:5])
+        names = tuple(json.loads(data[5:begin])["names"])
+    content = _FORMER.get(data[begin : begin + 1])
+    if content is None:
+        raise ValueError("this is no result file of a job")
+    return content, memoryview(data)[begin + 1 :], names
 
 
-def _load(data: bytes, pickling: Any, defined: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    kind, body = data[:1], io.BytesIO(data[1:])
+def _load(content: str, body: memoryview, pickling: Any, defined: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    file = io.BytesIO(body)
     with _own_classes(defined):
-        if kind == _TORCH:
+        if content == _TORCH:
             import torch
 
-            return torch.load(body, map_location="cpu", weights_only=False, pickle_module=pickling)
-        if kind == _PICKLE:
-            return pickling.Unpickler(body).load()
-    raise ValueError("this is no result file of a job")
+            return torch.load(file, map_location="cpu", weights_only=False, pickle_module=pickling)
+        return pickling.Unpickler(file).load()
 
 
 def _noting(asked: set[str]) -> ModuleType:
     """`pickle`, noting which classes and functions of `__main__` it looks up."""
 
-    class Unpickler(pickle.Unpickler):
+    class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             if module == "__main__":
                 asked.add(name.partition(".")[0])
             return super().find_class(module, name)
 
-    return _like_pickle(Unpickler=Unpickler)
+    return stored.like_pickle(Unpickler=Unpickler)
 
 
 def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Mapping[str, Any]]:
@@ -245,11 +261,11 @@ def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Map
     `own`: names that are taken from the program although `__main__` has them.
     """
 
-    class Unpickler(pickle.Unpickler):
+    class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             return definitions.find(source, name, own) if module == "__main__" else super().find_class(module, name)
 
-    return _like_pickle(Unpickler=Unpickler), definitions.classes(source) if "keras" in sys.modules else {}
+    return stored.like_pickle(Unpickler=Unpickler), definitions.classes(source) if "keras" in sys.modules else {}
 
 
 def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:

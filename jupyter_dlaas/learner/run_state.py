@@ -48,7 +48,6 @@ def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any],
     else:
         own, left_out = values.changed(run._context.script if run._context else {}, run._base)
     content = {
-        "format": 1,
         "objects": {name: one.state_dict() for name, one in run._objects},
         "parameters": parameters.snapshot(run._objects),
         "modes": run._gang.modes if run._gang is not None else [],

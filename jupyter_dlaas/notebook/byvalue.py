@@ -10,7 +10,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = ["is_found", "reads", "reduce"]
+from jupyter_dlaas import stored
+
+__all__ = ["fill", "is_found", "make", "reads", "reduce"]
 
 _EMPTY: Final = "a cell that is not bound yet"
 _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -58,10 +60,11 @@ def reduce(function: types.FunctionType) -> tuple[Any, ...]:
         len(cells),
     )
     state = (function.__defaults__, function.__kwdefaults__, function.__dict__, cells)
-    return _make, start, state, None, None, _fill
+    return stored.function, start, state, None, None, stored.fill_function
 
 
-def _make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
+def make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
+    """Make a function of which `fill` makes the rest."""
     if python != sys.implementation.cache_tag:
         raise TypeError(f"the function {qualname} was sent by {python}; this is {sys.implementation.cache_tag}")
     space = vars(importlib.import_module(module or "builtins"))
@@ -77,7 +80,8 @@ def _make(python: str, code: bytes, module: str | None, name: str, qualname: str
     return made
 
 
-def _fill(function: types.FunctionType, state: Any) -> None:
+def fill(function: types.FunctionType, state: Any) -> None:
+    """Give a function its defaults, its attributes and what its closure holds."""
     function.__defaults__, function.__kwdefaults__, fields, cells = state
     function.__dict__.update(fields)
     for cell, (is_bound, content) in zip(function.__closure__ or (), cells, strict=True):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from jupyter_dlaas import stored
 from jupyter_dlaas.notebook import byvalue
 from jupyter_dlaas.notebook.graph import is_a, is_from, path_to, title, walk, why_it_stays
 from jupyter_dlaas.notebook.records import size_text
@@ -41,6 +42,8 @@ __all__ = [
 
 BYTES_MAX: Final = 2**30
 PROTOCOL: Final = 5
+FORMAT: Final = 2
+"""Format of the files that this release writes; those of format 1 have no header."""
 _ARCHIVE: Final = b"PK\3\4"
 """What torch writes begins like this."""
 _LOOKED_AT: Final = 200_000
@@ -117,7 +120,7 @@ def load_pushed(path: Path, names: Sequence[str]) -> Any:
     """The objects with these names, from a file that `write_pushed` made: one object for one name, else a tuple.
 
     Runs the constructors that the objects ask for: only for files of the user's own, in a process of the user's own.
-    Raises NotPushed for a name that is not there.
+    Raises NotPushed for a name that is not there, and FormatTooNew.
     """
     objects = _load(Path(path), _placed)
     missing = [name for name in names if name not in objects]
@@ -233,8 +236,9 @@ def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
     notes = _Notes(set())
     pickler = _pickler(notes)
     try:
+        target.write(stored.to_header("pushed objects", FORMAT))
         if (torch := sys.modules.get("torch")) is not None:
-            torch.save(objects, target, pickle_module=_as_module(Pickler=pickler), pickle_protocol=PROTOCOL)
+            torch.save(objects, target, pickle_module=stored.like_pickle(Pickler=pickler), pickle_protocol=PROTOCOL)
         else:
             pickler(target, protocol=PROTOCOL).dump(objects)
     except Exception as error:
@@ -244,13 +248,6 @@ def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
             raise target.error from error
         raise _cannot(objects, notes.last, error) from error
     return notes.needs
-
-
-def _as_module(**changed: Any) -> types.ModuleType:
-    """The module `pickle` with other classes in it, for torch."""
-    module = types.ModuleType("pickle")
-    module.__dict__.update({name: value for name, value in vars(pickle).items() if not name.startswith("__")} | changed)
-    return module
 
 
 def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> CannotTravel:
@@ -282,23 +279,23 @@ def _words(error: Exception) -> str:
 
 def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
     with path.open("rb") as file:
-        is_archive = (
-            file.read(len(_ARCHIVE)) == _ARCHIVE
-        )  # zipfile.is_zipfile looks at the end, where a Keras model may lie
-    if is_archive:
-        torch = importlib.import_module("torch")
-        objects = torch.load(
-            path, map_location=placed, weights_only=False, pickle_module=_as_module(Unpickler=_Unpickler)
-        )
-        mend_schedulers(objects.values())
-    else:
-        with path.open("rb") as file:
-            objects = pickle.load(file)  # noqa: S301 - the user's own objects, in the user's own process
+        stored.read_header(file, FORMAT, what=f"the file of pushed objects {path}")
+        begin = file.tell()
+        # zipfile.is_zipfile looks at the end, where a Keras model may lie
+        is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
+        file.seek(begin)
+        if is_archive:
+            torch = importlib.import_module("torch")
+            pickling = stored.like_pickle(Unpickler=_Unpickler)
+            objects = torch.load(file, map_location=placed, weights_only=False, pickle_module=pickling)
+            mend_schedulers(objects.values())
+        else:
+            objects = stored.Unpickler(file).load()
     assert isinstance(objects, dict), "written by write_pushed"
     return objects
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(stored.Unpickler):
     """Puts names of devices in place that the job does not have."""
 
     def find_class(self, module: str, name: str) -> Any:

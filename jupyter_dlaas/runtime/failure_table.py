@@ -144,8 +144,8 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="checkpoint_too_new",
         cause=Cause.PLATFORM,
-        raised=("CheckpointTooNew",),
-        advice="Update jupyter_dlaas, then go on with `jupyter dlaas resume JOB`; or train from step 0 in a new job: "
+        raised=("CheckpointTooNew", "FormatTooNew"),
+        advice="After the update, go on with `jupyter dlaas resume JOB`; or train from step 0 in a new job: "
         "`jupyter dlaas retry JOB`.",
     ),
     Row(

@@ -14,8 +14,8 @@ from jupyter_dlaas.wire import Invalid, decode, encode
 
 __all__ = ["FOLDER", "FORMAT", "MANIFEST", "STATE", "Manifest", "Range", "Stored", "manifests", "stored", "to_bytes"]
 
-FORMAT: Final = 1
-"""Of the checkpoints that this version writes; it reads this one and all before."""
+FORMAT: Final = 2
+"""Format of the checkpoints that this release writes; it reads this one and all before."""
 FOLDER: Final = "checkpoints"
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.bin"

@@ -23,7 +23,7 @@ from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.folder import JobFolder
 from dlaas_server.store import Batch, Inserted, Loaded, Store, StoreError, StoreTooNew, schema, sqlite
 from dlaas_server.store.sqlite import RESERVE_BYTES
-from jupyter_dlaas.facts import JOURNAL_FORMAT, Fact, FactKind, Goal, MemberWanted, Wanted, fact_to_line
+from jupyter_dlaas.facts import JOURNAL_FORMAT, SPEC_FORMAT, Fact, FactKind, Goal, MemberWanted, Wanted, fact_to_line
 from jupyter_dlaas.protocol import Cause, Failure, JobSpec, State
 from jupyter_dlaas.runtime.process import identity
 from jupyter_dlaas.wire import encode
@@ -231,9 +231,21 @@ def test_the_directory_of_a_deleted_job_is_removed(tmp_path: Path) -> None:
 
 def test_a_journal_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     folder = lay_out(tmp_path, "t-3", journal((FactKind.GUARDIAN_UP, {"pid": 1, "format": JOURNAL_FORMAT + 1})))
-    with pytest.raises(PoolError, match="a newer jupyter_dlaas wrote the journal of job t-3"):
+    with pytest.raises(PoolError, match=rf"{folder}/journal.jsonl has format 2, .* up to 1: .* `pip install --upgrade"):
         JobFolder("t-3", folder).facts(0)
     found, _ = load(tmp_path)
+    assert not found.jobs
+    assert "Not readable, so left as they are: t-3." in found.notices[0][1]
+
+
+def test_a_spec_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    folder = lay_out(tmp_path, "t-3", journal(*FIRST_LIFE))
+    path = folder / "spec.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": SPEC_FORMAT + 1}))
+    with pytest.raises(PoolError, match=rf"{path} has format 2, .* up to 1: .* `pip install --upgrade"):
+        JobFolder("t-3", folder).spec()
+    found, _ = load(tmp_path)
+
     assert not found.jobs
     assert "Not readable, so left as they are: t-3." in found.notices[0][1]
 

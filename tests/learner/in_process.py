@@ -28,7 +28,7 @@ import jupyter_dlaas as dlaas
 
 
 def start(
-    folder: Path, source: str, *, stop_at: int | None = None, rank: int = 0, **spec: Any
+    folder: Path, source: str, *, stop_at: int | None = None, rank: int = 0, job: str = "test-1", **spec: Any
 ) -> dict[str, Any] | None:
     """Run a program as a learner does, to its end or up to a boundary; returns its names, or None where it left."""
     folder.mkdir(exist_ok=True)
@@ -38,14 +38,14 @@ def start(
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(script))
     one = context.Context(
-        job="test-1",
+        job=job,
         job_dir=folder,
         spec=decode(JobSpec, {"name": "test", "checkpoint_every_s": 0.0, **spec}),
         member=rank,
         generation=0,
         rank=rank,
         world_size=1,
-        seed=seeds.seed_of("test-1"),
+        seed=seeds.seed_of(job),
         control=Control(folder, rank),
         script=module.__dict__,
     )

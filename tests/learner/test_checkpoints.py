@@ -84,14 +84,16 @@ def test_checkpoint_formats_former_loads_and_newer_is_refused(tmp_path: Path) ->
     save(tmp_path, 1, value="a")
     path = tmp_path / "checkpoints" / "step-0000000001" / "manifest.json"
     body = json.loads(path.read_text())
-    assert body.pop("format") == 1
+    assert body.pop("format") == 2
     path.write_text(json.dumps(body))
     loaded = checkpoints.load(tmp_path, may_tidy=True)
     assert loaded is not None
     assert loaded[1]["value"] == "a"
 
-    path.write_text(json.dumps({"format": 2, "shards": []}))
-    with pytest.raises(checkpoints.CheckpointTooNew, match=r"format 2.*reads formats up to 1"):
+    path.write_text(json.dumps({"format": 3, "shards": []}))
+    with pytest.raises(
+        checkpoints.CheckpointTooNew, match=rf"{path.parent} has format 3.*formats up to 2.*pip install --upgrade"
+    ):
         attempt(lambda: checkpoints.load(tmp_path, may_tidy=True))  # nor is it passed over as an error of ours
     assert path.exists()
 

@@ -18,16 +18,17 @@ from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError
 from dlaas_server.pools.lines import damage, facts_in
 from dlaas_server.pools.local.logs import read_log
 from dlaas_server.pools.paths import readable, writable
-from jupyter_dlaas.facts import JOURNAL_FORMAT, Fact, FactKind, Wanted
+from jupyter_dlaas.facts import JOURNAL_FORMAT, SPEC_FORMAT, Fact, FactKind, Wanted
 from jupyter_dlaas.masking import NO_MASK, Mask
 from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.runtime.files import read_json, write_whole
 from jupyter_dlaas.runtime.log_cap import log_size, read_cut
 from jupyter_dlaas.runtime.logs import INDEX, LOG
 from jupyter_dlaas.runtime.process import Identity, boot_id, recorded
+from jupyter_dlaas.stored import too_new
 from jupyter_dlaas.wire import Invalid, decode, encode
 
-__all__ = ["STREAM_FILES", "JobFolder", "in_words", "stream_of"]
+__all__ = ["STREAM_FILES", "FormatUnknown", "JobFolder", "in_words", "stream_of"]
 
 STREAM_FILES: Final = {JOURNAL: "journal.jsonl", METRICS: "metrics.jsonl", PROGRESS: "progress.json"}
 BOOT: Final = ".boot"
@@ -44,6 +45,10 @@ _ADVICE: Final = {
     errno.EACCES: "permission was denied",
     errno.EIO: "the disk does not answer (input/output error)",
 }
+
+
+class FormatUnknown(PoolError):
+    """A newer release wrote a file of the job."""
 
 
 @contextmanager
@@ -84,7 +89,7 @@ class JobFolder:
         """
         if self.root.is_dir() and self.is_of_this_boot() and self._is_readable():
             return
-        about = {"id": self.job, "spec": encode(spec), "owner": owner}
+        about = {"format": SPEC_FORMAT, "id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
         with in_words(f"the directory of job {self.job} cannot be made"):
             shutil.rmtree(making, ignore_errors=True)
@@ -161,9 +166,10 @@ class JobFolder:
 
     def spec(self) -> JobSpec:
         """The job's spec, as it was created."""
-        body = self._object("spec.json").get("spec")
+        about = self._object("spec.json")
+        _check_format(self.root / "spec.json", about.get("format", 1), SPEC_FORMAT)
         try:
-            return decode(JobSpec, body, unknown="ignore")
+            return decode(JobSpec, about.get("spec"), unknown="ignore")
         except Invalid as error:
             raise PoolError(f"spec.json of job {self.job} is damaged: {error}") from error
 
@@ -248,12 +254,7 @@ class JobFolder:
             finally:
                 os.close(fd)
         found, end = facts_in(data, offset)
-        newest = max((fact.format or 1 for fact in found), default=1)
-        if newest > JOURNAL_FORMAT:
-            raise PoolError(
-                f"a newer jupyter_dlaas wrote the journal of job {self.job} (format {newest}, this one reads up to "
-                f"{JOURNAL_FORMAT}): update jupyter_dlaas"
-            )
+        _check_format(path, max((fact.format or 1 for fact in found), default=1), JOURNAL_FORMAT)
         return lost + found, end
 
     def learners(self) -> list[tuple[int, Path]]:
@@ -378,6 +379,11 @@ class JobFolder:
                 os.close(fd)
                 raise
         return fd
+
+
+def _check_format(path: Path, found: object, known: int) -> None:
+    if isinstance(found, int) and found > known:
+        raise FormatUnknown(too_new(str(path), found, known))
 
 
 def _real_path(fd: int, path: Path) -> Path:

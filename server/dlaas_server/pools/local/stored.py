@@ -12,7 +12,7 @@ from typing import Final
 
 from dlaas_server.core.recovery import StoredJob
 from dlaas_server.pools.base import PoolError
-from dlaas_server.pools.local.folder import JobFolder, in_words
+from dlaas_server.pools.local.folder import FormatUnknown, JobFolder, in_words
 from jupyter_dlaas.protocol import JobSpec
 from jupyter_dlaas.runtime.files import read_json
 from jupyter_dlaas.wire import Json
@@ -30,6 +30,8 @@ def stored_job(folder: JobFolder) -> StoredJob:
     learners = max(len(wanted.members) if wanted is not None else 0, 1)
     try:
         spec = folder.spec()
+    except FormatUnknown:
+        raise
     except PoolError:
         spec = JobSpec(name=folder.job.rpartition("-")[0], learners_min=learners, learners_max=learners)
     about = read_json(folder.root / "spec.json") or {}

@@ -1,0 +1,181 @@
+"""Names and headers of stored files, so that files of any release load after modules have moved.
+
+A pickle names the functions and classes that make its objects again. Checkpoints, results and pushed objects name only
+public functions of this module, which never moves. Files of former releases name private modules: `FORMER` tells where
+the objects are now. When a module moves, change the right-hand sides of `LOADERS` and `FORMER`, and nothing else here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import IO, Any, Final
+
+from jupyter_dlaas.wire import DlaasError
+
+__all__ = [
+    "FORMER",
+    "LOADERS",
+    "FormatTooNew",
+    "Header",
+    "Unpickler",
+    "changes",
+    "exact_batch",
+    "fill_function",
+    "function",
+    "keras_object",
+    "like_pickle",
+    "memory",
+    "read_header",
+    "skipped",
+    "to_header",
+    "too_new",
+    "typed_memory",
+]
+
+LOADERS: Final[Mapping[str, tuple[str, str]]] = {
+    "changes": ("jupyter_dlaas.learner.object_kinds", "Changes"),
+    "exact_batch": ("jupyter_dlaas.learner.exact", "Parts"),
+    "fill_function": ("jupyter_dlaas.notebook.byvalue", "fill"),
+    "function": ("jupyter_dlaas.notebook.byvalue", "make"),
+    "keras_object": ("jupyter_dlaas.learner.keras_objects", "made_again"),
+    "memory": ("jupyter_dlaas.learner.object_graph", "make_memory"),
+    "skipped": ("jupyter_dlaas.learner.object_kinds", "Skipped"),
+    "typed_memory": ("jupyter_dlaas.learner.object_graph", "make_typed_memory"),
+}
+"""Where the work of each public function of this module is done."""
+FORMER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("jupyter_dlaas.learner.exact", "Parts"): LOADERS["exact_batch"],
+    ("jupyter_dlaas.learner.keras_objects", "made_again"): LOADERS["keras_object"],
+    ("jupyter_dlaas.learner.object_graph", "_Storage"): ("jupyter_dlaas.learner.object_graph", "Memory"),
+    ("jupyter_dlaas.learner.object_graph", "_typed"): LOADERS["typed_memory"],
+    ("jupyter_dlaas.learner.object_kinds", "Changes"): LOADERS["changes"],
+    ("jupyter_dlaas.learner.object_kinds", "Skipped"): LOADERS["skipped"],
+    ("jupyter_dlaas.learner.position", "Position"): ("jupyter_dlaas.learner.position", "Position"),
+    ("jupyter_dlaas.notebook.byvalue", "_fill"): LOADERS["fill_function"],
+    ("jupyter_dlaas.notebook.byvalue", "_make"): LOADERS["function"],
+}
+"""Names in files that 0.1.0a1 wrote, and the objects of today that stand for them. The left-hand sides never change."""
+
+
+class FormatTooNew(DlaasError):
+    """A newer release wrote the file."""
+
+    code = "format_too_new"
+
+
+# -- names in pickles
+
+
+class Unpickler(pickle.Unpickler):
+    """An unpickler that also finds what former releases named."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        return super().find_class(*FORMER.get((module, name), (module, name)))
+
+
+def like_pickle(**changed: Any) -> ModuleType:
+    """Return a module like `pickle` with other classes in it, as `torch.save` and `torch.load` take it."""
+    found = ModuleType("pickle")
+    usual = {name: value for name, value in vars(pickle).items() if not name.startswith("__")}
+    found.__dict__.update(usual | {"Unpickler": Unpickler} | changed)
+    return found
+
+
+def function(*arguments: Any) -> Any:
+    """Make a function that travels by value, still without its closure and defaults."""
+    return _load("function", arguments)
+
+
+def fill_function(*arguments: Any) -> Any:
+    """Give a function that travels by value its closure and defaults."""
+    return _load("fill_function", arguments)
+
+
+def keras_object(*arguments: Any) -> Any:
+    """Make an optimiser or a metric of Keras."""
+    return _load("keras_object", arguments)
+
+
+def changes(*arguments: Any) -> Any:
+    """Make the record of an object's changed items."""
+    return _load("changes", arguments)
+
+
+def skipped(*arguments: Any) -> Any:
+    """Make the mark for an item that could not be stored."""
+    return _load("skipped", arguments)
+
+
+def memory(*arguments: Any) -> Any:
+    """Make the memory that tensors share."""
+    return _load("memory", arguments)
+
+
+def typed_memory(*arguments: Any) -> Any:
+    """Make torch's view of memory for one dtype."""
+    return _load("typed_memory", arguments)
+
+
+def exact_batch(*arguments: Any) -> Any:
+    """Make a batch of exact mode."""
+    return _load("exact_batch", arguments)
+
+
+def _load(name: str, arguments: tuple[Any, ...]) -> Any:
+    module, attribute = LOADERS[name]
+    return getattr(importlib.import_module(module), attribute)(*arguments)
+
+
+# -- headers of files
+
+_KIND: Final = "jupyter_dlaas"
+_BEGIN: Final = b'{"jupyter_dlaas": '
+_HEADER_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a stored file, and where its content begins."""
+
+    format: int
+    content_at: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def to_header(kind: str, number: int, **fields: Any) -> bytes:
+    """Return the first line of a file: what it is, and its format."""
+    return json.dumps({_KIND: kind, "format": number, **fields}).encode() + b"\n"
+
+
+def read_header(file: IO[bytes] | bytes, known: int, *, what: str) -> Header | None:
+    """Read the first line of a file; None for one of a former release, which has no header.
+
+    Raises FormatTooNew, and ValueError where the line is damaged. `what` names the file to the user.
+    """
+    source = io.BytesIO(file) if isinstance(file, bytes) else file
+    begin = source.tell()
+    line = source.readline(_HEADER_BYTES_MAX)
+    if not line.startswith(_BEGIN):
+        source.seek(begin)
+        return None
+    fields: dict[str, Any] = json.loads(line)
+    number = fields.get("format")
+    if not isinstance(number, int):
+        raise ValueError(f"{what} has no format")
+    if number > known:
+        raise FormatTooNew(too_new(what, number, known))
+    return Header(number, begin + len(line), fields)
+
+
+def too_new(what: str, number: int, known: int) -> str:
+    """Say that a newer release wrote a file, and what to do."""
+    return (
+        f"{what} has format {number}, and this jupyter_dlaas reads formats up to {known}: a newer release wrote it. "
+        "Update with `pip install --upgrade jupyter_dlaas`"
+    )
