@@ -291,6 +291,8 @@ def _store_results(context: Context) -> dict[str, Any]:
     from jupyter_dlaas.learner import results, streams
 
     at_end = streams.written()
+    for act in context.before_results:
+        act()
     stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
     if stored:
         write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
