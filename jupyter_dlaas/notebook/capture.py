@@ -150,7 +150,8 @@ def _solve(
 
 WARNINGS = words(
     """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed"""
+    push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed
+    file_gone"""
 )
 
 

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from jupyter_dlaas.hash_seed import own_hash_seed
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
-from jupyter_dlaas.notebook.read_files import modified
+from jupyter_dlaas.notebook.read_files import read_files
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def facts_of(
     for name in names if by_reference else ():
         if trained_in(users[name], OTHERS_MAX):
             names[name] = replace(names[name], has_weights=True)
+    files = read_files(cells, names, here)
     return KernelFacts(
         names=names,
         own_modules=own_modules(here),
@@ -187,7 +188,8 @@ def facts_of(
         hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
         chance=_chance(None),
-        modified=modified(cells, names, here),
+        modified=files.modified,
+        missing=files.missing,
     )
 
 

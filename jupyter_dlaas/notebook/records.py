@@ -106,6 +106,7 @@ class KernelFacts:
     hash_seed: str | None = None  # the kernel's, which the job has too; None: Python drew one, and the job has another
     started_in: str | None = None  # the kernel's first one
     modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by their paths
+    missing: frozenset[str] = frozenset()  # files that cells read and that are not there any more
 
 
 @dataclass(frozen=True, slots=True)
