@@ -203,6 +203,12 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
         def _class(self, obj: type) -> None:
             module, name = title(obj)
             if module != "__main__":
+                if module in sys.modules and name in vars(sys.modules[module]) and not byvalue.is_found(obj):
+                    raise _Stays(
+                        obj,
+                        f"{{what}} is a `{name}` of before `{module}` was reloaded. "
+                        f"Type: {{path}}.__class__ = {module}.{name}, or run the cell that makes it again.",
+                    )
                 return
             if "<locals>" in name:
                 inside = name.partition(".")[0]

@@ -82,6 +82,7 @@ class NameFact:
     result: ResultRef | None = None
     has_text: bool = False  # text, or a container of text: the order of a set of these differs between processes
     has_weights: bool = False  # it holds models or optimisers; known where some name is a result
+    of_before_reload: str = ""  # the class or function of an own module, "helpers.Net", that was reloaded since
     shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
 
 
@@ -100,6 +101,7 @@ class KernelFacts:
 
     names: Mapping[str, NameFact] = field(default_factory=dict)
     own_modules: tuple[OwnModule, ...] = ()
+    edited_elsewhere: tuple[OwnModule, ...] = ()  # modules of other directories that were edited since; they stay there
     files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
     chance: str | None = None  # where the random streams are now
     directory: str | None = None  # the kernel's current one, where the job begins; None: not known
