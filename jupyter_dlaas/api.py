@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -286,8 +287,19 @@ def _load(client: Client, handle: str, names: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
         if name not in found:
-            found |= results.load_graph(name, client.result(handle, name), lambda: client.source(handle)[0])
+            versions = functools.partial(results.versions_of, client, handle)
+            source = lambda: client.source(handle)[0]  # noqa: E731 - asked for only where a class is missing
+            found |= results.load_graph(name, client.result(handle, name), source, _warn_of_versions, versions)
     return found
+
+
+def _warn_of_versions(names: frozenset[str]) -> None:
+    """Report classes of own modules; for those of a notebook the job's own are taken."""
+    if others := sorted(name for name in names if "." in name):
+        warnings.warn(
+            f"{', '.join(others)}: another version here than in the job; the result is loaded into this one",
+            stacklevel=6,
+        )
 
 
 def _part(name: str) -> Any:

@@ -51,6 +51,8 @@ class Context:
     """SIGTERM came."""
     is_orphaned: bool = False
     """No guardian answered for so long that this learner ends itself."""
+    before_results: list[Callable[[], object]] = field(default_factory=list)
+    """Called when user code ended, before results are stored."""
     at_end: list[Callable[[], dict[str, Any]]] = field(default_factory=list)
     """Called when user code ended or left; each gives fields of result.json."""
     started_s: float = field(default_factory=time.time)

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jupyter_dlaas.code_versions import code_of
+
 __all__ = ["bound_anew", "changed_names", "classes", "edited", "find"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
@@ -157,26 +159,7 @@ def _is_known_otherwise(name: str, source: str) -> bool:
     if not isinstance(vars(sys.modules["__main__"]).get("In"), list):
         return False
     here, there = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
-    return there is not None and _codes(here) != _codes(there)
-
-
-def _codes(value: Any) -> Any:
-    """The code of a function, or the code and the plain values that a class defines itself; None for others."""
-    if isinstance(value, type):
-        plain = {name: repr(part) for name, part in vars(value).items() if _is_plain_field(name, part)}
-        return plain | {name: _codes(part) for name, part in vars(value).items() if _codes(part) is not None}
-    value = getattr(value, "__func__", getattr(value, "fget", value))
-    code = getattr(value, "__code__", None)
-    return None if code is None else _plain_code(code)
-
-
-def _is_plain_field(name: str, value: object) -> bool:
-    return not name.startswith("__") and isinstance(value, int | float | str | bytes | tuple | list | None)
-
-
-def _plain_code(code: Any) -> Any:
-    consts = [_plain_code(one) if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
-    return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars
+    return there is not None and code_of(here, has_values=True) != code_of(there, has_values=True)
 
 
 def _texts_here() -> Iterator[str]:

@@ -46,6 +46,8 @@ class Gate:
         """Called before an optimiser steps."""
         self._is_noted = False
         self._gated: dict[int, Any] = {}
+        self._replaced: list[tuple[Any, str, Any]] = []
+        """Objects, names of their methods, and what stood in the object's own dict before, else None."""
         self._is_open = False
         self._done: dict[str, int] = {}
         """How often each object has stepped in the step in flight,"""
@@ -154,7 +156,7 @@ class Gate:
                     found = plain(**options)
             return found if loss is None else loss
 
-        one.step = types.MethodType(step, one)  # as LRScheduler does
+        self._replace(one, "step", step)
         self.held_by(name, one)
 
     def knows(self, optimizer: Any) -> bool:
@@ -240,7 +242,8 @@ class Gate:
             # A scheduler's state is all of its attributes, these two would be among them.
             return {key: value for key, value in kept().items() if key not in ("step", "state_dict")}
 
-        one.step, one.state_dict = types.MethodType(step, one), types.MethodType(state_dict, one)
+        self._replace(one, "step", step)
+        self._replace(one, "state_dict", state_dict)
 
     def scaler(self, name: str, one: Any) -> None:
         """Let this gradient scaler change its scale only where that counts; what it noted for a step it forgets."""
@@ -254,7 +257,21 @@ class Gate:
             if kept:
                 self.load_state_dict(kept)
 
-        one.update = types.MethodType(update, one)
+        self._replace(one, "update", update)
+
+    def _replace(self, one: Any, method: str, function: Any) -> None:
+        """Replace a method of one object, as LRScheduler does."""
+        self._replaced.append((one, method, vars(one).get(method)))
+        setattr(one, method, types.MethodType(function, one))
+
+    def release(self) -> None:
+        """Give objects their own methods back: the program is over, and its results are to hold nothing of the gang."""
+        for one, method, before in reversed(self._replaced):
+            if before is None:
+                vars(one).pop(method, None)
+            else:
+                setattr(one, method, before)
+        self._replaced.clear()
 
 
 class _Torn(Exception):

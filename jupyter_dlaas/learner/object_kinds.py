@@ -24,6 +24,7 @@ from jupyter_dlaas.learner.aspects import Aspect
 from jupyter_dlaas.learner.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
 
 __all__ = [
+    "FIELDS",
     "Aspect",
     "Budget",
     "Cell",
@@ -34,6 +35,8 @@ __all__ = [
     "Whole",
     "aspects_of",
     "changed_items",
+    "generator_of",
+    "has_plain_fields",
     "put_items",
 ]
 
@@ -402,7 +405,8 @@ class Whole(Aspect):
     can_revert = False
 
 
-def _generator_of(value: Any) -> Generator | None:
+def generator_of(value: Any) -> Generator | None:
+    """Return how the state of a random generator is read and put back; None for other objects."""
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return _PYTHON
     numpy: Any = sys.modules.get("numpy.random")
@@ -429,12 +433,12 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     for exact, aspect in _EXACT.items():
         if isinstance(value, exact):
             found = (aspect,)
-            return found if kind is exact or not hasattr(value, "__dict__") else (*found, _FIELDS)
+            return found if kind is exact or not hasattr(value, "__dict__") else (*found, FIELDS)
     if isinstance(value, type):
         return (_CLASS,)
     if isinstance(value, types.ModuleType):
         return (_MODULE,)
-    generator = _generator_of(value)
+    generator = generator_of(value)
     if generator is not None:
         return (generator,)
     if is_tensor(value):
@@ -447,7 +451,7 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     keras = keras_objects.aspect_of(value)
     if keras is not None:
         return (keras,)
-    return (_FIELDS,) if _has_plain_fields(kind) else (_WHOLE,)
+    return (FIELDS,) if has_plain_fields(kind) else (_WHOLE,)
 
 
 def _is_readable_file(value: Any) -> bool:
@@ -477,7 +481,7 @@ def _slots(kind: Any) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _has_plain_fields(kind: Any) -> bool:
+def has_plain_fields(kind: Any) -> bool:
     """Tell whether a class is Python's, keeps nothing beside dict and slots, and leaves pickling to its base."""
     torch: Any = sys.modules.get("torch")
     known = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler) if torch is not None else ()
@@ -493,7 +497,7 @@ def _has_plain_fields(kind: Any) -> bool:
     return not has_own_way and kind.__basicsize__ <= object.__basicsize__ + 8 * (len(_slots(kind)) + 2)
 
 
-_DICT, _FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
+_DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
 _ARRAY, _POSITION, _WHOLE = _Array(), _Position(), Whole()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,

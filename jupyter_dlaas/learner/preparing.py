@@ -35,7 +35,7 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
                 _follow_groups(run, one)
         elif one is scheduler or isinstance(one, LRScheduler):
             gate.scheduler(name, one)
-        elif one is scaler:
+        elif one is scaler or isinstance(one, torch.amp.GradScaler):
             gate.scaler(name, one)
         else:
             gate.held_by(name, one)

@@ -11,12 +11,14 @@ import copy
 import importlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from jupyter_dlaas.learner import keras_objects
+from jupyter_dlaas.learner.object_kinds import FIELDS, Budget, generator_of, has_plain_fields
+from jupyter_dlaas.learner.object_values import is_infrastructure
 from jupyter_dlaas.learner.values import is_plain
 
 __all__ = ["Restored", "can_be_filled", "restore"]
@@ -54,7 +56,8 @@ def restore(
     does not fit the one that is there, nothing is loaded into anything, and all values are new. An optimiser without
     its model is loaded only `with_weights`: then its weights are loaded, too.
 
-    `changed`: names that the program changes and does not bind. Their lists, dicts, sets and arrays are filled.
+    `changed`: names that the program changes and does not bind. Their lists, dicts, sets, arrays, random generators and
+    objects of the user's own classes (metrics, early stopping) keep their identity, too.
     """
     pairs = _Pairs(with_weights=with_weights)
     kept: dict[str, Any] = {}
@@ -67,7 +70,10 @@ def restore(
             why = pairs.add(into[name], values[name]) if name in into else ""
             if why and _has_state(into[name]):
                 return Restored(dict(values), why)
-            if name in into and pairs.is_pair(into[name], values[name]):
+            if name in into and (
+                pairs.is_pair(into[name], values[name])
+                or (name in changed and pairs.take_fields(into[name], values[name]))
+            ):
                 kept[name] = into[name]
         if pairs.conflict or pairs.lacks_weights() or not kept:
             return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if kept else ""))
@@ -83,7 +89,11 @@ def restore(
 
 
 def can_be_filled(value: object) -> bool:
-    """Tell whether it is a container or an array that can take the items of another one."""
+    """Tell whether it is a container, an array, a generator or an object of which another one's state can be taken."""
+    return _is_container(value) or generator_of(value) is not None or _is_own_object(value)
+
+
+def _is_container(value: object) -> bool:
     numpy: Any = sys.modules.get("numpy")
     return type(value) in _FILLED or (numpy is not None and type(value) is numpy.ndarray)
 
@@ -136,13 +146,22 @@ class _Pairs:
 
     def fill(self, old: Any, new: Any) -> bool:
         """Pair two containers or arrays of one kind, of which the old one takes the items of the new one."""
-        if type(old) is not type(new) or not can_be_filled(new):
+        if type(old) is not type(new) or not _is_container(new):
             return False
         if type(new) not in _FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
             return False
         if id(new) not in self.old_of and id(old) not in self._new_of:
             self._note(old, new)
         return self.is_pair(old, new)
+
+    def take_fields(self, old: Any, new: Any) -> bool:
+        """Pair two random generators, or two objects of one class, of which the old one takes the state."""
+        if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
+            return False
+        if not _is_own_object(new) and not _is_same_generator(old, new):
+            return False
+        self._note(old, new)
+        return True
 
     def lacks_weights(self) -> bool:
         """Tell whether an optimiser would be kept over weights that nothing loads."""
@@ -177,7 +196,7 @@ class _Pairs:
             elif keras_objects.is_stateful(new):
                 yield partial(keras_objects.load_state, old, new, self._keras_models())
             elif _is_torch(new, "nn", "Module"):
-                yield from _module_actions(old, new)
+                yield from self._module_actions(old, new)
             elif _is_torch(new, "optim", "Optimizer") or _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
@@ -187,9 +206,25 @@ class _Pairs:
                 yield partial(old.__setitem__, ..., new)
             elif _is_tensor(new):
                 yield partial(old.data.copy_, new.data)
+            elif (generator := generator_of(new)) is not None:
+                yield partial(generator.put, old, generator.read(new, Budget()))
             else:
-                fields = {key: self.connected(part) for key, part in vars(new).items()}
+                fields = {key: self.connected(part) for key, part in FIELDS.items(new).items()}
                 yield partial(_refill, old, fields)
+
+    def _module_actions(self, old: Any, new: Any) -> Iterator[Callable[[], object]]:
+        """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
+        yield partial(old.load_state_dict, new.state_dict())
+        for mine, theirs in zip(old.modules(), new.modules(), strict=True):
+            fields = {
+                key: _moved(self.connected(one), _device_of(vars(mine).get(key)))
+                for key, one in _own_fields(theirs).items()
+                if id(one) in self.old_of or _is_value(one)
+            }
+            yield partial(mine.__dict__.update, fields)
+        for mine, theirs in zip(old.parameters(), new.parameters(), strict=True):
+            if mine.is_leaf and mine.requires_grad != theirs.requires_grad:
+                yield partial(mine.requires_grad_, theirs.requires_grad)
 
     def _note(self, old: Any, new: Any) -> str:
         self.old_of[id(new)], self._new_of[id(old)] = old, new
@@ -227,6 +262,8 @@ class _Pairs:
             self.old_of[id(theirs[key])], self._new_of[id(mine[key])] = mine[key], theirs[key]
         self._order.append((old, new))
         self._loaded.update(id(one) for one in new.parameters())
+        for key in mine:
+            self._add_all(_common(_own_fields(mine[key]), _own_fields(theirs[key])), 1)
         return ""
 
     def _back(self, before: tuple[dict[int, Any], dict[int, Any]], why: str) -> str:
@@ -259,15 +296,85 @@ class _Pairs:
         elif type(new) in (list, tuple) and len(old) == len(new):
             inside = list(zip(old, new, strict=True))
         elif _has_plain_fields(new):
-            inside = [(vars(old)[key], part) for key, part in vars(new).items() if key in vars(old)]
+            inside = _common(vars(old), vars(new))
         count = len(self.old_of)
-        for mine, theirs in inside:
-            if not is_plain(theirs):
-                why = self.add(mine, theirs, depth + 1)
-                self.conflict = self.conflict or (why if _has_state(mine) and _has_state(theirs) else "")
+        self._add_all(inside, depth + 1)
         if len(self.old_of) > count and _has_plain_fields(new):
             return self._note(old, new)
         return "it is not a model"
+
+    def _add_all(self, inside: Iterable[tuple[Any, Any]], depth: int) -> None:
+        for mine, theirs in inside:
+            if not is_plain(theirs):
+                why = self.add(mine, theirs, depth)
+                self.conflict = self.conflict or (why if _has_state(mine) and _has_state(theirs) else "")
+
+
+def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return [(old[key], part) for key, part in new.items() if key in old]
+
+
+def _own_fields(module: Any) -> dict[str, Any]:
+    """What a torch module keeps beside its parameters, buffers, submodules and hooks."""
+    torch: Any = sys.modules["torch"]
+    own = {*vars(torch.nn.Module())} - {"training"}
+    return {key: one for key, one in vars(module).items() if key not in own}
+
+
+def _is_value(value: Any, depth: int = 0) -> bool:
+    """Tell whether a value consists of plain values, tensors, arrays, containers and objects of the user's classes."""
+    numpy: Any = sys.modules.get("numpy")
+    is_array = numpy is not None and type(value) is numpy.ndarray
+    if is_plain(value) or _is_tensor(value) or is_array or generator_of(value) is not None:
+        return True
+    if depth == _DEPTH_MAX or _has_state(value):
+        return False
+    if type(value) in (*_FILLED, tuple):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+    elif _is_own_object(value):
+        parts = FIELDS.items(value).values()
+    else:
+        return False
+    return all(_is_value(one, depth + 1) for one in parts)
+
+
+def _device_of(value: Any, depth: int = 0) -> Any:
+    """Return the device of the first tensor in a field that is there; None where it has none."""
+    if _is_tensor(value):
+        return value.device
+    if depth == _DEPTH_MAX or not isinstance(value, list | tuple | dict):
+        return None
+    parts = value.values() if isinstance(value, dict) else value
+    return next((device for one in parts if (device := _device_of(one, depth + 1)) is not None), None)
+
+
+def _moved(value: Any, device: Any) -> Any:
+    """Move the tensors of a field to the device on which they are here; results come on the CPU."""
+    if device is None or device.type == "cpu":
+        return value
+    if _is_tensor(value):
+        return value.to(device)
+    if type(value) in (list, tuple):
+        return type(value)(_moved(one, device) for one in value)
+    return {key: _moved(one, device) for key, one in value.items()} if type(value) is dict else value
+
+
+def _is_own_object(value: object) -> bool:
+    """Tell whether an object keeps all it holds in its own fields, so that it can take over those of another one."""
+    base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
+    is_estimator = base is not None and isinstance(value, base)
+    kind: Any = type(value)
+    is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
+    return is_estimator or (is_own and not _has_state(value) and not _is_keras_part(value))
+
+
+def _is_keras_part(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("keras", "tensorflow") or keras_objects.is_stateful(value)
+
+
+def _is_same_generator(old: Any, new: Any) -> bool:
+    bits = [getattr(one, "bit_generator", one) for one in (old, new)]
+    return generator_of(new) is not None and type(bits[0]) is type(bits[1])
 
 
 def _has_plain_fields(value: Any) -> bool:
@@ -287,9 +394,10 @@ def _fill(value: Any, items: Any) -> None:
 
 
 def _refill(value: Any, new: Mapping[str, Any]) -> None:
-    fields: dict[str, Any] = value.__dict__
-    fields.clear()
-    fields.update(new)
+    for name in FIELDS.items(value):
+        FIELDS.delete(value, name)
+    for name, part in new.items():
+        FIELDS.set(value, name, part)
 
 
 def _is_torch(value: Any, part: str, name: str) -> bool:
@@ -322,19 +430,6 @@ def _has_state(value: Any) -> bool:
     """Models and optimisers."""
     is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
     return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
-
-
-def _module_actions(old: Any, new: Any) -> Iterator[Callable[[], object]]:
-    yield partial(old.load_state_dict, new.state_dict())
-    torch: Any = sys.modules["torch"]
-    own = {*vars(torch.nn.Module())} - {"training"}
-    for mine, theirs in zip(old.modules(), new.modules(), strict=True):
-        yield partial(
-            mine.__dict__.update, {key: one for key, one in vars(theirs).items() if key not in own and is_plain(one)}
-        )
-    for mine, theirs in zip(old.parameters(), new.parameters(), strict=True):
-        if mine.is_leaf and mine.requires_grad != theirs.requires_grad:
-            yield partial(mine.requires_grad_, theirs.requires_grad)
 
 
 def _keras_fits(old: Any, new: Any) -> bool:

@@ -16,19 +16,24 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Final
 
-from jupyter_dlaas import stored
+from jupyter_dlaas import code_versions, stored
 from jupyter_dlaas.learner import definitions, keras_objects, sharing
 from jupyter_dlaas.learner.values import is_plain
 from jupyter_dlaas.runtime.files import sync_folder, write_whole
+from jupyter_dlaas.wire import DlaasError
 
-__all__ = ["dump", "load", "load_graph", "names_in", "store"]
+__all__ = ["dump", "load", "load_graph", "names_in", "store", "versions_of"]
 
 STREAMS = "random_streams.json"
 """Beside the results: where the random streams were when the program had ended (`streams.written`)."""
+
+VERSIONS = "own_modules.json"
+"""Beside the results: which code the job had of the user's modules (`code_versions.table`)."""
 
 FORMAT: Final = 2
 """Format of the files that this release writes: a header, then a pickle or what torch.save writes, as `content` tells.
@@ -171,29 +176,36 @@ def _to_cpu(value: Any, torch: Any) -> Any:
 
 
 def load(
-    data: bytes, source: Callable[[], str] | None = None, on_edited: Callable[[frozenset[str]], object] | None = None
+    data: bytes,
+    source: Callable[[], str] | None = None,
+    on_edited: Callable[[frozenset[str]], object] | None = None,
+    versions: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Any:
     """The value in a result file of one name. Unpickles: only for files of one's own jobs, in one's own kernel.
 
     `source` gives the job's program, for classes that are defined only there, and for classes that were edited since:
     their objects are of the job's class, and `on_edited` is told the names. Of a file of several names: a dict.
-    Raises ValueError for other data, and FormatTooNew.
+    `versions` gives what the job had of own modules; `on_edited` is told those classes and functions, as
+    `module.name`, that this process has otherwise. Raises ValueError for other data, and FormatTooNew.
     """
     content, body, _ = _parts(data)
-    asked: set[str] = set()
+    asked = _Asked()
     try:
         value = _load(content, body, _noting(asked))
     except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
         if source is None:
             raise
     else:
-        changed = definitions.edited(source(), asked) if asked and source is not None else frozenset()
-        if not changed & asked:
+        others = code_versions.changed(versions(), asked.own) if asked.own and versions is not None else frozenset()
+        if others and on_edited is not None:
+            on_edited(others)
+        changed = definitions.edited(source(), asked.main) if asked.main and source is not None else frozenset()
+        if not changed & asked.main:
             return value
     assert source is not None
-    own = definitions.edited(source(), asked)
-    if own & asked and on_edited is not None:
-        on_edited(own & asked)
+    own = definitions.edited(source(), asked.main)
+    if own & asked.main and on_edited is not None:
+        on_edited(own & asked.main)
     return _load(content, body, *_with_definitions(source(), own))
 
 
@@ -202,14 +214,24 @@ def load_graph(
     data: bytes,
     source: Callable[[], str] | None = None,
     on_edited: Callable[[frozenset[str]], object] | None = None,
+    versions: Callable[[], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The values in the result file of `name`, with all names that share objects with it. Unpickles, as `load` does."""
     if not names_in(data):
-        return {name: load(data, source, on_edited)}
-    values: dict[str, Any] = load(data, source, on_edited)
+        return {name: load(data, source, on_edited, versions)}
+    values: dict[str, Any] = load(data, source, on_edited, versions)
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.notebook.push").mend_schedulers(values.values())
     return values
+
+
+def versions_of(client: Any, job: str) -> Mapping[str, Any]:
+    """What a job had of own modules; nothing for a job that had none."""
+    try:
+        found: dict[str, Any] = json.loads(client.artifact(job, f"results/{VERSIONS}"))
+    except (DlaasError, ValueError):
+        return {}
+    return found
 
 
 def names_in(data: bytes) -> tuple[str, ...]:
@@ -243,14 +265,25 @@ def _load(content: str, body: memoryview, pickling: Any, defined: Mapping[str, A
         return pickling.Unpickler(file).load()
 
 
-def _noting(asked: set[str]) -> ModuleType:
-    """`pickle`, noting which classes and functions of `__main__` it looks up."""
+@dataclass(slots=True)
+class _Asked:
+    """The classes and functions that a pickle looks up: of `__main__`, and of own modules with their module."""
+
+    main: set[str] = field(default_factory=set)
+    own: set[tuple[str, str]] = field(default_factory=set)
+
+
+def _noting(asked: _Asked) -> ModuleType:
+    """`pickle`, noting which classes and functions of the user's it looks up."""
 
     class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             if module == "__main__":
-                asked.add(name.partition(".")[0])
-            return super().find_class(module, name)
+                asked.main.add(name.partition(".")[0])
+            found = super().find_class(module, name)
+            if module != "__main__" and code_versions.is_own_module(sys.modules.get(module)):
+                asked.own.add((module, name))
+            return found
 
     return stored.like_pickle(Unpickler=Unpickler)
 

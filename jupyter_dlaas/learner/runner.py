@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jupyter_dlaas import code_versions
 from jupyter_dlaas.learner import (
     autolog,
     failure_report,
@@ -291,9 +292,13 @@ def _store_results(context: Context) -> dict[str, Any]:
     from jupyter_dlaas.learner import results, streams
 
     at_end = streams.written()
+    for act in context.before_results:
+        act()
     stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
     if stored:
         write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
+        if (table := code_versions.table())["modules"]:
+            write_whole(context.job_dir / "results" / results.VERSIONS, json.dumps(table).encode(), sync=True)
     for name, why in errors.items():
         print(f"[{name} could not be brought back: {why}]", file=sys.stderr, flush=True)
     return {"results": stored, "errors": errors}

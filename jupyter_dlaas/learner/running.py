@@ -132,6 +132,7 @@ class Run:
             context.script.setdefault("enumerate", numbered)
             if self.rank == 0:
                 self._metrics.open()
+            context.before_results.append(self._gate.release)
             context.at_end.append(self._end)
 
     # -- who and where -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from jupyter_dlaas.notebook.preflight import (
     check_modules,
     check_pushes,
     check_raised,
+    check_reloaded,
     check_request,
     check_size,
     check_slow,
@@ -103,7 +104,8 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_raised(traced, solved.slice),
         *again,
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
-        *check_modules(modules),
+        *check_modules((*modules, *_imported(traced, solved, facts.edited_elsewhere if facts is not None else ()))),
+        *check_reloaded(traced, solved.slice, goal, facts),
         *check_files(traced, solved.slice, cells, goal, facts),
         *check_writes(traced, goal, training.learners_max),
         *check_losses(cells, training, training.learners_max),
@@ -149,8 +151,8 @@ def _solve(
 
 
 WARNINGS = words(
-    """late_undefined earlier_training training_again raised_cell slow_prelude module_edited every_learner_writes
-    push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed"""
+    """late_undefined earlier_training training_again raised_cell slow_prelude module_edited module_reloaded
+    every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed file_gone"""
 )
 
 
@@ -205,14 +207,17 @@ def _command(line: Line, label: str) -> LeftOut:
 
 def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:
     """All own modules once one is imported: modules import each other, and only the kernel knows which."""
-    if facts is None or not facts.own_modules:
-        return ()
-    roots = {module.name.partition(".")[0] for module in facts.own_modules}
-    for index in solved.slice.kept:
+    modules = facts.own_modules if facts is not None else ()
+    return modules if _imported(traced, solved, modules) else ()
+
+
+def _imported(traced: Trace, solved: Solved, modules: Sequence[OwnModule]) -> tuple[OwnModule, ...]:
+    """Those of the modules whose package the kept statements import."""
+    roots: set[str] = set()
+    for index in solved.slice.kept if modules else ():
         node = traced.steps[index].statement.node
         for part in ast.walk(node) if node is not None else ():
             names = [part.module or ""] if isinstance(part, ast.ImportFrom) else []
             names += [alias.name for alias in part.names] if isinstance(part, ast.Import) else []
-            if roots & {name.partition(".")[0] for name in names}:
-                return facts.own_modules
-    return ()
+            roots |= {name.partition(".")[0] for name in names}
+    return tuple(module for module in modules if module.name.partition(".")[0] in roots)

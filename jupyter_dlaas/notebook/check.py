@@ -26,6 +26,7 @@ from jupyter_dlaas.notebook.cells import (
     training_statements,
 )
 from jupyter_dlaas.notebook.depth import deep_trees
+from jupyter_dlaas.notebook.keras_results import check_keras_outputs
 from jupyter_dlaas.notebook.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
 from jupyter_dlaas.notebook.records import ExecutedCell, Problem, TrainingCell
 from jupyter_dlaas.notebook.resolve import solve
@@ -277,7 +278,10 @@ class _Checker:
         """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""
         body, first_line = _below_magic(source)
         head = source.lstrip().partition("\n")[0]
-        training = TrainingCell(count=number, source=body, first_line=first_line, learners_max=LEARNERS_MAX)
+        outputs = tuple(name for names in _OUTPUTS.findall(head) for name in names.split(",") if name.isidentifier())
+        training = TrainingCell(
+            count=number, source=body, first_line=first_line, learners_max=LEARNERS_MAX, outputs=outputs
+        )
         statements, clean = training_statements(training, label)
         why = f"%%{JOB_MAGIC}"
         if clean.kind != "python" or not statements:
@@ -289,8 +293,7 @@ class _Checker:
         self.steps += [
             self.tracer.step(statement) for statement in statements_of(executed, label, self.files[number - 1])
         ]
-        for names in _OUTPUTS.findall(head):
-            self.results |= set(names.split(","))
+        self.results |= {*outputs}
         return replace(made, type=_shown(head, 200))
 
     def _broken(self, number: int, label: str, source: str) -> CellReport | None:
@@ -326,6 +329,7 @@ class _Checker:
             *check_trainings(traced, solved.slice),
             *check_writes(traced, goal, training.learners_max if shares else 1),
             *check_losses(_executed(self.sources[: number - 1]), training, training.learners_max if shares else 1),
+            *check_keras_outputs(traced, training),
         ]
         errors: list[Said] = []
         warnings: list[Said] = []
@@ -337,7 +341,9 @@ class _Checker:
             if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
                 pushes += [name]
                 warnings.append(said)
-            elif problem.code == "undefined_name" and name in self.results:
+            elif problem.code in {"undefined_name", "output_unbound"} and name in self.results:
+                continue
+            elif problem.code == "output_unbound" and self.may_bind:
                 continue
             elif problem.code == "undefined_name" and self.may_bind:
                 text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from jupyter_dlaas.notebook import remote_reads
 from jupyter_dlaas.notebook.effects import words
 from jupyter_dlaas.notebook.names import LEAVES, children, root_name, walk
-from jupyter_dlaas.notebook.records import KernelFacts
+from jupyter_dlaas.notebook.records import KernelFacts, NameFact
 from jupyter_dlaas.notebook.sets import order_seen
 from jupyter_dlaas.notebook.tracing import Step
 
@@ -46,10 +47,6 @@ _UNIQUE: Final = words(
     """uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 os.urandom os.getrandom tempfile.mkdtemp tempfile.mkstemp
     tempfile.mktemp tempfile.TemporaryDirectory tempfile.NamedTemporaryFile"""
 )
-_NETWORK: Final = words(
-    """requests.get requests.post requests.request urllib.request.urlopen httpx.get httpx.post httpx.request
-    yfinance.download feedparser.parse pandas.read_html pandas_datareader.data.DataReader"""
-)
 _MAKERS: Final = words("numpy.random.default_rng numpy.random.RandomState random.Random random.SystemRandom")
 _SPLITTERS: Final = words(
     """ShuffleSplit GroupShuffleSplit StratifiedShuffleSplit RepeatedKFold RepeatedStratifiedKFold"""
@@ -64,6 +61,7 @@ class Kind(StrEnum):
     CLOCK = "clock"
     UNIQUE = "unique"
     NETWORK = "network"
+    DATABASE = "database"
     HASH = "hash"  # the order of a set, or hash(): another one in each process
 
 
@@ -114,6 +112,8 @@ class _Scanner:
         self.generators: set[str] = set()
         self.splitters: set[str] = set()
         self.sets: set[str] = set()
+        self.clients: set[str] = set()  # that read from the network
+        self.is_near_address = False
         known = facts.names.items() if facts is not None else ()
         self.kernel_sets = {n for n, fact in known if fact.type_name in {"set", "frozenset"} and fact.has_text}
 
@@ -135,9 +135,13 @@ class _Scanner:
             made = [method for method in methods if method.name in {"__init__", "__post_init__"}]
             self.functions[node.name] = ast.Module(body=list(made), type_ignores=[])
             return ()
+        self.is_near_address = remote_reads.names_address(node, self._facts())
         found = self._draws([node], frozenset())
         self._note(node)
         return tuple(dict.fromkeys(found))
+
+    def _facts(self) -> Mapping[str, NameFact]:
+        return self.facts.names if self.facts is not None else {}
 
     # names
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
@@ -153,7 +157,7 @@ class _Scanner:
     def _bind(self, name: str) -> None:
         self.names.pop(name, None)
         self.functions.pop(name, None)
-        for group in (self.generators, self.splitters, self.sets):
+        for group in (self.generators, self.splitters, self.sets, self.clients):
             group.discard(name)
 
     def _note(self, node: ast.stmt) -> None:
@@ -174,6 +178,8 @@ class _Scanner:
                 self.generators.add(target.id)
             elif self._is_unseeded_splitter(value):
                 self.splitters.add(target.id)
+            elif self._is_client(value):
+                self.clients.add(target.id)
             elif order_seen([value], self.sets).is_set:
                 self.sets.add(target.id)
             elif isinstance(value, ast.Lambda):
@@ -219,10 +225,24 @@ class _Scanner:
             yield Draw(Kind.CLOCK, what)
         elif name in _UNIQUE or name.startswith("secrets."):
             yield Draw(Kind.UNIQUE, what)
-        elif name in _NETWORK:
+        elif self._reads_network(call, name):
             yield Draw(Kind.NETWORK, what)
+        elif remote_reads.reads_database(name):
+            yield Draw(Kind.DATABASE, what)
         elif isinstance(call.func, ast.Name) and call.func.id == "hash" and "hash" not in self.functions:
             yield Draw(Kind.HASH, "hash()")
+
+    def _reads_network(self, call: ast.Call, name: str) -> bool:
+        if remote_reads.reads_network(name):
+            return True
+        if isinstance(call.func, ast.Attribute) and remote_reads.is_of_client(call.func.attr):
+            receiver = call.func.value
+            if (isinstance(receiver, ast.Name) and receiver.id in self.clients) or self._is_client(receiver):
+                return True
+        return remote_reads.reads_address(call, self._facts(), is_near_address=self.is_near_address)
+
+    def _is_client(self, value: ast.expr) -> bool:
+        return isinstance(value, ast.Call) and _dotted(value.func, self.names) in remote_reads.CLIENTS
 
     def _library(self, call: ast.Call, name: str) -> str:
         """The global stream from which a call draws; "" for none."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
-import importlib.util
 import math
 import os
 import re
@@ -22,10 +21,12 @@ from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from jupyter_dlaas.code_versions import is_own_module
 from jupyter_dlaas.hash_seed import own_hash_seed
 from jupyter_dlaas.notebook.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.notebook.graph import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
-from jupyter_dlaas.notebook.read_files import modified
+from jupyter_dlaas.notebook.module_versions import is_edited, of_before_reload
+from jupyter_dlaas.notebook.read_files import read_files
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
 
 if TYPE_CHECKING:
@@ -179,15 +180,23 @@ def facts_of(
     for name in names if by_reference else ():
         if trained_in(users[name], OTHERS_MAX):
             names[name] = replace(names[name], has_weights=True)
+    files = read_files(cells, names, here)
+    modules = own_modules(here)
+    own = {name: one for name, one in sys.modules.copy().items() if is_own_module(one)}
+    for name, value in users.items() if own else ():
+        if stale := of_before_reload(value, own):
+            names[name] = replace(names[name], of_before_reload=stale)
     return KernelFacts(
         names=names,
-        own_modules=own_modules(here),
+        own_modules=modules,
+        edited_elsewhere=tuple(_edited_elsewhere(own, modules)),
         files=_texts(files_run(cells), here),
         directory=str(here),
         hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
         chance=_chance(None),
-        modified=modified(cells, names, here),
+        modified=files.modified,
+        missing=files.missing,
     )
 
 
@@ -220,6 +229,14 @@ def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple
     }
 
 
+def _edited_elsewhere(own: Mapping[str, Any], known: Sequence[OwnModule]) -> Iterator[OwnModule]:
+    """Own modules that the job imports where they stand, and that were edited after the kernel imported them."""
+    here = {module.name for module in known}
+    for name, module in sorted(own.items()):
+        if name not in here and is_edited(module, Path(module.__file__)):
+            yield OwnModule(name, module.__file__, is_edited=True)
+
+
 def _current_directory() -> str | None:
     try:
         return str(Path.cwd().resolve())
@@ -243,7 +260,7 @@ def own_modules(directory: Path) -> tuple[OwnModule, ...]:
             continue
         path = Path(file)
         if not {"site-packages", "dist-packages"} & set(path.parts) and path.exists():
-            found.append(OwnModule(name, str(path.relative_to(directory)), _is_edited(path)))
+            found.append(OwnModule(name, str(path.relative_to(directory)), is_edited(module, path)))
     return tuple(found)
 
 
@@ -450,18 +467,6 @@ def _elements(value: Any) -> Iterator[object]:
     for part in list(islice(dict.values(value) if type(value) is dict else value, PARTS_MAX)):
         if not is_a(part, list, tuple, dict, set):
             yield part
-
-
-def _is_edited(path: Path) -> bool:
-    """Is the file newer than what was compiled at import? Unknown counts as no."""
-    try:
-        compiled = Path(importlib.util.cache_from_source(str(path)))
-        header = compiled.read_bytes()[:16]
-        changed = int(path.stat().st_mtime)
-    except (OSError, NotImplementedError):
-        return False  # no compiled file: nothing to compare with
-    is_timestamped = len(header) == 16 and header[4:8] == bytes(4)
-    return is_timestamped and int.from_bytes(header[8:12], "little") != changed & 0xFFFFFFFF
 
 
 def _texts(names: Iterable[str], directory: Path) -> dict[str, str]:

@@ -304,6 +304,22 @@ def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
     )
 
 
+def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
+    """Objects of a class, and functions, of an own module as it was before it was reloaded; the job has the newer."""
+    stale = {n: fact.of_before_reload for n, fact in facts.names.items() if fact.of_before_reload} if facts else {}
+    made = {name: trace.steps[i] for i in sorted(found.kept) if i < goal for name in trace.steps[i].flow.binds}
+    problems = []
+    for name in sorted(stale.keys() & made.keys()):
+        statement = made[name].statement
+        module = stale[name].rpartition(".")[0]
+        text = (
+            f"`{name}` here is from before `{module}` was reloaded (`{stale[name]}`); the job takes {module} as it is "
+            f"now. To have the same here, run {statement.label} again."
+        )
+        problems.append(Problem("module_reloaded", text, statement.label, statement.line, (name,)))
+    return tuple(problems)
+
+
 def _bad_cells(cells: Sequence[ExecutedCell], training: TrainingCell) -> Iterator[Problem]:
     counts = sorted(cell.count for cell in cells)
     for number in training.with_cells:

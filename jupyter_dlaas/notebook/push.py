@@ -206,6 +206,12 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
         def _class(self, obj: type) -> None:
             module, name = title(obj)
             if module != "__main__":
+                if module in sys.modules and name in vars(sys.modules[module]) and not byvalue.is_found(obj):
+                    raise _Stays(
+                        obj,
+                        f"{{what}} is a `{name}` of before `{module}` was reloaded. "
+                        f"Type: {{path}}.__class__ = {module}.{name}, or run the cell that makes it again.",
+                    )
                 return
             if "<locals>" in name:
                 inside = name.partition(".")[0]
@@ -339,8 +345,9 @@ def _on_cpu(storage: Any, _location: str) -> Any:
 def mend_schedulers(objects: Iterable[object]) -> None:
     """A scheduler sees to it that its optimiser notes its steps; that note does not travel, and it would warn."""
     base = importlib.import_module("torch.optim.lr_scheduler").LRScheduler
-    for one in objects:
-        if isinstance(one, base) and not hasattr(one.optimizer.step, "_wrapped_by_lr_sched"):
+    one: Any
+    for _, one in walk({str(number): value for number, value in enumerate(objects)}, _LOOKED_AT):
+        if is_a(one, base) and hasattr(one, "optimizer") and not hasattr(one.optimizer.step, "_wrapped_by_lr_sched"):
             one.optimizer.step = _noting(one.optimizer)
 
 

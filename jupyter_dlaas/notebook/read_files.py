@@ -8,17 +8,19 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.notebook.cells import UNREADABLE, clean_cell, parse
-from jupyter_dlaas.notebook.effects import verb_of, words
+from jupyter_dlaas.notebook.effects import verb_of, walk_now, words
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, Problem
 from jupyter_dlaas.notebook.slicing import Slice
 from jupyter_dlaas.notebook.tracing import Trace
 
-__all__ = ["check_files", "modified"]
+__all__ = ["ReadFiles", "check_files", "read_files"]
 
 _READERS: Final = words(
     """read_csv read_table read_json read_excel read_parquet read_pickle read_feather read_hdf read_fwf read_text
@@ -29,14 +31,15 @@ _READERS: Final = words(
 _HINT: Final = re.compile(r"read|load|open|glob|listdir|scandir|walk|iterdir|memmap|fromfile|Folder|directory")
 _PATH_OPTIONS: Final = frozenset({"filepath_or_buffer", "file", "path", "root", "fname", "io", "directory", "pathname"})
 _OF_PATHS: Final = frozenset({"read_text", "read_bytes", "open", "iterdir", "glob", "rglob"})
+_PATHS: Final = frozenset({"join", "Path", "PosixPath", "str"})
 _FOLDERS_MAX: Final = 200
 
 
 def check_files(
     trace: Trace, found: Slice, cells: Sequence[ExecutedCell], goal: int, facts: KernelFacts | None
 ) -> tuple[Problem, ...]:
-    """Warn of files that kept cells have read and that were changed since."""
-    if facts is None or not facts.modified:
+    """Warn of files that kept cells have read and that were changed since, or are gone."""
+    if facts is None or not (facts.modified or facts.missing):
         return ()
     ended = {cell.count: cell.ended_s for cell in cells}
     functions = {
@@ -44,6 +47,7 @@ def check_files(
         for step in trace.steps[:goal]
         if isinstance(step.statement.node, ast.FunctionDef)
     }
+    steady = _bound_once(trace, facts.names)
     problems = []
     for index in sorted(found.kept):
         step = trace.steps[index]
@@ -54,25 +58,56 @@ def check_files(
         paths = dict.fromkeys(path for node in nodes for path in _paths_in(node, facts.names))
         changed = [path for path in paths if facts.modified.get(path, 0.0) > since]
         names = [name for name in sorted(step.flow.binds | step.changes) if _may_go(facts.names.get(name))]
-        if changed:
-            statement = step.statement
-            line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
-            text = (
-                f"{statement.label}, line {line} read `{changed[0]}`, which was changed since; the job reads it as it "
-                "is now."
-            )
-            text += f" --push {','.join(names)} sends what the notebook has." if names else ""
-            problems.append(Problem("file_changed", text, statement.label, line, tuple(names)))
+        gone = [path for path in _paths_in(step.statement.node, steady, is_certain=True) if path in facts.missing]
+        gone = [path for path in gone if not _may_be_written(path, trace, found, index)]
+        if not changed and not gone:
+            continue
+        statement = step.statement
+        line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
+        text = f"{statement.label}, line {line} read `{(changed or gone)[0]}`, which "
+        text += "was changed since; the job reads it as it is now." if changed else "is gone; the job fails there."
+        text += f" --push {','.join(names)} sends what the notebook has." if names else ""
+        code = "file_changed" if changed else "file_gone"
+        problems.append(Problem(code, text, statement.label, line, tuple(names)))
     return tuple(problems)
+
+
+def _bound_once(trace: Trace, names: Mapping[str, NameFact]) -> dict[str, NameFact]:
+    """The variables that still are what any cell has read of them."""
+    count = Counter(name for step in trace.steps for name in step.flow.binds | step.globals_bound)
+    return {name: fact for name, fact in names.items() if count[name] == 1}
+
+
+def _may_be_written(path: str, trace: Trace, found: Slice, before: int) -> bool:
+    """Tell whether an earlier statement of the job gives the path to a call that may make the file again."""
+    nodes = [trace.steps[index].statement.node for index in found.kept if index < before]
+    calls = [one for node in nodes if node is not None for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(
+        isinstance(one, ast.Constant) and one.value == path
+        for call in calls
+        if verb_of(call.func) not in _READERS | _PATHS
+        for one in call.args
+    )
 
 
 def _may_go(fact: NameFact | None) -> bool:
     return fact is not None and not fact.is_callable and fact.cannot_travel is None and fact.type_name != "module"
 
 
-def modified(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here: Path) -> dict[str, float]:
-    """When the files and folders that cells have read were last changed, by their paths as the cells write them."""
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """The files and folders that cells have read, by their paths as the cells write them."""
+
+    modified: Mapping[str, float]
+    """When they were last changed."""
+    missing: frozenset[str]
+    """Those that are not there any more."""
+
+
+def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here: Path) -> ReadFiles:
+    """Look at the files and folders that cells have read."""
     found: dict[str, float] = {}
+    missing: set[str] = set()
     for cell in cells:
         if cell.ended_s is None or not _HINT.search(cell.source):
             continue
@@ -85,7 +120,9 @@ def modified(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here:
             at_s = _modified_s(base / path)
             if at_s is not None:
                 found[path] = max(at_s, found.get(path, 0.0))
-    return found
+            else:
+                missing.add(path)
+    return ReadFiles(found, frozenset(missing - found.keys()))
 
 
 def _modified_s(path: Path) -> float | None:
@@ -103,8 +140,11 @@ def _modified_s(path: Path) -> float | None:
     return max(times)
 
 
-def _paths_in(tree: ast.AST, names: Mapping[str, NameFact]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool = False) -> Iterator[str]:
+    """Return the paths that calls read; `is_certain`: only of calls that run once where they stand."""
+    for node in walk_now([tree]) if is_certain else ast.walk(tree):
+        if is_certain and isinstance(node, ast.If | ast.Try | ast.For | ast.While | ast.IfExp | ast.BoolOp):
+            return
         if not isinstance(node, ast.Call) or verb_of(node.func) not in _READERS or _writes(node):
             continue
         options = [one.value for one in node.keywords if one.arg in _PATH_OPTIONS]
@@ -135,7 +175,7 @@ def _path(node: ast.expr, names: Mapping[str, NameFact]) -> str:
             return _text(fact.literal) if fact is not None and fact.literal is not None else ""
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             parts = [_path(left, names), _path(right, names)]
-        case ast.Call(func=function, args=args) if args and verb_of(function) in ("join", "Path", "PosixPath", "str"):
+        case ast.Call(func=function, args=args) if args and verb_of(function) in _PATHS:
             parts = [_path(one, names) for one in args]
         case _:
             return ""

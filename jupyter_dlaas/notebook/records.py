@@ -82,6 +82,7 @@ class NameFact:
     result: ResultRef | None = None
     has_text: bool = False  # text, or a container of text: the order of a set of these differs between processes
     has_weights: bool = False  # it holds models or optimisers; known where some name is a result
+    of_before_reload: str = ""  # the class or function of an own module, "helpers.Net", that was reloaded since
     shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
 
 
@@ -100,12 +101,14 @@ class KernelFacts:
 
     names: Mapping[str, NameFact] = field(default_factory=dict)
     own_modules: tuple[OwnModule, ...] = ()
+    edited_elsewhere: tuple[OwnModule, ...] = ()  # modules of other directories that were edited since; they stay there
     files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
     chance: str | None = None  # where the random streams are now
     directory: str | None = None  # the kernel's current one, where the job begins; None: not known
     hash_seed: str | None = None  # the kernel's, which the job has too; None: Python drew one, and the job has another
     started_in: str | None = None  # the kernel's first one
     modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by their paths
+    missing: frozenset[str] = frozenset()  # files that cells read and that are not there any more
 
 
 @dataclass(frozen=True, slots=True)

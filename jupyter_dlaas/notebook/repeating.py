@@ -15,7 +15,12 @@ from jupyter_dlaas.notebook.tracing import Step
 __all__ = ["Verdict", "judge"]
 
 CODE: Final = "drawn_again"
+_LISTED: Final = 5
 _PLAIN: Final = frozenset({"list", "tuple", "dict", "set", "frozenset", "str"})
+
+
+_READ: Final = {Kind.NETWORK: "the network", Kind.DATABASE: "a database"}
+"""Kinds that are reported once for all statements."""
 
 
 @dataclass(slots=True)
@@ -64,8 +69,12 @@ def judge(
     sendable = [n for _, _, names in drawn for n in names if facts.names[n].cannot_travel is None]
     push = tuple(dict.fromkeys([*training.push, *sendable]))
     for step, draw, names in drawn:
-        is_seeded = draw.library in streams.seeded
-        found.warnings.append(_warning(step, draw, names, push, is_seeded=is_seeded))
+        if draw.kind not in _READ:
+            is_seeded = draw.library in streams.seeded
+            found.warnings.append(_warning(step, draw, names, push, is_seeded=is_seeded))
+    for kind in _READ:
+        if same := [one for one in drawn if one[1].kind is kind]:
+            found.warnings.append(_read_again(same, push))
     return found
 
 
@@ -129,8 +138,27 @@ def _reason(draw: Draw) -> str:
             return f"makes another one each time ({draw.what})"
         case Kind.NETWORK:
             return f"reads it from the network ({draw.what})"
+        case Kind.DATABASE:
+            return f"reads it from a database ({draw.what})"
         case Kind.HASH:
             return "takes the order of a set" if draw.what != "hash()" else "takes it from hash()"
+
+
+def _read_again(drawn: Sequence[tuple[Step, Draw, list[str]]], push: Sequence[str]) -> Problem:
+    """Report once what the cells have read and the job reads again."""
+    places = list(dict.fromkeys(f"{step.statement.label}, line {_line(step)}" for step, _, _ in drawn))
+    names = list(dict.fromkeys(name for _, _, found in drawn for name in found))
+    whats = list(dict.fromkeys(draw.what for _, draw, _ in drawn))
+    where = f"{'; '.join(places[:_LISTED])}{'; …' if len(places) > _LISTED else ''}"
+    text = (
+        f"{where} read{'s' if len(places) == 1 else ''} {', '.join(f'`{name}`' for name in names)} from "
+        f"{_READ[drawn[0][1].kind]} ({', '.join(whats[:_LISTED])}); the job reads "
+        f"{'it' if len(names) == 1 else 'them'} again, as {'it is' if len(names) == 1 else 'they are'} by then. "
+    )
+    is_sent = set(names) <= set(push)
+    text += f"--push {','.join(push)} sends what the notebook has." if is_sent else "Save it to a file in a cell."
+    step = drawn[0][0]
+    return Problem(CODE, text, step.statement.label, _line(step), tuple(names))
 
 
 def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], *, is_seeded: bool) -> Problem:
@@ -142,7 +170,6 @@ def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], 
         Kind.STREAM: f"{drawn} after other draws, which the job leaves out" if is_seeded else unseeded,
         Kind.GENERATOR: unseeded,
         Kind.CLOCK: f"takes {listed} from a clock ({draw.what}), and the job would do so anew",
-        Kind.NETWORK: f"reads {listed} from the network ({draw.what}), and the job would do so anew",
         Kind.UNIQUE: f"makes {listed} by {draw.what}, which gives the job another one",
         Kind.HASH: f"makes {listed} from the order of a set (`{draw.what}`), which is another one in the job",
     }[draw.kind]

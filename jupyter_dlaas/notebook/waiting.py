@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -83,6 +84,8 @@ class _Arrived:
     """Asks for the job's program."""
     streams: str | None = None
     """Where its random streams were at its end."""
+    versions: Callable[[], Mapping[str, Any]] | None = None
+    """Asks for what it had of own modules."""
 
 
 class Waiter:
@@ -262,7 +265,8 @@ class Waiter:
         if raw and wanted.streams is not None:
             with suppress(DlaasError):  # a job of an earlier release has none
                 streams = client.artifact(view.id, f"results/{_results().STREAMS}").decode()
-        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams))
+        versions = partial(_results().versions_of, client, view.id)
+        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams, versions))
 
     def _schedule(self) -> None:
         """Have `_when_idle` called in the main thread, between cells. A terminal has no loop to ask."""
@@ -352,7 +356,9 @@ class Waiter:
         space, job = self._shell.user_ns, arrived.view
         before = {name: space[name] for name in names if name in space}
         with _same_chance():
-            loaded = _results().load_graph(names[0], arrived.raw[names[0]], arrived.source, _refuse_edited)
+            loaded = _results().load_graph(
+                names[0], arrived.raw[names[0]], arrived.source, _refuse_edited, arrived.versions
+            )
             changed, anew = _bindings(arrived, before)
             into = {name: value for name, value in before.items() if name not in anew}
             restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
@@ -432,6 +438,11 @@ def _refuse_edited(names: frozenset[str]) -> None:
 
 def _why_not_loaded(job: str, name: str, error: Exception) -> str:
     again = f'dlaas.result("{job}", "{name}")'
+    if isinstance(error, _Edited) and "." in str(error):  # a class of a module
+        return (
+            f"left as it is, since {error} is another version here than in the job: the file was edited, or reloaded. "
+            f"{again} loads it into the version that is here; importlib.reload takes the file's."
+        )
     if isinstance(error, _Edited):
         return (
             f"left as it is, since {error} was edited after the submit. {again} loads it with the class as the job had "

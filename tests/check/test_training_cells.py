@@ -150,3 +150,30 @@ def test_a_mode_an_evaluation_or_a_program_is_no_training(source: str) -> None:
     names = "net = mode = flag = is_training = loader = app = values = extra = environment = action = load = query = 1"
 
     assert training_cells(names, source) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "is_named"),
+    [("-o gan", True), ("-o loss,gan", True), ("--outputs=gan", True), ("", False), ("-o loss", False)],
+)
+def test_a_keras_model_that_cannot_come_back_is_named_by_check(head: str, *, is_named: bool) -> None:
+    above = (
+        "import keras\nclass GAN(keras.Model):\n    def __init__(self, critic):\n        super().__init__()\n"
+        "gan = GAN(keras.Sequential([]))"
+    )
+    cells = [{"cell_type": "code", "source": one} for one in (above, f"%%train gan {head}\nloss = gan.fit(1)")]
+    (found,) = check(json.dumps({"nbformat": 4, "metadata": {}, "cells": cells}).encode(), "a.ipynb").cells
+
+    assert found.errors == ()
+    assert any("-o gan: Keras cannot make a `GAN` again" in one.text for one in found.warnings) is is_named
+
+
+@pytest.mark.parametrize(
+    ("above", "is_named"), [("x = 1", True), ("%%train b -o modl\nmodl = 1\nmodl.fit(1)", False), ("%run a.py", False)]
+)
+def test_an_output_that_nothing_binds_is_named_by_check(above: str, *, is_named: bool) -> None:
+    sources = (above, "%%train a -o modl\nmodel = 1\nmodel.fit(1)")
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    found = check(json.dumps({"nbformat": 4, "metadata": {}, "cells": cells}).encode(), "a.ipynb").cells[-1]
+
+    assert [one.code for one in found.errors] == (["output_unbound"] if is_named else [])

@@ -56,6 +56,34 @@ PARTS: Final = {
         epoch="warm.step()",
         cell="base = opt.param_groups[0]['lr']; warm = lr_scheduler.LambdaLR(opt, lambda n: 1 / (1 + n * base))",
     ),
+    "schedules in a row": Part(
+        "rates",
+        "plan.step(); rates.append(opt.param_groups[0]['lr'])",
+        cell="""
+            parts = [lr_scheduler.LinearLR(opt), lr_scheduler.OneCycleLR(opt, 0.1, total_steps=90)]
+            plan, rates = lr_scheduler.SequentialLR(opt, parts, [3]), []
+        """,
+    ),
+    "a gradient scaler": Part(
+        "(scaler.state_dict(), flat(side))",
+        "side_opt.zero_grad(); scaler.scale(side.sum()).backward(); scaler.step(side_opt); scaler.update()",
+        above="""
+            scaler = torch.amp.GradScaler("cpu", 8.0, growth_interval=3)
+            side = nn.Parameter(torch.ones(2)); side_opt = torch.optim.SGD([side], lr=0.01)
+        """,
+    ),
+    "a metric that is a module": Part(
+        "(mean.total.item(), flat(mean.outputs))",
+        "mean.update(loss.detach())",
+        above="""
+            class Mean(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.total, self.outputs = torch.zeros(()), []
+                def update(self, value): self.total = self.total + value; self.outputs.append(value)
+            mean = Mean()
+        """,
+    ),
     "early stopping": Part(
         "(stopper.best, stopper.bad, flat(stopper.weights), stopper.model is model, Stopper.seen)",
         epoch="stopper(loss.item())",
@@ -96,7 +124,7 @@ PARTS: Final = {
     ),
     "generators of all libraries": Part(
         "(draws, alias_rng is sources['py'])",
-        "draws += [sources['py'].random(), float(sources['np'].rand()), float(torch.rand(1, generator=sources['t']))]",
+        "draws.extend([sources['py'].random(), sources['np'].rand(), torch.rand(1, generator=sources['t']).item()])",
         above="""
             sources = {"py": random.Random(1), "np": np.random.RandomState(2), "t": torch.Generator().manual_seed(3)}
             alias_rng, draws = sources["py"], []
@@ -166,14 +194,14 @@ PARTS: Final = {
         "(metric.value(), tracker.metrics[0] is metric)",
         "metric.update(loss.item())",
         above="""
-            class Mean:
+            class Slotted:
                 __slots__ = ("total", "count")
                 def __init__(self): self.total, self.count = 0.0, 0
                 def update(self, value): self.total += value; self.count += 1
                 def value(self): return self.total / max(self.count, 1)
             class Tracker:
                 def __init__(self, metric): self.metrics = [metric]
-            metric = Mean()
+            metric = Slotted()
             tracker = Tracker(metric)
         """,
     ),

@@ -167,3 +167,16 @@ def test_a_program_that_cannot_be_watched_is_reported(monkeypatch: pytest.Monkey
 
     assert step.watch_again() is None
     assert "before its backward pass (LookupError: no look) may count it twice" in program.reports[0]
+
+
+def test_objects_of_a_gang_are_stored_without_its_methods() -> None:
+    opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    plan, scaler, gate = torch.optim.lr_scheduler.StepLR(opt, 1), torch.amp.GradScaler("cpu"), Gate()
+    before = [dict(vars(one)) for one in (opt, plan, scaler)]
+    gate.optimizer("opt", opt)
+    gate.scheduler("plan", plan)
+    gate.scaler("scaler", scaler)
+
+    gate.release()
+
+    assert [dict(vars(one)) for one in (opt, plan, scaler)] == before

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import defaultdict, deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 from jupyter_dlaas.learner import results
 from jupyter_dlaas.learner.definitions import bound_anew, changed_names
@@ -245,6 +248,44 @@ def test_a_name_that_was_bound_to_nothing_gets_the_model_that_is_there() -> None
     assert found.values["best"] is found.values["model"] is model
 
 
+class Meter:
+    """An average that a loop keeps."""
+
+    def __init__(self) -> None:
+        self.total, self.log = 0.0, [torch.zeros(1)]
+
+    def update(self) -> None:
+        self.total += 1.5
+        self.log.append(torch.ones(1))
+
+    def __str__(self) -> str:
+        return str(vars(self))
+
+
+class Slotted:
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def update(self) -> None:
+        self.total += 1
+
+    def __str__(self) -> str:
+        return str(self.total)
+
+
+class Metric(nn.Module):
+    """A module that keeps tensors beside its state_dict, as torchmetrics does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.total, self.outputs = torch.zeros(()), list[torch.Tensor]()
+        self.hidden = [inner]
+        self.opt = torch.optim.Adam(inner.parameters(), lr=0.1)
+        self.rule = len
+
+
 FILLED: list[tuple[Any, Callable[[Any], object]]] = [
     ([1.0], lambda one: one.append(2.0)),
     ({"loss": [1.0]}, lambda one: one["loss"].append(2.0)),
@@ -252,6 +293,24 @@ FILLED: list[tuple[Any, Callable[[Any], object]]] = [
     ({1}, lambda one: one.add(2)),
     (deque([1, 2], maxlen=2), lambda one: one.append(3)),
     (np.zeros(3), lambda one: one.__setitem__(0, 2.0)),
+    (Meter(), Meter.update),
+    (Slotted(), Slotted.update),
+    (SimpleNamespace(best=1), lambda one: setattr(one, "best", 2)),
+]
+GENERATORS: list[tuple[Any, Callable[[Any], object]]] = [
+    (random.Random(1), lambda one: one.random()),
+    (np.random.default_rng(1), lambda one: one.random()),
+    (np.random.RandomState(1), lambda one: one.rand()),
+    (torch.Generator().manual_seed(1), lambda one: torch.rand(1, generator=one).item()),
+]
+SCHEDULES: list[Callable[[torch.optim.Optimizer], Any]] = [
+    lambda opt: lr_scheduler.OneCycleLR(opt, 0.5, total_steps=50),
+    lambda opt: lr_scheduler.CyclicLR(opt, 0.1, 0.5, 5, scale_fn=lambda n: 1 / n, cycle_momentum=False),
+    lambda opt: lr_scheduler.SequentialLR(
+        opt, [lr_scheduler.LinearLR(opt), lr_scheduler.CosineAnnealingLR(opt, 10)], [3]
+    ),
+    lambda opt: lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(opt), lr_scheduler.ExponentialLR(opt, 0.9)]),
+    lambda opt: lr_scheduler.ReduceLROnPlateau(opt, patience=0),
 ]
 
 
@@ -268,6 +327,104 @@ def test_a_container_that_the_program_changes_is_filled_and_its_aliases_see_it(
     assert found.values["kept"] is value
     assert str(value) == str(expected)
     assert found.kept == {"kept"}
+
+
+@pytest.mark.parametrize(("value", "draw"), GENERATORS)
+def test_a_generator_goes_on_and_keeps_its_identity(value: Any, draw: Callable[[Any], object]) -> None:
+    got = results.load(results.dump(value))
+    draw(got)
+    expected = draw(copy.deepcopy(got))
+
+    assert restore({"kept": got}, {"kept": value}, changed={"kept"}).values["kept"] is value
+    assert draw(value) == expected
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_gradient_scaler_goes_on_over_two_jobs(*, is_enabled: bool) -> None:
+    def scale(scaler: torch.amp.GradScaler, steps: int) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        opt = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(steps):
+            scaler.scale(weight.sum()).backward()
+            scaler.step(opt)
+            scaler.update()
+
+    here, plain = (torch.amp.GradScaler("cpu", 8.0, growth_interval=3, enabled=is_enabled) for _ in range(2))
+    for steps in (4, 3):
+        got = results.load(results.dump(here))
+        scale(got, steps)
+        scale(plain, steps)
+        assert restore({"scaler": got}, {"scaler": here}).values["scaler"] is here
+        assert here.state_dict() == plain.state_dict()
+
+
+@pytest.mark.parametrize("make", SCHEDULES)
+def test_schedules_go_on_over_two_jobs(make: Callable[[torch.optim.Optimizer], Any]) -> None:
+    def step(values: dict[str, Any], steps: int) -> None:
+        for _ in range(steps):
+            values["opt"].step()
+            values["plan"].step(*([1.0] if isinstance(values["plan"], lr_scheduler.ReduceLROnPlateau) else []))
+
+    opts = [torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1) for _ in range(2)]
+    values, plain = ({"opt": opt, "plan": make(opt)} for opt in opts)
+    for steps in (4, 3):
+        got = results.load(results.dump(values))
+        mend_schedulers([got])
+        step(got, steps)
+        step(plain, steps)
+        assert restore(got, values, with_weights=True).values == values
+        assert opts[0].param_groups[0]["lr"] == opts[1].param_groups[0]["lr"]
+
+
+def test_what_a_module_keeps_beside_its_state_dict_comes_along() -> None:
+    inner = nn.Linear(2, 1)
+    metric = Metric(inner)
+    values = {"inner": inner, "metric": metric}
+    got = results.load(results.dump(values))
+    got["metric"].total += 2.0
+    got["metric"].outputs.append(torch.ones(1))
+    got["inner"](torch.ones(2)).backward()
+    got["metric"].opt.step()
+
+    found = restore(got, values)
+
+    assert found.values == values
+    assert (metric.total.item(), metric.outputs) == (2.0, [torch.ones(1)])
+    assert metric.hidden == [inner]
+    assert metric.opt.param_groups[0]["params"][0] is inner.weight
+    assert metric.opt.state[inner.weight]["step"].item() == 1.0
+    assert torch.equal(inner.weight, got["inner"].weight)
+
+
+def test_a_module_of_another_module_that_is_no_part_of_it_is_loaded() -> None:
+    metric = Metric(nn.Linear(2, 1))
+    got = results.load(results.dump(metric))
+    got.hidden[0].weight.data.fill_(5.0)
+
+    restore({"metric": got}, {"metric": metric})
+
+    assert next(metric.hidden[0].parameters()).tolist() == [[5.0, 5.0]]
+
+
+def test_a_recurrent_network_computes_with_its_loaded_weights() -> None:
+    model = nn.LSTM(2, 3)
+    got = results.load(results.dump(model))
+    for one in got.parameters():
+        one.data.fill_(0.5)
+    x = torch.ones(4, 1, 2)
+
+    restore({"model": got}, {"model": model})
+
+    assert torch.equal(model(x)[0], got(x)[0])
+    assert model._flat_weights[0] is model.weight_ih_l0
+
+
+def test_an_object_that_the_program_binds_is_new() -> None:
+    meter, first = Meter(), Meter()
+    meter.update()
+
+    assert restore({"meter": meter}, {"meter": first}).values["meter"] is not first
+    assert first.total == 0.0
 
 
 def test_a_container_that_the_program_binds_is_new() -> None:

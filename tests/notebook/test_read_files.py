@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.read_files import modified
+from jupyter_dlaas.notebook.read_files import read_files
 from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, TrainingCell
 
-IMPORTS = "import glob, os, json, numpy as np, pandas as pd\nfrom pathlib import Path\nname = 'data.txt'\nroot = '.'"
+IMPORTS = (
+    "def fetch(path):\n    return path\n"
+    "import glob, os, json, numpy as np, pandas as pd\nfrom pathlib import Path\nname = 'data.txt'\nroot = '.'"
+)
 FACTS = {
     "x": NameFact(type_name="DataFrame", size_bytes=10_000),
     "name": NameFact(type_name="str", literal="'data.txt'"),
@@ -34,10 +37,11 @@ def warned(folder: Path, cell: str, *, ended_s: float = 1000.0) -> list[str]:
         ExecutedCell(count=n, source=source, ended_s=ended_s, directory=str(folder))
         for n, source in enumerate((IMPORTS, *cell.replace("\nx = get", "\n\nx = get").split("\n\n")), 1)
     ]
-    facts = KernelFacts(names=FACTS, modified=modified(cells, FACTS, folder))
+    files = read_files(cells, FACTS, folder)
+    facts = KernelFacts(names=FACTS, modified=files.modified, missing=files.missing)
     made = capture(cells, TrainingCell(count=len(cells) + 1, source="print(x)"), facts)
     assert made.is_ready, made.errors
-    return [problem.message for problem in made.warnings if problem.code == "file_changed"]
+    return [problem.message for problem in made.warnings if problem.code in ("file_changed", "file_gone")]
 
 
 @pytest.fixture
@@ -69,9 +73,29 @@ def test_a_file_that_was_not_changed_is_not_named(folder: Path, cell: str) -> No
     [
         "x = open('data.txt', 'w')",
         "x = pd.read_csv('http://a/data.txt')",
-        "x = np.load('none.npy')",
         "x = print('data.txt')",
     ],
 )
 def test_what_reads_no_file_is_not_named(folder: Path, cell: str) -> None:
     assert warned(folder, cell) == []
+
+
+@pytest.mark.parametrize("cell", READS[:-1])
+def test_a_file_that_is_gone_is_named(tmp_path: Path, cell: str) -> None:
+    (said,) = warned(tmp_path, cell)
+
+    assert "data.txt`, which is gone; the job fails there. --push x sends what the notebook has." in said
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "if os.path.exists('data.txt'):\n    x = pd.read_csv('data.txt')\nelse:\n    x = 1",
+        "try:\n    x = pd.read_csv('data.txt')\nexcept OSError:\n    x = 1",
+        "other = name\nname = 'a'\nx = pd.read_csv(name)",
+        "x = pd.read_csv('http://a/data.txt')",
+        "made = fetch('data.txt')\nx = pd.read_csv('data.txt'), made",
+    ],
+)
+def test_a_file_that_the_job_may_not_read_or_makes_itself_is_not_named(tmp_path: Path, cell: str) -> None:
+    assert warned(tmp_path, cell) == []

@@ -72,16 +72,61 @@ def warned(made: Capture) -> list[str]:
         "import requests\nx = requests.get('http://a').json()",
         "from urllib.request import urlopen\nx = urlopen('http://a').read()",
         "import yfinance as yf\nx = yf.download('A')",
+        "import yfinance as yf\nx = yf.Ticker('A').history()",
+        "import pandas as pd\nx = pd.read_csv('https://a/b.csv')",
+        "import pandas as pd\nx = pd.read_json(f'https://a/{1}.json')",
+        "import pandas as pd\nx = pd.read_parquet(path=base + 'b.parquet')",
+        "import pandas as pd\nx = pd.concat([pd.read_csv(u) for u in urls])",
+        "import pandas as pd\ndef load(u):\n    return pd.read_csv(u)\nx = load(base)",
+        "import pandas as pd\nx = pd.read_csv(urls[0])",
+        "import pandas as pd\nx = pd.read_csv('s3://a/b.csv').dropna()",
+        "import numpy as np\nx = np.loadtxt('https://a/b.txt')",
+        "import skimage.io\nx = skimage.io.imread('https://a/b.png')",
+        "import requests\ns = requests.Session()\ns.headers.update({})\nx = s.get('https://a').content",
+        "import io, requests, numpy as np\nx = np.load(io.BytesIO(requests.get('https://a').content))",
+        "import pandas as pd\nx = pd.read_sql('select 1', con)",
     ],
 )
 def test_what_would_be_drawn_anew_is_reported_with_what_to_type(cell: str) -> None:
-    names = {"x": LARGE, "rng": LARGE, "draw": FUNCTION, "Noise": FUNCTION}
-    warnings = warned(job(cell, train="print(x)", names=names))
+    urls = {"base": small("'https://a/'"), "urls": small("['https://a', 'https://b']", "list")}
+    names = {"x": LARGE, "rng": LARGE, "draw": FUNCTION, "Noise": FUNCTION, "load": FUNCTION, "con": LARGE, **urls}
+    cells = ("base, urls = 'https://a/', ['https://a', 'https://b']\ncon = 1", cell)
+    warnings = warned(job(*cells, train="print(x)", names=names))
 
     assert len(warnings) == 1
-    assert warnings[0].startswith("cell [1], line ")
+    assert warnings[0].startswith("cell [2], line ")
     assert "--push x sends what the notebook has" in warnings[0]
-    assert not warned(job(cell, train="print(x)", names=names, push=("x",)))
+    assert not warned(job(*cells, train="print(x)", names=names, push=("x",)))
+
+
+def test_all_reads_over_the_network_are_one_warning() -> None:
+    cells = ("import pandas as pd\nx = pd.read_csv('https://a/x.csv')", "y = pd.read_csv('https://a/y.csv')")
+    (said,) = warned(job(*cells, train="print(x, y)", names={"x": LARGE, "y": LARGE}))
+
+    assert said == (
+        "cell [1], line 2; cell [2], line 1 read `x`, `y` from the network (pd.read_csv); the job reads them again, as "
+        "they are by then. --push x,y sends what the notebook has."
+    )
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = pd.read_csv('data/https.csv')",
+        "x = pd.read_csv(name)",
+        "x = pd.read_csv('https://raw.githubusercontent.com/a/b/0123456789abcdef0123456789abcdef01234567/x.csv')",
+        "from datasets import load_dataset\nx = load_dataset('imdb')",
+        "from sklearn.datasets import fetch_openml\nx = fetch_openml('mnist_784')",
+        "import torch\nx = torch.hub.load('pytorch/vision', 'resnet18')",
+        "from tensorflow import keras\nx = keras.utils.get_file('a.txt', 'https://a/a.txt')",
+        "from torchvision.datasets import MNIST\nx = MNIST('data', download=True)",
+        "x = pd.DataFrame({'link': ['https://a']})",
+    ],
+)
+def test_local_pinned_and_cached_reads_are_not_reported(cell: str) -> None:
+    names = {"x": LARGE, "name": small("'a.csv'")}
+
+    assert not warned(job("import pandas as pd\nname = 'a.csv'", cell, train="print(x)", names=names))
 
 
 @pytest.mark.parametrize(

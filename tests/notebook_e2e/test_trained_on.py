@@ -74,6 +74,28 @@ def test_all_that_refers_to_a_model_refers_to_the_trained_one(torched: Kernel, p
     assert torched.value("error()") < before
 
 
+def test_scalers_generators_and_metrics_go_on_where_the_notebook_refers_to_them(torched: Kernel, pool: Pool) -> None:
+    torched.run(
+        "class Meter:\n    def __init__(self):\n        self.seen = []\n"
+        "scaler = torch.amp.GradScaler('cpu', 8.0, growth_interval=3)\n"
+        "chance, meter = torch.Generator().manual_seed(1), Meter()\nheld = [scaler, chance, meter]\n"
+        "plain = torch.Generator().manual_seed(1)\nexpected = [torch.rand(1, generator=plain).item() for _ in range(4)]"
+    )
+    cell = (
+        "%%train kept -o scaler,chance,meter --wait\nfor _ in range(2):\n    w = torch.ones(1, requires_grad=True)\n"
+        "    opt = torch.optim.SGD([w], lr=0.1)\n    scaler.scale(w.sum()).backward()\n"
+        "    scaler.step(opt)\n    scaler.update()\n"
+        "    held[2].seen.append(torch.rand(1, generator=held[1]).item())"
+    )
+
+    torched.run(cell)
+    torched.run(cell)
+
+    assert torched.value("[one is other for one, other in zip(held, [scaler, chance, meter])]") == [True, True, True]
+    assert torched.value("meter.seen == expected")
+    assert torched.value("(scaler.get_scale(), scaler.state_dict()['_growth_tracker'])") == (16.0, 1)
+
+
 def test_what_was_done_to_a_result_in_the_notebook_is_done_in_the_next_job(torched: Kernel, pool: Pool) -> None:
     torched.run("model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))")
     torched.run("%%train body -o model --wait\nmodel[0].weight.data.fill_(0.5)")

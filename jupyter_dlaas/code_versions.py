@@ -1,0 +1,164 @@
+"""Versions of classes and functions by their code: is what this process has imported what another one had, or the file?
+
+Comments, blank lines and places in a file do not count. Standard library only; runs nothing of the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import site
+import sys
+import sysconfig
+import types
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["changed", "code_of", "constants_in", "digests", "functions_in", "is_own_module", "table"]
+
+PYTHON: Final = sys.implementation.cache_tag
+"""Code of other versions of Python is not compared."""
+_OURS: Final = "jupyter_dlaas"
+_MODULES_MAX: Final = 500
+_PLAIN: Final = (int, float, str, bytes, bool, type(None), tuple, list)
+
+
+def code_of(value: Any, *, has_values: bool = False) -> Any:
+    """Return the code of a function, or of what a class defines itself; None for others.
+
+    `has_values`: with the plain values of a class, which may change while a program runs.
+    """
+    if isinstance(value, type):
+        found: dict[str, Any] = {"": [base.__qualname__ for base in value.__bases__]}
+        for name, part in vars(value).items():
+            code = code_of(part, has_values=has_values)
+            if code is not None:
+                found[name] = code
+            elif has_values and not name.startswith("__") and isinstance(part, _PLAIN):
+                found[name] = repr(part)
+        return found
+    value = getattr(value, "__func__", getattr(value, "fget", value))
+    while isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
+        value = value.__wrapped__
+    code = getattr(value, "__code__", None)
+    return _plain(code) if isinstance(code, types.CodeType) else None
+
+
+def _plain(code: types.CodeType) -> Any:
+    consts = [_plain(one) if isinstance(one, types.CodeType) else _text(one) for one in code.co_consts]
+    return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars
+
+
+def _text(constant: object) -> str:
+    """The text of a constant; that of a set is the same in all processes."""
+    return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+
+
+# -- of files
+
+
+def functions_in(code: types.CodeType) -> dict[str, Any]:
+    """Return the code of all functions of a compiled module, by their qualified names."""
+    found: dict[str, Any] = {}
+    todo = [code]
+    while todo:
+        for one in todo.pop().co_consts:
+            if isinstance(one, types.CodeType):
+                found[one.co_qualname] = _plain(one)
+                todo.append(one)
+    return found
+
+
+def constants_in(text: str) -> dict[str, Any]:
+    """Return the plain values that a module's text binds at its top, and nowhere else, by their names."""
+    import ast
+
+    bound: dict[str, list[Any]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.setdefault(node.id, []).append(None)
+    found = {}
+    for statement in ast.parse(text).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if len(bound[name]) == 1:
+                try:
+                    found[name] = ast.literal_eval(value)
+                except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                    continue
+            case _:
+                continue
+    return found
+
+
+# -- of modules
+
+
+def is_own_module(module: object) -> bool:
+    """Tell whether a module is the user's own: neither of the standard library nor installed, nor ours."""
+    fields = vars(module) if isinstance(module, types.ModuleType) else {}  # past a `__getattr__` that may import
+    name, file = fields.get("__name__"), fields.get("__file__")
+    if type(name) is not str or type(file) is not str or not file.endswith(".py") or name == "__main__":
+        return False
+    return name.partition(".")[0] != _OURS and not _is_installed(file)
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(f"{folder}/" for folder in sorted(folders | {site.getusersitepackages()}) if folder)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_installed()) or "/site-packages/" in file or "/dist-packages/" in file
+
+
+def digests(module: types.ModuleType) -> dict[str, str]:
+    """Return a digest of each class and function that a module defines: code and bases, without values that change."""
+    found = {}
+    for name, value in vars(module).copy().items():
+        if getattr(value, "__module__", None) == module.__name__ and isinstance(value, type | types.FunctionType):
+            found[name] = _digest(value)
+    return found
+
+
+def _digest(value: Any) -> str:
+    kinds = value.__mro__ if isinstance(value, type) else (value,)
+    codes = [(one.__qualname__, code_of(one)) for one in kinds if _is_own(one)]
+    return hashlib.sha256(repr(codes).encode(errors="replace")).hexdigest()[:16]
+
+
+def _is_own(value: Any) -> bool:
+    return is_own_module(sys.modules.get(value.__module__))
+
+
+def table() -> dict[str, Any]:
+    """Return what this process has of the user's modules, for another process to compare with."""
+    own = [one for one in list(sys.modules.values()) if type(one) is types.ModuleType and is_own_module(one)]
+    return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[:_MODULES_MAX]}}
+
+
+def changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> frozenset[str]:
+    """Return those of the classes and functions, as `module.name`, that this process has in another version."""
+    return frozenset(_changed(theirs, asked))
+
+
+def _changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> Iterator[str]:
+    if theirs.get("python") != PYTHON:
+        return
+    for name, qualname in sorted(asked):
+        root = qualname.partition(".")[0]
+        before = theirs.get("modules", {}).get(name, {}).get(root)
+        here = getattr(sys.modules.get(name), root, None)
+        if before is not None and isinstance(here, type | types.FunctionType) and _digest(here) != before:
+            yield f"{name}.{root}"
+
+
+def source_of(file: Path) -> tuple[str, types.CodeType] | None:
+    """Return a module's text and its compiled code; None where it cannot be read or compiled."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        return text, compile(text, str(file), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,193 @@
+"""A class or function of the user's own module that is another version in kernel, file or job is noticed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas import code_versions
+from jupyter_dlaas.learner import results
+from jupyter_dlaas.notebook.module_versions import is_edited, of_before_reload
+from jupyter_dlaas.notebook.push import CannotTravel, write_pushed
+from jupyter_dlaas.notebook.records import KernelFacts, NameFact, OwnModule
+from tests.notebook.cases import job
+
+TEXT = '''"""Own things."""
+import functools
+RATE = 0.1
+class Base:
+    def grow(self):
+        return 1
+class Net(Base):
+    width = 3
+    seen = 0
+    def __init__(self):
+        self.weights = [1.0]
+    def forward(self, x):
+        return x * RATE
+def train(net):
+    return net.forward(2)
+@functools.lru_cache
+def cached():
+    return 3
+'''
+EDITS = {
+    "a method": ("x * RATE", "x + RATE"),
+    "a base class": ("return 1", "return 2"),
+    "a function": ("net.forward(2)", "net.forward(3)"),
+    "a decorated function": ("return 3", "return 4"),
+    "a constant": ("RATE = 0.1", "RATE = 0.2"),
+    "a name": ("def train", "def train_all"),
+}
+SAME = {"a comment": ("RATE = 0.1", "# how fast\nRATE = 0.1"), "lines": ("class Net", "\n\n\nclass Net")}
+
+
+@pytest.fixture
+def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An own module that this process has imported."""
+    path = tmp_path / "own_helpers.py"
+    path.write_text(TEXT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("own_helpers")
+    sys.modules.pop("own_helpers", None)
+
+
+def edit(module: types.ModuleType, old: str, new: str) -> Path:
+    path = Path(str(module.__file__))
+    text = path.read_text().replace(old, new)
+    assert text != path.read_text()
+    path.write_text(text)
+    later_s = time.time() + 2
+    os.utime(path, (later_s, later_s))
+    importlib.invalidate_caches()
+    return path
+
+
+def compile_elsewhere(path: Path) -> None:
+    """Another process imports the file as it is now."""
+    subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_module_edited_after_its_import_is_noticed(helpers: Any, what: str) -> None:
+    assert is_edited(helpers, edit(helpers, *EDITS[what]))
+
+
+@pytest.mark.parametrize("what", ["a method", "a constant"])
+def test_an_edit_that_another_process_has_imported_is_noticed(helpers: Any, what: str) -> None:
+    path = edit(helpers, *EDITS[what])
+    compile_elsewhere(path)
+
+    assert is_edited(helpers, path)
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_comments_and_lines_are_no_edit(helpers: Any, what: str) -> None:
+    assert not is_edited(helpers, Path(helpers.__file__))
+    path = edit(helpers, *SAME[what])
+
+    assert not is_edited(helpers, path)
+    compile_elsewhere(path)
+    assert not is_edited(helpers, path)
+
+
+def test_a_module_that_was_reloaded_is_not_edited(helpers: Any) -> None:
+    path = edit(helpers, *EDITS["a method"])
+    importlib.reload(helpers)
+    helpers.Net.seen = 5
+
+    assert not is_edited(helpers, path)
+
+
+def test_objects_of_before_a_reload_are_named(helpers: Any) -> None:
+    net, train, own = helpers.Net(), helpers.train, {"own_helpers": helpers}
+    holder = types.SimpleNamespace(parts=[{"net": net}])
+    edit(helpers, *EDITS["a method"])
+    importlib.reload(helpers)
+
+    assert [of_before_reload(one, own) for one in (net, holder, train, helpers.Net(), 3)] == [
+        "own_helpers.Net",
+        "own_helpers.Net",
+        "",
+        "",
+        "",
+    ]
+
+
+def test_a_reload_without_an_edit_names_nothing(helpers: Any) -> None:
+    net = helpers.Net()
+    helpers.Net.seen += 1
+    importlib.reload(helpers)
+
+    assert of_before_reload(net, {"own_helpers": helpers}) == ""
+
+
+def test_a_job_that_makes_an_object_with_a_reloaded_class_is_warned() -> None:
+    known = KernelFacts(
+        names={
+            "net": NameFact(type_name="helpers.Net", of_before_reload="helpers.Net"),
+            "x": NameFact(type_name="int"),
+        },
+        own_modules=(OwnModule("helpers", "helpers.py"),),
+    )
+    made = job("import helpers\nnet = helpers.Net()\nx = helpers.Net()", train="print(net)", facts=known)
+
+    (warning,) = made.warnings
+    assert warning.message == (
+        "`net` here is from before `helpers` was reloaded (`helpers.Net`); the job takes helpers as it is now. To have "
+        "the same here, run cell [1] again."
+    )
+    assert job("import helpers\nnet = helpers.Net()", train="print(helpers)", facts=known).warnings == ()
+
+
+def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers: Any, tmp_path: Path) -> None:
+    net = helpers.Net()
+    importlib.reload(helpers)
+
+    with pytest.raises(
+        CannotTravel, match=r"`net` is a `Net` of before `own_helpers` was reloaded. Type: net.__class__"
+    ):
+        write_pushed(tmp_path / "pushed.bin", {"net": net})
+    net.__class__ = helpers.Net
+    assert write_pushed(tmp_path / "pushed.bin", {"net": net}).names == ("net",)
+
+
+@pytest.mark.parametrize("what", ["a method", "a base class"])
+def test_a_result_of_another_version_is_named_when_it_is_loaded(helpers: Any, what: str) -> None:
+    data, table = results.dump([helpers.Net()]), code_versions.table()
+    told: Any = []
+    results.load(data, None, told.extend, lambda: table)
+    assert told == []
+
+    edit(helpers, *EDITS[what])
+    importlib.reload(helpers)
+    results.load(data, None, told.extend, lambda: table)
+
+    assert told == ["own_helpers.Net"]
+    results.load(data, None, told.extend, lambda: table | {"python": "other"})
+    assert len(told) == 1
+
+
+def test_values_of_a_class_that_change_are_no_other_version(helpers: Any) -> None:
+    data, table, told = results.dump(helpers.Net()), code_versions.table(), list[Any]()
+    helpers.Net.seen = 7
+
+    results.load(data, None, told.append, lambda: table)
+    assert told == []
+
+
+def test_an_edited_module_of_another_directory_is_named_where_it_is_imported() -> None:
+    known = KernelFacts(edited_elsewhere=(OwnModule("helpers", "/src/helpers.py", is_edited=True),))
+
+    (warning,) = job("import helpers", train="helpers.f()", facts=known).warnings
+    assert warning.message.startswith("/src/helpers.py was edited after the kernel imported it; the job takes")
+    assert job("import json", train="json.dumps(1)", facts=known).warnings == ()
