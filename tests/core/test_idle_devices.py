@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from dlaas_server.core.fold import ask, preempted, resized, started
-from dlaas_server.core.forecast import forecast, offers
+from dlaas_server.core.forecast import forecast
 from dlaas_server.core.model import Job, Known, Pool, Seat
+from dlaas_server.core.offers import offers
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import free_of, shape_of
 from dlaas_server.core.plan import Plan, plan
