@@ -29,6 +29,7 @@ T = TypeVar("T")
 Report = tuple[Failure, str]
 """The failure, and its traceback in cells."""
 
+_EXIT_ADVICE: Final = "The program ends itself in this line: look at what leads to it, and at the end of the log."
 _FULL_S: Final = 10.0
 _SHOW_S: Final = 5.0
 _HOOK_S: Final = 10.0
@@ -110,9 +111,8 @@ def report_exit(end: SystemExit, cells: CellMap, own_folder: Path) -> tuple[int,
     else:
         number, text = 1, _within(_SHOW_S, lambda: str(code)) or arguments_text(end)
         said = f"sys.exit: {text[:500]}"
-    found = replace(
-        failure, cause=Cause.YOUR_CODE, code="exit_code", what=said, advice="See the end of the log.", traceback=None
-    )
+    advice = "See the end of the log." if failure.where is None else _EXIT_ADVICE
+    found = replace(failure, cause=Cause.YOUR_CODE, code="exit_code", what=said, advice=advice, traceback=None)
     return number, _clean(found), text and f"{text[:_TEXT_MAX]}\n"
 
 

@@ -49,7 +49,7 @@ class Regrouping:
         self._is_parting = False
         """It was told to leave, and has let go of what the main learner writes."""
         self._trained: list[list[Any]] = []
-        """What was trained in each generation that is over."""
+        """What was trained in each generation that is over, by this learner or by the one whose state it took over."""
         run._boundaries.on_build = self._build
         run._boundaries.on_urgent = self._give_up
         context.control.state(may_change=True, round=self._round, generation=context.generation)
@@ -94,7 +94,7 @@ class Regrouping:
         if run._is_joining:
             context.generation = switch.generation  # an earlier one than it was to join, where others were lost
         elif switch.generation > context.generation:
-            self._trained.append([context.generation, [encode(one) for one in run._trained]])
+            self._trained.append(self._trained_now())
             run._trained = Trained()
             context.generation = switch.generation
         if was_main and run.rank != 0:
@@ -144,13 +144,19 @@ class Regrouping:
         source = steps.index(furthest)
         light, heavy = None, None
         if rank == source:
-            light = run_state.content_of(self._run)[0] | {"position": position}
+            trained = [*self._trained, self._trained_now()]
+            light = run_state.content_of(self._run)[0] | {"position": position, "trained": trained}
             heavy = {name: light.pop(name) for name in _HEAVY}
         content: dict[str, Any] = self._gang.hand(light, heavy, source)
         return content if mine_is < furthest else None
 
+    def _trained_now(self) -> list[Any]:
+        return [self._context.generation, [encode(one) for one in self._run._trained]]
+
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
+        if run._is_joining:  # the others may be lost before anybody heard what they trained
+            self._trained = list(content.get("trained", ()))
         run._restored = content
         run.state.clear()
         run.state.update(content["state"])

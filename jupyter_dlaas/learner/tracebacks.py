@@ -25,6 +25,7 @@ _ARGUMENTS_MAX: Final = 4
 _NUMBER_MAX: Final = 10**100
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_RAISED: Final = "The program raises this itself in this line: look at the condition that leads to it."
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 
 
@@ -139,6 +140,8 @@ def failure_of(
     if type(first) is KeyboardInterrupt and _is_raised(first):  # no signal came: trying again cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
+    elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
+        failure = replace(failure, advice=_RAISED)
     if first is not error:
         more = f" and {others} more" if others else ""
         failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
@@ -160,6 +163,12 @@ def _is_raised(error: BaseException) -> bool:
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
     return tb is not None and tb.tb_frame.f_code.co_code[tb.tb_lasti] == _RAISE
+
+
+def _is_raised_by_user(error: BaseException, cells: CellMap, own_folder: Path) -> bool:
+    """Whether a `raise` of the user's own code raised it."""
+    *_, path = (cells.script, *(one[0] for one in _frames(error)))
+    return _is_raised(error) and (path == cells.script or path.startswith(str(own_folder)))
 
 
 def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | None:

@@ -19,6 +19,8 @@ class Row:
     raised: tuple[str, ...] = ()
     says: str | None = None
     """A regular expression that the message must hold."""
+    traced: str | None = None
+    """A regular expression that the traceback must hold."""
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool | None = None

@@ -14,6 +14,7 @@ __all__ = ["NO_WORD", "ROWS"]
 _NO_GPU: Final = (
     r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|no CUDA-capable device"
     r"|torch\.cuda\.is_available\(\) is False|No HIP GPUs are available|Unknown backend:? '?(cuda|gpu)"
+    r"|No supported gpu backend|from the '(CUDA|HIP)' backend"
 )
 NO_WORD: Final = 74
 """Exit code of a learner whose last word the disk did not take (EX_IOERR)."""
@@ -23,14 +24,14 @@ ROWS: Final[tuple[Row, ...]] = (
         code="gpu_memory",
         cause=Cause.RESOURCES,
         raised=("OutOfMemoryError", "AcceleratorError", "RuntimeError"),
-        says=r"CUDA out of memory|HIP out of memory|MPS backend out of memory",
+        says=r"(CUDA|HIP)( driver)?( error:)? out of memory|MPS backend out of memory|cudaErrorMemoryAllocation",
         advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
     ),
     Row(
         code="gpu_memory",
         cause=Cause.RESOURCES,
         raised=("ResourceExhaustedError", "XlaRuntimeError", "JaxRuntimeError", "InternalError"),
-        says=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory",
+        says=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory|[Ff]ailed to allocate memory",
         advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
         has_gpus=True,
     ),
@@ -44,7 +45,8 @@ ROWS: Final[tuple[Row, ...]] = (
         code="host_memory",
         cause=Cause.RESOURCES,
         says=r"DefaultCPUAllocator: can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc"
-        r"|OOM when allocating|RESOURCE_EXHAUSTED: Out of memory|\[Errno 12\]|Cannot allocate memory",
+        r"|OOM when allocating|RESOURCE_EXHAUSTED: Out of memory|\[Errno 12\]|Cannot allocate memory"
+        r"|Unable to allocate .* for an array|[Ff]ailed to allocate memory",
         advice="The machine's memory is full: use a smaller batch, or ask for more with --memory.",
     ),
     Row(
@@ -61,9 +63,24 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Somebody or the system killed a process that reads data; if it was for memory, use fewer workers.",
     ),
     Row(
+        code="data_worker_crashed",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"DataLoader worker \(pid.*is killed by signal: ",
+        advice="A process that reads data crashed in native code: use num_workers=0 to see the line.",
+    ),
+    Row(
+        code="worker_lost",
+        cause=Cause.UNKNOWN,
+        raised=("BrokenExecutor", "TerminatedWorkerError"),
+        says=r"terminated abruptly|unexpectedly terminated",
+        advice="A worker process ended without a word, often for want of memory: use fewer workers, or ask for more "
+        "with --memory.",
+    ),
+    Row(
         code="disk_full",
         cause=Cause.RESOURCES,
-        says=r"No space left on device|Disk quota exceeded",
+        says=r"No space left on device|Disk quota exceeded|database or disk is full",
         advice="The disk is full: delete old jobs and checkpoints, then retry.",
     ),
     Row(
@@ -83,14 +100,15 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="gpu_assert",
         cause=Cause.YOUR_CODE,
-        says=r"device-side assert triggered|illegal memory access",
+        says=r"device-side assert triggered|illegal memory access|misaligned address",
         advice="An index was out of range on the GPU, often a label beyond the number of classes. "
         "Run once with CUDA_LAUNCH_BLOCKING=1 (--env) to see the line.",
     ),
     Row(
         code="gpu_lost",
         cause=Cause.HARDWARE,
-        says=r"uncorrectable (NVLink|ECC) error|GPU is lost|fallen off the bus|unspecified launch failure|Xid",
+        says=r"[Uu]ncorrectable (NVLink|ECC) error|GPU is lost|fallen off the bus|unspecified launch failure|\bXid\b"
+        r"|hardware stack error|CUDA error: unknown error",
         advice="The GPU failed. The job is tried again elsewhere.",
     ),
     Row(
@@ -109,9 +127,22 @@ ROWS: Final[tuple[Row, ...]] = (
         "learner: use run.device, or ask for more with --gpus-per-learner.",
     ),
     Row(
+        code="no_gpu",
+        cause=Cause.YOUR_CODE,
+        says=r"from the 'MPS' backend|MPS (backend|device) .*(not|only)|PyTorch is not linked with support for mps",
+        advice="The program asks for an Apple GPU, and this machine has none: use run.device.",
+    ),
+    Row(
+        code="gpu_busy",
+        cause=Cause.PLATFORM,
+        says=r"devices? (is|are)( all)? busy or unavailable|exclusive (process|thread)",
+        advice="Another process outside of the pool uses the GPU: `nvidia-smi` shows it. The job is tried again.",
+    ),
+    Row(
         code="gpu_driver",
         cause=Cause.PLATFORM,
-        says=rf"CUDA driver version is insufficient|CUDA error: no kernel image|{_NO_GPU}",
+        says=rf"CUDA driver version is insufficient|CUDA error: no kernel image|kernel image is invalid|{_NO_GPU}"
+        r"|forward compatibility was attempted|system has unsupported display driver",
         advice="This PyTorch does not fit the machine's GPU driver: install a build for it.",
     ),
     Row(
@@ -119,6 +150,13 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.RESOURCES,
         says=r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
         advice="A GPU library could not start, most often for want of GPU memory: use a smaller batch.",
+    ),
+    Row(
+        code="gpu_library",
+        cause=Cause.RESOURCES,
+        says=r"CU(BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+",
+        advice="A GPU library failed, most often for want of GPU memory, or after an index out of range: use a smaller "
+        "batch. Run once with CUDA_LAUNCH_BLOCKING=1 (--env) to see the line.",
     ),
     Row(
         code="native_library",
@@ -131,7 +169,8 @@ ROWS: Final[tuple[Row, ...]] = (
         code="disk_broken",
         cause=Cause.HARDWARE,
         raised=("OSError",),
-        says=r"Input/output error|Stale file handle",
+        says=r"Input/output error|Stale file handle|Transport endpoint is not connected|Remote I/O error"
+        r"|Structure needs cleaning",
         advice="The disk or the network file system does not answer as it should.",
     ),
     Row(
@@ -174,10 +213,33 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     # -- exceptions: data and files
     Row(
+        code="no_command",
+        cause=Cause.YOUR_CODE,
+        raised=("FileNotFoundError",),
+        traced=r"in _execute_child\b",
+        advice="There is no such program on this machine: install it, or give its full path.",
+    ),
+    Row(
         code="file_missing",
         cause=Cause.YOUR_DATA,
         raised=("FileNotFoundError",),
         advice="Relative paths start in the notebook's directory. Check the path, or ship the file with --include.",
+    ),
+    Row(
+        code="file_missing",
+        cause=Cause.YOUR_DATA,
+        raised=("OSError", "ValueError", "RuntimeError"),
+        says=r"^File not found|No such file or directory|Dataset not found|Repo id must be in the form"
+        r"|is not a local folder and is not a valid model identifier|^path .* does not exist",
+        advice="Relative paths start in the notebook's directory. Check the path or name, download the data in the "
+        "notebook first, or ship the file with --include.",
+    ),
+    Row(
+        code="not_a_file",
+        cause=Cause.YOUR_DATA,
+        raised=("IsADirectoryError", "NotADirectoryError"),
+        advice="A directory stands where the program expects a file, or a file where it expects a directory: print "
+        "the path.",
     ),
     Row(
         code="no_permission",
@@ -201,37 +263,59 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
-        raised=("UnidentifiedImageError", "UnicodeDecodeError", "BadZipFile", "ParserError", "JSONDecodeError"),
-        advice="A file of the data is damaged or of another kind than expected.",
+        raised=(
+            *("UnidentifiedImageError", "UnicodeDecodeError", "BadZipFile", "BadGzipFile", "ReadError", "LZMAError"),
+            *("ParserError", "EmptyDataError", "JSONDecodeError", "SafetensorError", "ArrowInvalid", "DataLossError"),
+        ),
+        advice="A file of the data is damaged, empty or of another kind than expected: look at its first lines.",
     ),
     Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
         raised=("EOFError", "UnpicklingError"),
-        says=r"Ran out of input|pickle data was truncated|invalid load key",
-        advice="A file of the data is damaged or was written only in part.",
+        says=r"Ran out of input|pickle data was truncated|invalid load key|ended before the end-of-stream",
+        advice="A file of the data is damaged or was written only in part: fetch or write it again.",
+    ),
+    Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        raised=("UnpicklingError",),
+        says=r"Weights only load failed[\s\S]*Unsupported operand (?!149\b)",
+        advice="The file is none that torch.save wrote: look at its first bytes. A download may have left an error "
+        "page or a pointer of Git LFS in its place.",
     ),
     Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
         says=r"PytorchStreamReader failed|Invalid magic number; corrupt file|file signature not found"
-        r"|image file is truncated|truncated file|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header",
+        r"|image file is truncated|truncated file|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
+        r"|incorrect header check|incorrect data check|incomplete or truncated stream|truncated header|bad magic number"
+        r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database",
         advice="A file of the data is damaged or was written only in part: fetch or write it again.",
     ),
     Row(
         code="missing_values",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
-        says=r"Input \w* ?contains (NaN|infinity|missing)|NaN values? in (the )?(data|input|column)",
+        says=r"Input \w* ?contains (NaN|infinity|missing)|NaN values? in (the )?(data|input|column)"
+        r"|[Cc]annot convert (non-finite|float NaN)|exog contains inf or nans",
         advice="The data has missing or infinite values: drop or fill them before training.",
     ),
     Row(
         code="bad_value",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
-        says=r"could not convert string to float|invalid literal for int\(\)",
+        says=r"could not convert string to float|invalid literal for int\(\)|arrays of bytes/strings"
+        r"|Unable to parse string|time data .* does(n't| not) match",
         advice="Text stands where a number is expected: look at this column or line of the data, often a heading "
         "or an empty field.",
+    ),
+    Row(
+        code="one_class",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError",),
+        says=r"contains only one class|at least 2 classes|least populated class|Only one class present",
+        advice="A class has no or too few examples here: count the labels, and split with stratify=….",
     ),
     Row(
         code="no_keyboard",
@@ -239,6 +323,12 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=("NoKeyboard", "EOFError"),
         says=r"input\(\)|EOF when reading a line",
         advice="A job cannot ask: bind the value in a cell before, so that it travels as a value.",
+    ),
+    Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        raised=("EOFError",),
+        advice="A file or a connection ended too early: look at the size of the file that this line reads.",
     ),
     *CODE_ROWS,
     # -- ends without an exception

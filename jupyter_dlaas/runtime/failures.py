@@ -23,6 +23,9 @@ __all__ = [
 ]
 
 
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CALLING: Final = "Exception encountered when calling"
+"""How Keras begins; what went wrong follows in the next line."""
 _EXIT: Final = Row(code="exit_code", cause=Cause.YOUR_CODE, advice="See the end of the log.")
 _UNSEEN: Final = Row(
     code="killed",
@@ -46,14 +49,23 @@ def from_exception(
     `is_alone`: the job has no other learner that can have been lost first. `has_gpus`: the learner holds GPUs.
     """
     rows = (row for row in ROWS if not (is_alone and row.is_collateral) and row.has_gpus in (None, has_gpus))
-    row = next((row for row in rows if _fits_exception(row, names, message)), None)
-    first = message.strip().split("\n")[0][:500]
+    row = next((row for row in rows if _fits_exception(row, names, message, traceback)), None)
+    first = _headline(message)
     said = f"{names[0]}: {first}" if first else names[0]
     if row is None:  # not even an Exception: something like a pytest.Exit or an own BaseException
         row = replace(_EXIT, code="your_code", advice="See the line and the log.")
     return Failure(
         cause=row.cause, code=row.code, what=row.what or said, advice=row.advice, where=where, traceback=traceback
     )
+
+
+def _headline(message: str) -> str:
+    """The line that tells most: the first; with the next one where the first only announces it."""
+    lines = [line for text in message.split("\n") if (line := _ANSI.sub("", text).strip())]
+    if not lines:
+        return ""
+    is_announced = len(lines) > 1 and (lines[0].endswith(":") or lines[0].startswith(_CALLING))
+    return " ".join(lines[: 1 + is_announced])[:500]
 
 
 def exited(code: int) -> Failure:
@@ -75,10 +87,12 @@ def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = Fal
     return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
 
 
-def _fits_exception(row: Row, names: Sequence[str], message: str) -> bool:
+def _fits_exception(row: Row, names: Sequence[str], message: str, traceback: str) -> bool:
     if row.signal is not None or row.exit_code is not None:
         return False
     if row.raised and not set(row.raised).intersection(names):
+        return False
+    if row.traced is not None and re.search(row.traced, traceback) is None:
         return False
     return row.says is None or re.search(row.says, message) is not None
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.estimates import length_s
 from dlaas_server.core.fold import preempted, resized
-from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, starts_with, world_of
+from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, world_of
 from dlaas_server.core.model import Job, Known, Pool, Seat
+from dlaas_server.core.offers import offers
 from dlaas_server.core.orders import Order, made
 from dlaas_server.core.place import Layout, Shape
 from dlaas_server.core.plan import DEFAULT
@@ -177,19 +178,17 @@ def test_those_that_come_lately_may_pass_where_the_order_lets_them() -> None:
     assert shortest[0].at(0.9) > 1060.0
 
 
-def test_a_gang_is_told_with_how_many_learners_it_would_start_at_once() -> None:
+def test_smaller_size_that_would_start_at_once_is_offered() -> None:
     runs, waits = training(job(1, (1, 1)), *seats("n1", 1)), job(2, (4, 4))
     known = {runs.id: Known(length_s=100.0), waits.id: Known(length_s=50.0)}
-    world = world_of(replace(pool([node(devices=4)], runs, waits), known=known), 1000.0, FIFO)
 
-    assert starts_with(world, 1000.0, 2) == 3
+    assert offers(replace(pool([node(devices=4)], runs, waits), known=known), 1000.0, FIFO) == {"job-2": 3}
 
 
-def test_nobody_is_offered_seats_that_belong_to_who_is_ahead() -> None:
+def test_seats_of_jobs_ahead_are_offered_to_nobody() -> None:
     runs, ahead, waits = training(job(1, (1, 1)), *seats("n1", 1)), job(2, (4, 4)), job(3, (4, 4))
-    world = world_of(pool([node(devices=4)], runs, ahead, waits), 1000.0, FIFO)
 
-    assert starts_with(world, 1000.0, 3) == 0
+    assert offers(pool([node(devices=4)], runs, ahead, waits), 1000.0, FIFO) == {"job-2": 3}
 
 
 def test_what_lies_beyond_the_horizon_has_no_interval() -> None:

@@ -9,12 +9,14 @@ from random import Random
 import pytest
 
 from dlaas_server.core.fold import ask, preempted, resized, started
-from dlaas_server.core.forecast import forecast, offers
+from dlaas_server.core.forecast import forecast
 from dlaas_server.core.model import Job, Known, Pool, Seat
+from dlaas_server.core.offers import offers
 from dlaas_server.core.orders import ORDERS
 from dlaas_server.core.place import free_of, shape_of
 from dlaas_server.core.plan import Plan, plan
 from dlaas_server.core.policy import Policy, Share
+from dlaas_server.core.resizing import ahead
 from dlaas_server.core.shapes import Layout
 from dlaas_server.core.states import Event
 from dlaas_server.core.why import why_it_waits
@@ -24,11 +26,12 @@ from tests.core.builders import job, node, pool, seats, told, training
 from tests.core.streams import SEEDS
 
 FAILED_ONCE = (56, 68, 549)
+FAILED_BY_ORDER = {"fifo-skip": (10, 316), "shortest": (119,), "srtf": (246,), "gittins": (644,), "las": (733,)}
 
 
-def in_plan_streams(times: int, tried: Callable[[Random], None]) -> None:
-    """Try so many streams: whole plans cost more than single decisions."""
-    for seed in (*range(times * SEEDS), *FAILED_ONCE):
+def in_plan_streams(times: int, tried: Callable[[Random], None], *failed_once: int) -> None:
+    """Try so many streams, and those that failed once: whole plans cost more than single decisions."""
+    for seed in (*range(times * SEEDS), *FAILED_ONCE, *failed_once):
         tried(Random(seed))
 
 
@@ -59,6 +62,14 @@ def test_shrinking_job_does_not_delay_jobs_that_fit_on_idle_devices() -> None:
     found = plan(pool([node("n1", 2), node("n2", 1)], runs, job(2), job(3)), 60.0)
 
     assert ([start.job for start in found.starts], [one.job for one in found.resizes]) == (["job-2"], ["job-1"])
+
+
+def test_devices_that_are_left_first_are_promised_first() -> None:
+    late, early = training(job(1), Seat("n1", ("n1/0",))), training(job(2), Seat("n1", ("n1/1",)))
+    early = ask(early, Event.HALT, by="ana", now_s=150.0)[0]
+    late, _ = preempted(late, "job-3 (ana) has priority 5", 160.0)
+
+    assert [loan.job for loan in ahead(pool([node(devices=2)], late, early)).leaving] == ["job-2", "job-1"]
 
 
 def test_reason_names_the_job_that_an_idle_device_is_kept_for() -> None:
@@ -171,7 +182,7 @@ def nothing_is_idle_without_reason(live: Live, decided: Plan) -> None:
         one = live.jobs[name]
         shape = shape_of(one, live.policy.placement)
         if idle.room(shape, one.spec.learners_min) < one.spec.learners_min:
-            assert "kept for" not in wait.reason, wait
+            assert "kept for" not in wait.reason or decided.resizes, wait  # a move may just have taken them
             continue
         if "Waits for seats" in wait.reason:
             assert live.policy.placement is Layout.TOPOLOGY
@@ -191,11 +202,11 @@ def test_no_feasible_job_waits_beside_idle_devices_without_a_stated_reason(order
         policy = Policy(order=order, placement=placement, shares=shares, age_s=chance.choice([50.0, 3600.0]))
         Live(chance, policy, nothing_is_idle_without_reason, nodes).run(25)
 
-    in_plan_streams(1, tried)
+    in_plan_streams(1, tried, *FAILED_BY_ORDER.get(order, ()))
 
 
 def test_room_is_made_once_for_an_urgent_job() -> None:
-    """While victims leave for it, no others are preempted, unless jobs that go before it came or started since."""
+    """While victims leave for it, no others are preempted, unless jobs ahead of it came, started or preempt, too."""
     ahead_then: dict[str, set[str]] = {}
 
     def look(live: Live, decided: Plan) -> None:
@@ -206,14 +217,15 @@ def test_room_is_made_once_for_an_urgent_job() -> None:
         places = {wait.job: wait.place for wait in decided.waits if wait.place}
         for winner in sorted({stop.winner for stop in decided.preempts}):
             ahead = {name for name, place in places.items() if place < places.get(winner, 0)}
-            assert winner not in ahead_then or ahead - ahead_then[winner], (winner, decided)
+            others = ahead & {stop.winner for stop in decided.preempts}
+            assert winner not in ahead_then or ahead - ahead_then[winner] or others, (winner, decided)
             ahead_then[winner] = ahead
 
     def tried(chance: Random) -> None:
         ahead_then.clear()
         Live(chance, Policy(), look, [chance.choice([1, 2, 4]) for _ in range(3)]).run(40)
 
-    in_plan_streams(3, tried)
+    in_plan_streams(3, tried, 519, 770)
 
 
 def test_urgent_job_starts_on_what_becomes_free_first() -> None:
@@ -271,7 +283,7 @@ def test_job_that_could_start_with_fewer_learners_starts_in_the_next_turn() -> N
     def tried(chance: Random) -> None:
         Live(chance, Policy(), starts_if_offered, [1, 2, 4]).run(40)
 
-    in_plan_streams(3, tried)
+    in_plan_streams(3, tried, 100)
 
 
 def test_protection_time_of_a_borrower_is_part_of_the_forecast() -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from dlaas_server.core.model import Job
 from dlaas_server.core.plan import Wait
+from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
+from dlaas_server.engine.foretelling import Foreteller
 from dlaas_server.engine.fractions import Fractions
+from dlaas_server.engine.telling import told
 from jupyter_dlaas.protocol import Progress, State
-from tests.core.builders import job, seats, training
+from tests.core.builders import job, node, pool, seats, training
 
 
 def completed(number: int, length_s: float, name: str = "job") -> Job:
@@ -94,6 +97,21 @@ def test_a_gang_that_could_start_smaller_is_told_how() -> None:
     assert with_start(Wait("job-1", "Needs 4 GPUs.", 1, 1), None, 0.0, offered(gang, 1)).reason == (
         "Needs 4 GPUs. With 1 GPU it would start now: --gpus 1:4."
     )
+
+
+def test_offer_is_withdrawn_once_another_job_has_taken_the_devices() -> None:
+    gang, other = job(2, (4, 4)), job(3, (2, 2))
+    foreteller = Foreteller(lambda: None)
+    foreteller.offers = {gang.id: 2}
+
+    def reason(**changed: Job) -> str:
+        picture = pool([node(devices=3)], gang, other)
+        draft = Draft(base=picture.jobs, rows={}, last_row=0, now_s=0.0)
+        draft.changed.update({one.id: one for one in changed.values()})
+        return told(draft, picture, [Wait(gang.id, "Needs 4 GPUs.", 1, 1)], foreteller)[gang.id].reason
+
+    assert reason() == "Needs 4 GPUs. With 2 GPUs it would start now: --gpus 2:4."
+    assert reason(started=training(other, *seats("n1", 2))) == "Needs 4 GPUs."
 
 
 def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:

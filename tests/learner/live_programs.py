@@ -112,13 +112,15 @@ DEATHS = dedent(
         told(self, message)
     def go(self, *arguments):
         die("switch")
-        return enter(self, *arguments)
+        content = enter(self, *arguments)
+        die("entered")
+        return content
     halting.Boundaries._told, regrouping.Regrouping._enter = hear, go
     """
 ).lstrip()
 """Somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or "PHASE
 guardian"; "PHASE stop MEMBER…" stops them. Spawn: it rehearses; build, propose, commit, recover: it is told; switch: it
-enters the new group."""
+enters the new group; entered: it is in it, with the others' state."""
 
 # The same, where a learner does in its next step what the file `do-MEMBER` says.
 FAULTY = LIVE.replace("opt.zero_grad()", "fault(); opt.zero_grad()").replace("losses = []\n", "losses = []\n" + FAULTS)

@@ -9,11 +9,12 @@ import pytest
 
 from jupyter_dlaas.facts import FactKind
 from jupyter_dlaas.runtime.process import is_alive
+from jupyter_dlaas.runtime.start import reap
 from tests.learner.fault_matrix import die, done, guardian_dies, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import PHASES, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
-from tests.runtime.jobs import Job, until
+from tests.runtime.jobs import Job, process_of, until
 from tests.selection import covering, each_nth, exhaustive
 
 Build = Callable[..., Job]
@@ -94,6 +95,22 @@ def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change
     trains(live, 2, size=3)
 
     ends_whole(live, survivor=0)
+
+
+@trials
+def test_steps_of_a_dead_learner_are_reported_by_the_one_that_joined_it(live: Job, trial: int) -> None:
+    """Nobody else knows of them: the guardian was killed before it heard of the change."""
+    live.run(1)
+    trains(live, 0)
+    before = process_of(live.facts(FactKind.GUARDIAN_UP)[-1])
+    die(live, 0, "switch", "guardian")
+    die(live, 1, "entered", 0)
+    live.resize(0, fresh=1)
+    done(live, 1)
+    until(lambda: reap() is not None and not is_alive(before), "the guardian is gone")
+    live.wake()
+
+    ends_whole(live, survivor=1)
 
 
 @trials

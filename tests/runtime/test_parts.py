@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted, is_retried
-from jupyter_dlaas.protocol import Cause, Failure
-from jupyter_dlaas.runtime import failures, launch
+from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.runtime import launch
 from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
-from jupyter_dlaas.runtime.failure_table import ROWS
 from jupyter_dlaas.runtime.files import bind, connect, send_datagram
 from jupyter_dlaas.runtime.journal import Journal, read_facts
 from jupyter_dlaas.runtime.logs import LogIndex, read_index, time_of
@@ -85,108 +81,7 @@ def test_all_stop_at_a_boundary_that_none_has_passed(passed: list[int | None]) -
     assert at == 0 or at in passed
 
 
-# -- failures
-
-
-def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
-    assert len(ROWS) >= 40
-    assert all(row.advice.endswith((".", "?")) for row in ROWS)
-    assert all(re.fullmatch(r"[a-z_]+", row.code) for row in ROWS)
-
-
-def test_the_first_cause_comes_before_what_follows_from_it() -> None:
-    peer = failures.from_exception(["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback="")
-    killed = failures.from_exit(None, 9)
-
-    chosen = failures.choose([(0, peer), (2, peer), (1, killed)])
-
-    assert chosen is not None
-    assert (chosen.code, chosen.raised_by) == ("killed", (1,))
-
-
-def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
-    assert failures.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
-    assert failures.from_exit(None, 9).cause is Cause.EVICTED
-    assert failures.from_exit(None, 40).what == "ended by signal 40"
-
-
-def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> None:
-    names = ["ConnectionRefusedError", "ConnectionError", "OSError", "Exception"]
-
-    def told(*, is_alone: bool) -> Failure:
-        message = "[Errno 111] Connection refused"
-        return failures.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
-
-    assert told(is_alone=False).code == "peer_lost"
-    assert told(is_alone=True).code == "connection"
-    assert is_retried(told(is_alone=True)), "the other side may be back"
-
-
-RAISED = {
-    "dtype": ("RuntimeError", "expected m1 and m2 to have the same dtype, but got: float != double"),
-    "dtype of a loss": ("RuntimeError", "\"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'"),
-    "dtype of an input": ("RuntimeError", "Input type (double) and bias type (float) should be the same"),
-    "label_range": ("IndexError", "Target 10 is out of bounds."),
-    "label_range of a binary loss": ("RuntimeError", "all elements of target should be between 0 and 1"),
-    "index_range": ("IndexError", "index out of range in self"),
-    "state_dict": ("RuntimeError", "Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight: copying"),
-    "state_dict of an optimizer": ("ValueError", "loaded state dict contains a parameter group that doesn't match"),
-    "second_backward": ("RuntimeError", "Trying to backward through the graph a second time (or directly access"),
-    "changed_in_place": (
-        "RuntimeError",
-        (
-            "one of the variables needed for gradient computation has been modified by an "
-            "inplace operation: [torch.FloatTensor [3]]"
-        ),
-    ),
-    "no_gradient": ("RuntimeError", "element 0 of tensors does not require grad and does not have a grad_fn"),
-    "device_mix": ("RuntimeError", "Expected all tensors to be on the same device, but found at least two devices"),
-    "device_mix of an input": (
-        "RuntimeError",
-        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
-    ),
-    "not_a_number": (
-        "ValueError",
-        (
-            "Expected parameter loc of distribution Normal(loc: torch.Size([2])) to satisfy the "
-            "constraint Real(), but found invalid values:\ntensor([nan, nan])"
-        ),
-    ),
-    "not_a_number by hand": ("RuntimeError", "loss is NaN at step 3"),
-    "missing_values": ("ValueError", "Input X contains NaN.\nLinearRegression does not accept missing values"),
-    "shape": ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)"),
-    "shape of a view": ("RuntimeError", "shape '[4, 7]' is invalid for input of size 30"),
-    "one_sample": ("ValueError", "Expected more than 1 value per channel when training, got input size"),
-    "is_none": ("AttributeError", "'NoneType' object has no attribute 'shape'"),
-    "your_code": ("ValueError", "minibatch of 3 is not supported; use a value in [1, inf)"),
-}
-
-
-@pytest.mark.parametrize("case", RAISED)
-def test_common_errors_have_a_class_and_advice(case: str) -> None:
-    name, message = RAISED[case]
-    found = failures.from_exception([name, "Exception"], message, where=None, traceback="")
-
-    assert found.code == case.split(" ")[0]
-    assert not is_retried(found)
-    assert found.code == "your_code" or "the log" not in found.advice
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
-        ("AssertionError", "Torch not compiled with CUDA enabled"),
-        ("RuntimeError", "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."),
-    ],
-)
-def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: str) -> None:
-    def found(*, has_gpus: bool) -> Failure:
-        return failures.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
-
-    assert (found(has_gpus=False).code, found(has_gpus=False).cause) == ("no_gpu", Cause.YOUR_CODE)
-    assert "run.device" in found(has_gpus=False).advice
-    assert (found(has_gpus=True).code, found(has_gpus=True).cause) == ("gpu_driver", Cause.PLATFORM)
+# -- programs
 
 
 RUNS = {
@@ -217,47 +112,6 @@ def test_a_program_that_calls_run_is_known_by_its_tree(source: str) -> None:
 @pytest.mark.parametrize("source", TALKS)
 def test_a_program_that_talks_to_the_gang_by_itself_is_known_by_its_tree(source: str) -> None:
     assert talks_itself(source) is TALKS[source]
-
-
-AGAIN = {
-    "killed": failures.from_exit(None, signal.SIGKILL),
-    "a broken disk": failures.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
-    "an interrupt from outside": failures.from_exit(None, signal.SIGINT),
-    "no interpreter": failures.from_exit(127, None),
-}
-NEVER_AGAIN = {
-    "a bug": failures.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
-    "a crash": failures.from_exit(None, signal.SIGSEGV),
-    "os._exit(0)": failures.from_exit(0, None),
-    "sys.exit(3)": failures.from_exit(3, None),
-    "a disk that is read-only": failures.from_exception(
-        ["OSError", "Exception"], "[Errno 30] Read-only file system: '/data/x'", where=None, traceback=""
-    ),
-    "a library for another system": failures.from_exception(
-        ["ImportError", "Exception"], "libx.so: cannot open shared object file", where=None, traceback=""
-    ),
-    "an instruction of another processor": failures.from_exit(None, signal.SIGILL),
-    "a full memory": failures.from_exit(None, signal.SIGKILL, out_of_memory=True),
-}
-
-
-@pytest.mark.parametrize("case", AGAIN)
-def test_what_may_go_well_the_next_time_is_tried_again(case: str) -> None:
-    assert is_retried(AGAIN[case])
-
-
-@pytest.mark.parametrize("case", NEVER_AGAIN)
-def test_what_the_program_meets_again_is_not_tried_again(case: str) -> None:
-    assert not is_retried(NEVER_AGAIN[case])
-
-
-def test_the_same_error_of_many_learners_is_one_failure() -> None:
-    same = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError: x", advice="")
-
-    chosen = failures.choose([(3, same), (1, same), (2, same)])
-
-    assert chosen is not None
-    assert chosen.raised_by == (1, 2, 3)
 
 
 # -- files

@@ -38,9 +38,7 @@ __all__ = [
     "World",
     "forecast",
     "forward",
-    "offers",
     "outlooks",
-    "starts_with",
     "world_of",
 ]
 
@@ -58,8 +56,6 @@ FORETOLD_MOST: Final = 100
 """So many of those that wait, first in line, are told when they start: further behind it would cost too much."""
 SEEN_MOST: Final = 300
 """… and so many are thought of in this: who is further behind seldom comes before them."""
-OFFERS_MOST: Final = 20
-"""So many of those that wait are told with how many learners they would start at once."""
 NEWCOMER: Final = 1 << 40
 """Numbers of jobs that are made up."""
 Device = tuple[str, str]
@@ -136,8 +132,8 @@ class World:
         """The same without those who wait far behind."""
         return replace(self, waiting=self.waiting[:SEEN_MOST])
 
-    def scheduler(self, now_s: float, learners: Mapping[int, int] | None = None) -> Scheduler | Lending:
-        """A scheduler that finds the world like this. `learners`: waiting jobs that ask for another number of them."""
+    def scheduler(self, now_s: float) -> Scheduler | Lending:
+        """A scheduler that finds the world like this."""
         kind = Lending if any(ask.is_spot for ask in (*self.running, *self.waiting)) else Scheduler
         made = kind(Frees(free.copy() for free in self.frees), self.policy, self.order)
         for ask in self.running:
@@ -147,9 +143,6 @@ class World:
         for ask in self.waiting:
             one = copy(ask)
             one.patience_s = -1.0  # its timer is not among what was copied
-            if learners is not None and ask.number in learners:
-                one.learners = learners[ask.number]
-                one.weight = one.learners * (one.shape.gpus or 1)
             made.enter(one, now_s, ask.queued_s)
         return made
 
@@ -437,26 +430,3 @@ def forecast(
     found = outlooks(world, now_s, spread=spread, spreads=spreads, draws=draws, of=ids, endless=endless)
     spans = {ids[number]: one.between(0.8, factor) for number, one in found.items() if number in ids}
     return {job: span for job, span in spans.items() if span[1] < inf}
-
-
-def starts_with(world: World, now_s: float, number: int) -> int:
-    """With how many learners, fewer than it asks for, this waiting job would start at once; 0: with none."""
-    asked = next((ask for ask in world.waiting if ask.number == number), None)
-    if asked is None or asked.learners < 2:
-        return 0
-    fits = Frees(free.copy() for free in world.frees).room(asked.shape, asked.learners - 1)
-    if not fits:
-        return 0
-    scheduler = world.scheduler(now_s, {number: fits})
-    choice = scheduler.decide(now_s)
-    starts = [ask for ask in choice.starts if ask.number == number]
-    its = {(seat.node, device) for ask in starts for seat in ask.seats for device in seat.devices}
-    is_at_once = not choice.stops and world.leaving.keys().isdisjoint(its)
-    return fits if starts and is_at_once else 0
-
-
-def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
-    """With how many learners, fewer than they ask for, the first of those that wait would start at once."""
-    world = world_of(pool, now_s, policy, order).near()
-    found = {ask.id: starts_with(world, now_s, ask.number) for ask in world.waiting[:OFFERS_MOST]}
-    return {job: learners for job, learners in found.items() if learners}

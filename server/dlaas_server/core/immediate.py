@@ -6,13 +6,14 @@ room there; else what is idle of its seats is kept for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.choice import Choice
 from dlaas_server.core.model import Seat
-from dlaas_server.core.place import Frees, Layout, Shape
+from dlaas_server.core.place import Frees, Layout, Shape, place, room
 from dlaas_server.core.seating import fits, seated
 
 __all__ = ["Immediate", "Kept", "immediate", "kept_for"]
@@ -34,26 +35,35 @@ class Immediate:
 def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: Frees, now_s: float) -> Immediate:
     """Seat the chosen jobs on what is idle, first in order first; their seats are taken from `idle`.
 
-    `waiting`: jobs in the queue; others of the chosen only move there, and have to leave first. `lendable`: `idle`, and
-    what spot jobs hold: these give back what is promised. Where others hold a reservation, or are preempted for the
-    job, it gets the seats that were chosen and no others, so that nobody who goes first is delayed.
+    `waiting`: jobs in the queue, first in line first; others of the chosen only move there, and have to leave first.
+    `lendable`: `idle`, and what spot jobs hold: these give back what is promised. Where a job that goes first holds a
+    reservation, or others are preempted for the job, it gets the seats that were chosen and no others, so that nobody
+    is delayed by it.
     """
     found = Immediate()
     winners = {stop.winner.id for stop in choice.stops}
+    places = {name: place for place, name in enumerate(waiting)}
+    reserved = inf if choice.reserved is None else places.get(choice.reserved.id, -1)
     claimed: list[tuple[Shape, Seat]] = []
+    elsewhere: set[tuple[str, str]] = set()
     for ask in choice.starts:
         seats: Sequence[Seat] | None = None
-        if ask.id not in waiting:
+        if ask.id not in places:
             pass
         elif idle.has(ask.shape, ask.seats):
             idle.claim(ask.shape, ask.seats)
             seats = ask.seats
-        elif choice.reserved is None and ask.id not in winners and not _is_lent(ask, idle, lendable):
+        elif places[ask.id] < reserved and ask.id not in winners and not _is_lent(ask, idle, lendable):
             seats = seated(idle, ask, now_s) if fits(idle, ask) else None
+            elsewhere |= _devices(seats or ())
         if seats is not None:
             found.seats[ask.id] = tuple(seats)
             continue
         kept = [part for seat in ask.seats if (part := _keep(idle, ask.shape, seat)) is not None]
+        is_first = places.get(ask.id, inf) < reserved
+        if is_first and not kept and not elsewhere.isdisjoint(_devices(ask.seats)):  # taken meanwhile: others are next
+            fitting = room(idle, ask.shape, ask.learners)
+            kept = [(ask.shape, seat) for seat in (place(idle, ask.shape, fitting) if fitting else None) or ()]
         claimed += kept
         if kept:
             found.kept[ask.id] = tuple(seat for _, seat in kept)
@@ -62,6 +72,10 @@ def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: F
     for shape, seat in claimed:
         idle.give(shape, (seat,))
     return found
+
+
+def _devices(seats: Iterable[Seat]) -> set[tuple[str, str]]:
+    return {(seat.node, device) for seat in seats for device in seat.devices}
 
 
 def _is_lent(ask: Ask, idle: Frees, lendable: Frees) -> bool:
@@ -94,9 +108,9 @@ class Kept:
     """The job that goes first, by reservation or in strict order."""
     rest: Frees | None
 
-    def why(self, shape: Shape, learners: int) -> str:
-        """For whom the devices are kept that such a job fits on; "" where they are kept for nobody."""
-        if self.promised is not None and (self.rest is None or self.rest.room(shape, learners) < learners):
+    def why(self, job: str, shape: Shape, learners: int) -> str:
+        """For whom the devices are kept that this job fits on; "" where they are kept for nobody."""
+        if self.promised not in (None, job) and (self.rest is None or self.rest.room(shape, learners) < learners):
             return f"kept for {self.promised}, which starts as soon as the rest of its devices is free"
         return "" if self.reserved is None else f"kept for {self.reserved}, which goes first"
 

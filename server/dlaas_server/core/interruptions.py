@@ -19,6 +19,7 @@ __all__ = [
     "over",
     "passed",
     "replaced",
+    "since_s",
     "withdrawn",
     "work_lost",
 ]
@@ -99,6 +100,12 @@ def work_lost(job: Job) -> str:
     steps = job.step - at
     said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
     return f"{said} lost: it goes on from step {at:,}."
+
+
+def since_s(job: Job) -> float | None:
+    """Return when the interruption began that the job is in."""
+    found = _open(job)
+    return None if found is None else found.at_s
 
 
 def _open(job: Job) -> Interruption | None:

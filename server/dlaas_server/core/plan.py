@@ -513,15 +513,16 @@ def _waits(
     """`held_up`: who would have room if nobody ran."""
     waiting = [job for job in queue if job.id not in seats]
     holders = _holders(pool)
-    said: dict[tuple[Shape, int, str], str] = {}  # what asks for the same waits for the same
+    said: dict[tuple[Shape, int, str, str], str] = {}  # what asks for the same waits for the same
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
         if job.not_before_s > now_s:
             reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
         else:
-            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job))
+            own = job.id if job.id == kept.promised else ""
+            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
             if asked not in said:
-                short = "" if job.id in held_up else _short_of(*asked, free_of(pool.nodes, ()))
+                short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
                 said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
             reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
@@ -541,10 +542,10 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
     return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
 
 
-def _needs(shape: Shape, least: int, unit: str, frees: Frees, kept: Kept) -> str:
-    """needs + has; where it has what it needs, for whom that is `kept`."""
+def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
+    """needs + has; where it has what it needs, for whom that is `kept`. `own`: the job, where that is for itself."""
     fits = room(frees, shape, least)
-    if fits >= least and (why := kept.why(shape, least)):
+    if fits >= least and (why := kept.why(own, shape, least)):
         return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
     if not shape.gpus:
         return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"

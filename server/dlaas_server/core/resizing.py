@@ -14,6 +14,7 @@ from typing import Final
 from dlaas_server.core.asks import Ask
 from dlaas_server.core.elastic import Gang, Sizes
 from dlaas_server.core.frees import Frees
+from dlaas_server.core.interruptions import since_s
 from dlaas_server.core.loans import free_in
 from dlaas_server.core.model import Job, Known, Pool, Seat
 from dlaas_server.core.place import place
@@ -31,12 +32,22 @@ NOTHING_KNOWN: Final = Known()
 
 
 def ahead(pool: Pool) -> Pool:
-    """The pool when what is under way is done: seats that are being given up are promised, though not free yet."""
+    """The pool when what is under way is done: seats that are being given up are promised, though not free yet.
+
+    Those that are being given up for longest come first: whoever is ahead keeps them when others begin to leave for
+    somebody behind it.
+    """
     jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
     resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
     changing = {j.id: j for j in pool.jobs.values() if j.members and j.goal is not Goal.RUN} | resized
-    loans = [loan for name in sorted(changing) for loan in _given_up(pool.jobs[name], resized.get(name))]
+    first = sorted(changing, key=lambda name: (_since_s(pool.jobs[name]), name))
+    loans = [loan for name in first for loan in _given_up(pool.jobs[name], resized.get(name))]
     return replace(pool, jobs=jobs | resized, leaving=(*pool.leaving, *loans))
+
+
+def _since_s(job: Job) -> float:
+    """When it began to give seats up."""
+    return job.resize.since_s if job.resize is not None else (since_s(job) or 0.0)
 
 
 def _given_up(job: Job, after: Job | None) -> list[Loan]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Final
 
-from dlaas_server.core.forecast import SEEN_MOST, forecast, offers
+from dlaas_server.core.forecast import SEEN_MOST, forecast
 from dlaas_server.core.model import Pool as Picture
+from dlaas_server.core.offers import offers
 from dlaas_server.core.orders import Order
 from dlaas_server.core.plan import Wait, plan
 from dlaas_server.core.scheduler import Policy

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from dlaas_server.core import fold as folding
 from dlaas_server.core.drain import said_of_nodes
+from dlaas_server.core.frees import Frees, free_of
 from dlaas_server.core.model import Job, Pool
 from dlaas_server.core.plan import Wait
+from dlaas_server.core.shapes import shape_of
 from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.estimates import offered, with_start
 from dlaas_server.engine.foretelling import Foreteller
@@ -19,11 +21,16 @@ __all__ = ["told", "told_in_crowd"]
 def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
     """What those who wait are told, with when they are expected to start; the first word goes into their story."""
     out: dict[str, Wait] = {}
+    idle: Frees | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)
     for wait in waits:  # thousands may wait, and most were told already
         when, job = found.expected.get(wait.job), draft.job(wait.job)
         now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
-        out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, found.offers.get(wait.job)))
+        offer = found.offers.get(wait.job)
+        if offer:  # found beside the loop: others may have started there since
+            idle = idle or free_of(picture.nodes, {**picture.jobs, **draft.changed}.values())
+            offer = offer if idle.room(shape_of(job), offer) >= offer else None
+        out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, offer))
         if wait.place and (not job.is_told or (job.said is None and when is not None)):
             draft.put(folding.waits(job, now.reason, when, draft.now_s))
     return out

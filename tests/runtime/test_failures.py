@@ -1,0 +1,345 @@
+"""The table of known failures: cause, code, advice and retry by what an exception says or how a process ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+import traceback
+from typing import Final
+
+import pytest
+
+from jupyter_dlaas.facts import is_retried
+from jupyter_dlaas.protocol import Cause, Failure
+from jupyter_dlaas.runtime import failures
+from jupyter_dlaas.runtime.failure_table import ROWS
+
+
+def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
+    assert len(ROWS) >= 40
+    assert all(row.advice.endswith((".", "?")) for row in ROWS)
+    assert all(re.fullmatch(r"[a-z_]+", row.code) for row in ROWS)
+
+
+def test_the_first_cause_comes_before_what_follows_from_it() -> None:
+    peer = failures.from_exception(["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback="")
+    killed = failures.from_exit(None, 9)
+
+    chosen = failures.choose([(0, peer), (2, peer), (1, killed)])
+
+    assert chosen is not None
+    assert (chosen.code, chosen.raised_by) == ("killed", (1,))
+
+
+def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
+    assert failures.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
+    assert failures.from_exit(None, 9).cause is Cause.EVICTED
+    assert failures.from_exit(None, 40).what == "ended by signal 40"
+
+
+def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> None:
+    names = ["ConnectionRefusedError", "ConnectionError", "OSError", "Exception"]
+
+    def told(*, is_alone: bool) -> Failure:
+        message = "[Errno 111] Connection refused"
+        return failures.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
+
+    assert told(is_alone=False).code == "peer_lost"
+    assert told(is_alone=True).code == "connection"
+    assert is_retried(told(is_alone=True)), "the other side may be back"
+
+
+MESSAGES: Final = r"""
+assertion | AssertionError | batch must be even
+bad_data | BadGzipFile OSError | Not a gzipped file (b'no')
+bad_data | BadZipFile | File is not a zip file
+bad_data | EOFError |
+bad_data | EOFError | Compressed file ended before the end-of-stream marker was reached
+bad_data | EmptyDataError ValueError | No columns to parse from file
+bad_data | JSONDecodeError ValueError | Expecting property name enclosed in double quotes: line 1 column 2 (char 1)
+bad_data | OSError | Unable to synchronously open file (file signature not found)
+bad_data | OSError | image file is truncated
+bad_data | ParserError ValueError | Error tokenizing data. C error: Expected 2 fields in line 3, saw 3
+bad_data | ReadError TarError | file could not be opened successfully:
+bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
+bad_data | SafetensorError | Error while deserializing: header too large
+bad_data | UnicodeDecodeError UnicodeError ValueError | 'utf-8' codec can't decode byte 0xff in position 0: invalid
+bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.BytesIO object at 0x7f91>
+bad_data | UnpicklingError PickleError | pickle data was truncated
+bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
+bad_value | ValueError | could not convert string to float: 'n/a'
+bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
+bad_value | ValueError | invalid literal for int() with base 10: 'abc'
+changed_in_place | RuntimeError | a leaf Variable that requires grad is being used in an in-place operation.
+changed_in_place | RuntimeError | one of the variables … has been modified by an inplace operation
+changed_while_iterated | RuntimeError | dictionary changed size during iteration
+checkpoints_damaged | CheckpointsDamaged | all 2 checkpoints of this job are damaged
+command_failed | CalledProcessError SubprocessError | Command '['false']' returned non-zero exit status 1.
+connection | ConnectionError OSError | HTTPConnectionPool(host='127.0.0.1', port=9): Max retries exceeded
+copied_result | RuntimeError | Only Tensors created explicitly by the user … support the deepcopy protocol
+data_worker | RuntimeError | DataLoader worker (pid 7) is killed by signal: Killed.
+data_worker_crashed | RuntimeError | DataLoader worker (pid 7) is killed by signal: Segmentation fault.
+device_mix | RuntimeError | Input type (torch.FloatTensor) and weight type
+disk_broken | OSError | [Errno 5] Input/output error
+disk_full | OSError | [Errno 28] No space left on device
+division_by_zero | ZeroDivisionError ArithmeticError | division by zero
+download | HTTPError RequestException OSError | 404 Client Error: None for url: http://x
+download | HTTPError URLError OSError | HTTP Error 404: Not Found
+dtype | InvalidArgumentError | cannot compute AddV2 as input #1 … was expected to be a float tensor but is a int32
+dtype | RuntimeError | "nll_loss_forward_reduce_cuda_kernel_2d_index" not implemented for 'Int'
+dtype | RuntimeError | Expected tensor for argument #1 'indices' to have one of the following scalar types:
+dtype | RuntimeError | Input type (double) and bias type (float) should be the same
+dtype | RuntimeError | expected m1 and m2 to have the same dtype, but got: float != double
+dtype | RuntimeError | expected target dtype to be Long or Byte, but got Float
+dtype | RuntimeError | mat1 and mat2 must have the same dtype, but got Double and Float
+dtype | RuntimeError | result type Float can't be cast to the desired output type Long
+dtype | TypeError | grad requires real- or complex-valued inputs
+dtype | ValueError | Invalid dtype: object
+empty_data | ValueError | No objects to concatenate
+empty_data | ValueError | num_samples should be a positive integer value, but got num_samples=0
+exhausted | StopIteration |
+file_missing | FileNotFoundError OSError | Caught FileNotFoundError in DataLoader worker process 0.
+file_missing | OSError | Repo id must be in the form 'repo_name' or
+file_missing | RuntimeError | Dataset not found. You can use download=True to download it
+file_missing | ValueError | File not found: filepath=/no/such.keras.
+fork_after_cuda | RuntimeError | Cannot re-initialize CUDA in forked subprocess.
+gpu_assert | AcceleratorError RuntimeError | CUDA error: device-side assert triggered
+gpu_busy | AcceleratorError RuntimeError | CUDA error: all CUDA-capable devices are busy or unavailable
+gpu_index | AcceleratorError RuntimeError | CUDA error: invalid device ordinal
+gpu_library | RuntimeError | cuDNN error: CUDNN_STATUS_EXECUTION_FAILED
+gpu_lost | AcceleratorError RuntimeError | CUDA error: uncorrectable ECC error encountered
+gpu_memory | AcceleratorError RuntimeError | CUDA error: out of memory
+gpu_memory | OutOfMemoryError RuntimeError | CUDA out of memory. Tried to allocate 20.00 MiB
+host_memory | MemoryError |
+host_memory | MemoryError | Unable to allocate 7.11 PiB for an array
+host_memory | RuntimeError | [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:
+immutable | TypeError | JAX arrays are immutable and do not support
+import_name | ImportError | cannot import name 'nosuch' from 'math' (unknown location)
+index_range | IndexError LookupError | index 5 is out of bounds for axis 0 with size 3
+index_range | IndexError LookupError | list index out of range
+index_range | IndexError | index out of range in self
+index_range | InvalidArgumentError | {{function_node __wrapped__GatherV2…}} indices[0] = 5 is not in [0, 2)
+index_range | RuntimeError | index 5 is out of bounds for dimension 1 with size 2
+is_none | AttributeError | 'NoneType' object has no attribute 'shape'
+is_none | TypeError | NoneType is not an Optimizer
+is_none | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
+key_missing | KeyError LookupError | 'loss'
+label_range | IndexError | Target 10 is out of bounds.
+label_range | InvalidArgumentError | Received a label value of 3 which is outside the valid range of [0, 2).
+label_range | RuntimeError | Class values must be smaller than num_classes.
+label_range | RuntimeError | all elements of input should be between 0 and 1
+label_range | RuntimeError | all elements of target should be between 0 and 1
+label_range | ValueError | Invalid classes inferred from unique values of `y`.  Expected: [0 1 2], got [1 2 3]
+label_shape | RuntimeError | 0D or 1D target tensor expected, multi-target not supported
+label_shape | ValueError | Arguments `target` and `output` must have the same rank
+label_shape | ValueError | For 1D input, 1D target must have size 1, but got target size: 3
+label_shape | ValueError | Using a target size (torch.Size([3])) that
+linear_algebra | LinAlgError ValueError | Singular matrix
+loss_not_scalar | RuntimeError | grad can be implicitly created only for scalar outputs
+loss_not_scalar | TypeError | Gradient only defined for scalar-output functions. Output had shape: (2,).
+missing_values | ValueError | Input X contains NaN.
+module_missing | ModuleNotFoundError ImportError | No module named 'nosuchmodule_x'
+name_missing | NameError | name 'lr' is not defined
+name_missing | UnboundLocalError NameError | cannot access local variable 'x' where it is not associated with a value
+native_library | ImportError | libcudart.so.12: cannot open shared object file: No such file or directory
+no_gpu | MisconfigurationException | No supported gpu backend found!
+no_gpu | NotImplementedError RuntimeError | Could not run 'aten::empty' with arguments from the 'MPS' backend.
+no_gpu | RuntimeError | Found no NVIDIA driver on your system. Please
+no_gpu | RuntimeError | Unknown backend: 'gpu' requested, but no
+no_gradient | RuntimeError | element 0 of tensors does not require grad and does not have a grad_fn
+no_keyboard | EOFError | EOF when reading a line
+no_parameters | ValueError | optimizer got an empty parameter list
+no_permission | PermissionError OSError | [Errno 13] Permission denied: '/data/x'
+no_process_group | ValueError | Default process group has not been initialized,
+not_a_file | IsADirectoryError OSError | [Errno 21] Is a directory: '/tmp'
+not_a_file | NotADirectoryError OSError | [Errno 20] Not a directory: '/etc/passwd/x'
+not_a_number | FloatingPointError ArithmeticError | invalid value (nan) encountered in log
+not_a_number | RuntimeError | Function 'SqrtBackward0' returned nan values in its 0th output.
+not_a_number | RuntimeError | loss is NaN at step 3
+not_a_number | ValueError | Expected parameter loc (Tensor of shape (1,)) of distribution Normal(loc: tensor([nan]),
+not_a_number | ValueError | tensor([nan, nan])
+not_contiguous | RuntimeError | view size is not compatible with input tensor's
+not_implemented | NotImplementedError RuntimeError |
+not_ready | NotFittedError ValueError AttributeError | This LinearRegression instance is not fitted
+not_ready | ValueError | You must call `compile()` before using the model.
+not_scalar | RuntimeError | Boolean value of Tensor with more than one value is ambiguous
+not_scalar | RuntimeError | a Tensor with 3 elements cannot be converted to Scalar
+not_scalar | ValueError | The truth value of an array with more than
+number_range | OverflowError ArithmeticError | math range error
+number_range | ValueError | math domain error
+one_class | ValueError | This solver needs samples of at least 2 classes
+one_sample | ValueError | Expected more than 1 value per channel when training, got input size
+out_of_time | TimeoutError OSError | waiting for lock
+pickled_array | ValueError | Object arrays cannot be loaded when allow_pickle=False
+pickled_array | ValueError | This file contains pickled (object) data. … using the `allow_pickle=` keyword argument
+port_in_use | OSError | [Errno 98] Address already in use
+read_only | OSError | [Errno 30] Read-only file system: '/x'
+recursion | RecursionError RuntimeError | maximum recursion depth exceeded
+second_backward | RuntimeError | Trying to backward through the graph a second time (or directly access
+shape | IndexError LookupError | Dimension out of range (expected to be in range of [-1, 0], but got 2)
+shape | InvalidArgumentError | {{function_node __wrapped__MatMul…}} Matrix size-incompatible: In[0]: [2,3], In[1]: [2,3]
+shape | RuntimeError | Calculated padded input size per channel: (4 x 4). … Kernel size can't be greater than actual
+shape | RuntimeError | Given groups=1, weight of size [4, 3, 3,
+shape | RuntimeError | Sizes of tensors must match except in dimension
+shape | RuntimeError | The expanded size of the tensor (999) must match the existing size
+shape | RuntimeError | The size of tensor a (3) must match the size of tensor
+shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, got 7
+shape | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
+shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
+shape | RuntimeError | stack expects each tensor to be equal size,
+shape | TypeError | dot_general requires contracting dimensions to have the same shape,
+shape | ValueError | Data cardinality is ambiguous. Make sure
+shape | ValueError | Expected 2D array, got 1D array instead:
+shape | ValueError | Found input variables with inconsistent numbers of samples: [2, 1]
+shape | ValueError | Input 0 with name 'None' of layer 'dense' is incompatible with
+shape | ValueError | all the input array dimensions except for the concatenation axis must match exactly,
+shape | ValueError | cannot reshape array of size 6 into shape (4,2)
+shape | ValueError | expected sequence of length 2 at dim 1 (got 1)
+shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimension 0,
+shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
+shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
+state_dict | RuntimeError | Error(s) in loading state_dict for Net:
+state_dict | ValueError | loaded state dict contains a parameter group that doesn't match
+syntax | SyntaxError | invalid syntax (<string>, line 1)
+to_numpy | RuntimeError | Can't call numpy() on Tensor that requires grad.
+too_many_files | OSError | [Errno 24] Too many open files
+too_many_processes | RuntimeError | can't start new thread
+traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | Attempted boolean conversion of
+trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
+unpacking | ValueError | too many values to unpack (expected 2)
+unused_parameters | RuntimeError | Expected to have finished reduction in the prior iteration before starting a new one.
+value_type | TypeError | 'int' object is not subscriptable
+value_type | TypeError | can only concatenate str (not "int") to str
+value_type | TypeError | unhashable type: 'list'
+value_type | ValueError | too many dimensions 'str'
+weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
+weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
+worker_lost | BrokenProcessPool BrokenExecutor | A process in the process pool was terminated abruptly
+"""
+"""Code | class and its bases | what it said. Real messages of Python, NumPy, pandas, PyTorch, Keras, JAX and others."""
+CAUSES: Final = {
+    Cause.YOUR_DATA: "bad_data bad_value download file_missing missing_values no_permission not_a_file one_class"
+    " read_only",
+    Cause.RESOURCES: "disk_full gpu_library gpu_memory host_memory shared_memory too_many_files too_many_processes",
+    Cause.HARDWARE: "disk_broken gpu_lost",
+    Cause.EVICTED: "data_worker",
+    Cause.PLATFORM: "checkpoints_damaged gpu_busy native_library",
+    Cause.UNKNOWN: "connection worker_lost",
+}
+"""All others are the user's code."""
+RETRIED: Final = "connection data_worker disk_broken gpu_busy gpu_lost worker_lost"
+
+
+def of_line(line: str) -> tuple[str, Failure]:
+    """The code that is expected, and what is found."""
+    code, names, message = (part.strip() for part in line.split("|"))
+    has_gpus, is_alone = code.startswith("gpu"), True
+    return code, failures.from_exception(
+        [*names.split(), "Exception"], message, where=None, traceback="", is_alone=is_alone, has_gpus=has_gpus
+    )
+
+
+@pytest.mark.parametrize("line", MESSAGES.strip().splitlines())
+def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None:
+    code, found = of_line(line)
+
+    assert found.code == code
+    assert found.cause is next((cause for cause, codes in CAUSES.items() if code in codes.split()), Cause.YOUR_CODE)
+    assert is_retried(found) == (code in RETRIED.split())
+    assert "the log" not in found.advice or code == "command_failed"
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("import os\nos.environ['A_NAME_THAT_IS_NOT_SET']", "environment_variable"),
+        ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command"),
+    ],
+)
+def test_traceback_tells_more_than_the_message(source: str, code: str) -> None:
+    try:
+        exec(source, {})
+    except (KeyError, FileNotFoundError) as error:
+        names, text = [type(error).__name__, "Exception"], traceback.format_exc()
+        found = failures.from_exception(names, str(error), where=None, traceback=text)
+        assert (found.code, found.cause) == (code, Cause.YOUR_CODE)
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
+    def what(message: str) -> str:
+        return failures.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
+
+    assert what("Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight") == (
+        "ValueError: Error(s) in loading state_dict for Net: size mismatch for fc.weight"
+    )
+    assert what("Exception encountered when calling Dense.call().\n\n\x1b[1mInput 0 has 2 axes\x1b[0m\n\nmore") == (
+        "ValueError: Exception encountered when calling Dense.call(). Input 0 has 2 axes"
+    )
+    assert what("one line\nanother") == "ValueError: one line"
+
+
+def test_values_and_types_that_nobody_knows_have_advice_too() -> None:
+    for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "pic should be PIL Image")):
+        found = failures.from_exception([name, "Exception"], message, where=None, traceback="")
+        assert found.code == "your_code"
+        assert "the log" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+        ("AssertionError", "Torch not compiled with CUDA enabled"),
+        ("RuntimeError", "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."),
+    ],
+)
+def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: str) -> None:
+    def found(*, has_gpus: bool) -> Failure:
+        return failures.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
+
+    assert (found(has_gpus=False).code, found(has_gpus=False).cause) == ("no_gpu", Cause.YOUR_CODE)
+    assert "run.device" in found(has_gpus=False).advice
+    assert (found(has_gpus=True).code, found(has_gpus=True).cause) == ("gpu_driver", Cause.PLATFORM)
+
+
+AGAIN = {
+    "killed": failures.from_exit(None, signal.SIGKILL),
+    "a broken disk": failures.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
+    "an interrupt from outside": failures.from_exit(None, signal.SIGINT),
+    "no interpreter": failures.from_exit(127, None),
+}
+NEVER_AGAIN = {
+    "a bug": failures.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
+    "a crash": failures.from_exit(None, signal.SIGSEGV),
+    "os._exit(0)": failures.from_exit(0, None),
+    "sys.exit(3)": failures.from_exit(3, None),
+    "a disk that is read-only": failures.from_exception(
+        ["OSError", "Exception"], "[Errno 30] Read-only file system: '/data/x'", where=None, traceback=""
+    ),
+    "a library for another system": failures.from_exception(
+        ["ImportError", "Exception"], "libx.so: cannot open shared object file", where=None, traceback=""
+    ),
+    "an instruction of another processor": failures.from_exit(None, signal.SIGILL),
+    "a full memory": failures.from_exit(None, signal.SIGKILL, out_of_memory=True),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_what_may_go_well_the_next_time_is_tried_again(case: str) -> None:
+    assert is_retried(AGAIN[case])
+
+
+@pytest.mark.parametrize("case", NEVER_AGAIN)
+def test_what_the_program_meets_again_is_not_tried_again(case: str) -> None:
+    assert not is_retried(NEVER_AGAIN[case])
+
+
+def test_the_same_error_of_many_learners_is_one_failure() -> None:
+    same = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError: x", advice="")
+
+    chosen = failures.choose([(3, same), (1, same), (2, same)])
+
+    assert chosen is not None
+    assert chosen.raised_by == (1, 2, 3)
