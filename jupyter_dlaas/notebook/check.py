@@ -341,9 +341,9 @@ class _Checker:
             if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
                 pushes += [name]
                 warnings.append(said)
-            elif problem.code in {"undefined_name", "output_unbound"} and name in self.results:
-                continue
-            elif problem.code == "output_unbound" and self.may_bind:
+            elif name in (self.results if problem.code in {"undefined_name", "output_unbound"} else ()) or (
+                problem.code == "output_unbound" and self.may_bind
+            ):
                 continue
             elif problem.code == "undefined_name" and self.may_bind:
                 text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."
