@@ -338,12 +338,12 @@ class _Checker:
         for problem in problems:
             said = _said(problem, number)
             name = problem.names[0] if problem.names else ""
+            comes_from_a_job = problem.code in {"undefined_name", "output_unbound"} and name in self.results
+            may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
             if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
                 pushes += [name]
                 warnings.append(said)
-            elif name in (self.results if problem.code in {"undefined_name", "output_unbound"} else ()) or (
-                problem.code == "output_unbound" and self.may_bind
-            ):
+            elif comes_from_a_job or may_be_bound:
                 continue
             elif problem.code == "undefined_name" and self.may_bind:
                 text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."
