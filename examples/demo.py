@@ -25,10 +25,10 @@ from typing import Any
 import nbformat
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.protocol import JobView, State
-from jupyter_dlaas.stream import Follower
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.client.follow import Follower
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.protocol import JobView, State
 
 EXAMPLES = Path(__file__).resolve().parent
 BUNDLE = "application/vnd.jupyter-dlaas.job+json"

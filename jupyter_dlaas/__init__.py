@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_dlaas.api import Job, job, jobs, pool, result, submit, train
+    from jupyter_dlaas.api.jobs import Job, job, jobs, pool, result, submit, train
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
-    from jupyter_dlaas.wire import DlaasError
+    from jupyter_dlaas.wire.codec import DlaasError
 
 __version__ = "0.1.0"
 
 _HOME: Final = {
-    "Job": "jupyter_dlaas.api",
-    "job": "jupyter_dlaas.api",
-    "jobs": "jupyter_dlaas.api",
-    "pool": "jupyter_dlaas.api",
-    "result": "jupyter_dlaas.api",
-    "submit": "jupyter_dlaas.api",
-    "train": "jupyter_dlaas.api",
-    "DlaasError": "jupyter_dlaas.wire",
+    "Job": "jupyter_dlaas.api.jobs",
+    "job": "jupyter_dlaas.api.jobs",
+    "jobs": "jupyter_dlaas.api.jobs",
+    "pool": "jupyter_dlaas.api.jobs",
+    "result": "jupyter_dlaas.api.jobs",
+    "submit": "jupyter_dlaas.api.jobs",
+    "train": "jupyter_dlaas.api.jobs",
+    "DlaasError": "jupyter_dlaas.wire.codec",
     "Run": "jupyter_dlaas.learner",
     "pushed": "jupyter_dlaas.learner",
     "random_anew": "jupyter_dlaas.learner",
@@ -70,14 +70,14 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """What `%load_ext jupyter_dlaas` calls: adds `%%train` and `%dlaas`, and the name `dlaas` if it is free."""
-    from jupyter_dlaas.notebook.magics import load
+    from jupyter_dlaas.kernel.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """What `%unload_ext jupyter_dlaas` calls: takes the magics and the history hook away again."""
-    from jupyter_dlaas.notebook.magics import unload
+    from jupyter_dlaas.kernel.magics import unload
 
     unload(shell)
 

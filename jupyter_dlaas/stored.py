@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import IO, Any, Final
 
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
     "FORMER",
@@ -39,24 +39,24 @@ __all__ = [
 ]
 
 LOADERS: Final[Mapping[str, tuple[str, str]]] = {
-    "changes": ("jupyter_dlaas.learner.object_kinds", "Changes"),
-    "exact_batch": ("jupyter_dlaas.learner.exact", "Parts"),
-    "fill_function": ("jupyter_dlaas.notebook.byvalue", "fill"),
-    "function": ("jupyter_dlaas.notebook.byvalue", "make"),
-    "keras_object": ("jupyter_dlaas.learner.keras_objects", "made_again"),
-    "memory": ("jupyter_dlaas.learner.object_graph", "make_memory"),
-    "skipped": ("jupyter_dlaas.learner.object_kinds", "Skipped"),
-    "typed_memory": ("jupyter_dlaas.learner.object_graph", "make_typed_memory"),
+    "changes": ("jupyter_dlaas.objects.object_kinds", "Changes"),
+    "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
+    "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
+    "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
+    "keras_object": ("jupyter_dlaas.objects.keras_objects", "made_again"),
+    "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
+    "skipped": ("jupyter_dlaas.objects.object_kinds", "Skipped"),
+    "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),
 }
 """Where the work of each public function of this module is done."""
 FORMER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("jupyter_dlaas.learner.exact", "Parts"): LOADERS["exact_batch"],
     ("jupyter_dlaas.learner.keras_objects", "made_again"): LOADERS["keras_object"],
-    ("jupyter_dlaas.learner.object_graph", "_Storage"): ("jupyter_dlaas.learner.object_graph", "Memory"),
+    ("jupyter_dlaas.learner.object_graph", "_Storage"): ("jupyter_dlaas.learner.checkpoint.object_graph", "Memory"),
     ("jupyter_dlaas.learner.object_graph", "_typed"): LOADERS["typed_memory"],
     ("jupyter_dlaas.learner.object_kinds", "Changes"): LOADERS["changes"],
     ("jupyter_dlaas.learner.object_kinds", "Skipped"): LOADERS["skipped"],
-    ("jupyter_dlaas.learner.position", "Position"): ("jupyter_dlaas.learner.position", "Position"),
+    ("jupyter_dlaas.learner.position", "Position"): ("jupyter_dlaas.learner.data.position", "Position"),
     ("jupyter_dlaas.notebook.byvalue", "_fill"): LOADERS["fill_function"],
     ("jupyter_dlaas.notebook.byvalue", "_make"): LOADERS["function"],
 }

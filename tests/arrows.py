@@ -1,87 +1,191 @@
-"""The contract behind `arrows` in pyproject.toml: each part of the house says whom it may import, and nobody else.
+"""Kinds of import contracts for import-linter: what a package may import, no circles, and modules named in strings.
 
-A list of what is allowed, not of what is forbidden: a new module without an entry fails the check, so that it gets its
-place on purpose. import-linter reads the imports; this says which of them are wrong.
+The contracts stand in `.importlinter`, one per package. Imports for type checking only, and those inside functions,
+count like any other. A package is the modules directly in a folder; each folder below it is a package of its own, and
+so is each module that stands directly in `jupyter_dlaas` or `dlaas_server`.
 """
 
 from __future__ import annotations
 
+import ast
+import configparser
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, fields, output
 
 OURS = ("jupyter_dlaas", "dlaas_server")
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"jupyter_dlaas": ROOT / "jupyter_dlaas", "dlaas_server": ROOT / "server" / "dlaas_server"}
+Import = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    part: str
-    ours: tuple[str, ...]
-    others: tuple[str, ...]
+def files() -> dict[str, Path]:
+    """Map the name of each module to its file."""
+    found = {}
+    for root, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join([root, *parts]).removesuffix(".__init__")] = path
+    return found
 
 
-def full_name(name: str) -> str:
-    """Parts of `jupyter_dlaas` go by their short name: everybody may need one of them."""
-    return name if name.split(".")[0] in OURS else f"jupyter_dlaas.{name}"
+def package_of(module: str, packages: Collection[str]) -> str:
+    """Return the folder that a module lies in; a package's `__init__` lies in the package."""
+    parent = module.rpartition(".")[0]
+    return module if module in packages or parent in OURS else parent
 
 
-def parse(line: str) -> Arrow:
-    """`part: ours, ours | others, others`."""
-    part, _, allowed = line.partition(":")
-    ours, _, others = allowed.partition("|")
-    return Arrow(part.strip(), tuple(full_name(name) for name in words(ours)), tuple(words(others)))
-
-
-def words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def home(module: str, parts: Iterable[str]) -> str | None:
-    """The part that a module belongs to: the longest entry it is or lies in. A root package holds only itself."""
-    holders = [part for part in parts if module == part or (part not in OURS and module.startswith(f"{part}."))]
-    return max(holders, key=len, default=None)
-
-
-def wrong_imports(lines: Sequence[str], imports: Iterable[tuple[str, str]]) -> list[str]:
-    """Which of the (importer, imported) pairs no arrow allows, in words."""
-    arrows = {arrow.part: arrow for arrow in map(parse, lines)}
+def wrong_imports(
+    package: str,
+    allowed: Collection[str],
+    libraries: Collection[str],
+    imports: Iterable[Import],
+    packages: Collection[str],
+) -> list[str]:
+    """Return the imports of a package that its contract does not allow."""
     wrong = []
     for importer, imported in sorted(imports):
-        part = home(importer, arrows)
-        if part is None:
-            wrong.append(f"{importer} has no place in the house: give it an entry in pyproject.toml, arrows")
-        elif imported.split(".")[0] in OURS:
-            theirs = home(imported, arrows)
-            if theirs != part and not any(is_within(imported, allowed, theirs) for allowed in arrows[part].ours):
+        if package_of(importer, packages) != package:
+            continue
+        if imported.split(".")[0] in OURS:
+            if package_of(imported, packages) not in {package, *allowed}:
                 wrong.append(f"{importer} -> {imported}")
-        elif imported not in sys.stdlib_module_names and imported not in arrows[part].others:
-            wrong.append(f"{importer} -> {imported} (not one of ours)")
-    return list(dict.fromkeys(wrong))
+        elif imported not in sys.stdlib_module_names and imported not in libraries:
+            wrong.append(f"{importer} -> {imported} (a library)")
+    return wrong
 
 
-def is_within(imported: str, allowed: str, theirs: str | None) -> bool:
-    return imported == allowed or (allowed not in OURS and (theirs == allowed or imported.startswith(f"{allowed}.")))
+def unused(
+    package: str,
+    allowed: Collection[str],
+    libraries: Collection[str],
+    imports: Iterable[Import],
+    packages: Collection[str],
+) -> list[str]:
+    """Return what a contract allows and no module of the package imports."""
+    used = {imported for importer, imported in imports if package_of(importer, packages) == package}
+    used |= {package_of(imported, packages) for imported in used}
+    return [f"{package} imports nothing of {name}" for name in (*allowed, *libraries) if name not in used]
 
 
-class ArrowsContract(Contract):
-    type_name = "arrows"
+def circle(arrows: Mapping[str, Collection[str]]) -> list[str]:
+    """Return packages that import each other in a circle, the first one again at the end; [] where there is none."""
+    done: set[str] = set()
 
-    arrows = fields.ListField(subfield=fields.StringField())
+    def walk(package: str, path: list[str]) -> list[str]:
+        if package in path:
+            return [*path[path.index(package) :], package]
+        if package in done:
+            return []
+        for other in sorted(arrows.get(package, ())):
+            if found := walk(other, [*path, package]):
+                return found
+        done.add(package)
+        return []
+
+    for package in sorted(arrows):
+        if found := walk(package, []):
+            return found
+    return []
+
+
+def named_modules(source: str, modules: Collection[str]) -> list[str]:
+    """Return the modules of ours that a program names in strings, for `import_module` and its like."""
+    constants = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return sorted({text for text in constants if isinstance(text, str) and "." in text and text in modules})
+
+
+def imports_in(graph: ImportGraph) -> list[Import]:
+    """Return all imports of our modules as pairs of importer and imported."""
+    return [
+        (importer, imported)
+        for importer in graph.modules
+        if importer.split(".")[0] in OURS
+        for imported in graph.find_modules_directly_imported_by(importer)
+    ]
+
+
+def packages_in(graph: ImportGraph) -> set[str]:
+    """Return the packages of ours: modules that others lie in, and those directly in a root."""
+    ours = {module for module in graph.modules if module.split(".")[0] in OURS}
+    parents = {module: module.rpartition(".")[0] for module in ours}
+    return {parent for parent in parents.values() if parent} | {m for m in ours if parents[m] in OURS} | set(OURS)
+
+
+class Listed(Contract):
+    """A contract that is broken by the lines that `wrong` returns."""
+
+    def wrong(self, graph: ImportGraph) -> list[str]:
+        raise NotImplementedError
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        imports = [
-            (importer, imported)
-            for importer in graph.modules
-            if importer.split(".")[0] in OURS
-            for imported in graph.find_modules_directly_imported_by(importer)
-        ]
-        lines: list[str] = self.arrows  # type: ignore[assignment]
-        wrong = wrong_imports(lines, imports)
+        wrong = self.wrong(graph)
         return ContractCheck(kept=not wrong, metadata={"wrong": wrong})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         for line in check.metadata["wrong"]:
             output.print_error(f"  {line}")
+
+
+class PackageContract(Listed):
+    """Imports of one package: these packages of ours, and these libraries beside the standard library."""
+
+    type_name = "package"
+
+    package = fields.StringField()
+    may_import = fields.ListField(subfield=fields.StringField(), required=False)
+    libraries = fields.ListField(subfield=fields.StringField(), required=False)
+
+    def wrong(self, graph: ImportGraph) -> list[str]:
+        package, allowed, libraries = str(self.package), _list(self.may_import), _list(self.libraries)
+        given = (package, allowed, libraries, imports_in(graph), packages_in(graph))
+        return [*wrong_imports(*given), *unused(*given)]
+
+
+class CompleteContract(Listed):
+    """Every package has a contract, and packages import each other in no circle."""
+
+    type_name = "complete"
+
+    def wrong(self, graph: ImportGraph) -> list[str]:
+        packages = packages_in(graph)
+        arrows: dict[str, set[str]] = {}
+        for importer, imported in imports_in(graph):
+            if imported.split(".")[0] in OURS:
+                arrows.setdefault(package_of(importer, packages), set()).add(package_of(imported, packages))
+        found = circle({package: others - {package} for package, others in arrows.items()})
+        contracts = {options.get("package") for options in _contracts()}
+        missing = [f"{package} has no contract in .importlinter" for package in sorted(packages - contracts)]
+        return [*missing, *([" -> ".join(found)] if found else [])]
+
+
+class NamedContract(Listed):
+    """Modules of ours are named in strings only where this list says so: `module -> module`."""
+
+    type_name = "named"
+
+    allowed = fields.ListField(subfield=fields.StringField())
+
+    def wrong(self, graph: ImportGraph) -> list[str]:
+        modules = files()
+        found = [
+            f"{module} -> {name}"
+            for module, path in sorted(modules.items())
+            for name in named_modules(path.read_text(encoding="utf-8"), modules)
+        ]
+        allowed = _list(self.allowed)
+        gone = [f"{line}: not there any more; take it off the list" for line in allowed if line not in found]
+        return [line for line in found if line not in allowed] + gone
+
+
+def _list(value: object) -> list[str]:
+    return list(value) if isinstance(value, list) else []
+
+
+def _contracts() -> list[dict[str, str]]:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter", encoding="utf-8")
+    return [dict(parser[section]) for section in parser.sections()]

@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 LINES_MAX = 600
+FILES_MAX = 18
+"""Number of modules in one package."""
 COUNTED = {".py", ".ts", ".tsx", ".css", ".md", ".toml", ".mjs"}
 FOLDERS_REFUSED = {"utils", "util", "helpers", "misc", "common"}
 REFUSED = {
@@ -28,7 +31,16 @@ def files(root: Path) -> list[Path]:
     return sorted({root / name for name in listed.split("\0") if name and (root / name).is_file()})
 
 
+def crowded(root: Path) -> Iterator[str]:
+    """Name the packages of the product that hold too many modules."""
+    product = [path.parent for path in files(root) if path.suffix == ".py" and path.parts[len(root.parts)] != "tests"]
+    for folder, count in sorted(Counter(product).items()):
+        if count > FILES_MAX:
+            yield f"{folder.relative_to(root)}: {count} modules; {FILES_MAX} are the limit: split it by concern"
+
+
 def complaints(root: Path) -> Iterator[str]:
+    yield from crowded(root)
     for path in files(root):
         name = path.relative_to(root)
         for folder in FOLDERS_REFUSED.intersection(name.parts[:-1]):

@@ -1,59 +1,67 @@
-"""The arrows of the house are a list of what is allowed."""
+"""Import contracts: what they find."""
 
 from __future__ import annotations
 
-from tests.arrows import wrong_imports
+from tests.arrows import circle, named_modules, unused, wrong_imports
 
-ARROWS = [
-    "jupyter_dlaas.api: client, protocol",
-    "jupyter_dlaas.client: protocol | tornado",
-    "jupyter_dlaas.protocol:",
-    "dlaas_server.core: protocol",
-    "dlaas_server.pools: dlaas_server.core",
-    "dlaas_server.pools.devices: dlaas_server.pools | pynvml",
-]
+PACKAGES = {"jupyter_dlaas", "jupyter_dlaas.client", "jupyter_dlaas.wire", "dlaas_server.a", "dlaas_server.a.b"}
 
 
-def test_an_arrow_in_the_list_is_allowed() -> None:
-    assert wrong_imports(ARROWS, [("jupyter_dlaas.api", "jupyter_dlaas.client")]) == []
+def wrong(package: str, allowed: list[str], *imports: tuple[str, str], libraries: tuple[str, ...] = ()) -> list[str]:
+    return wrong_imports(package, allowed, libraries, imports, PACKAGES)
 
 
-def test_an_arrow_that_is_not_in_the_list_is_named() -> None:
-    wrong = wrong_imports(ARROWS, [("jupyter_dlaas.client", "jupyter_dlaas.api")])
+def test_import_of_an_allowed_package_is_kept() -> None:
+    found = wrong(
+        "jupyter_dlaas.client",
+        ["jupyter_dlaas.wire"],
+        ("jupyter_dlaas.client.http", "jupyter_dlaas.wire.codec"),
+        ("jupyter_dlaas.client.http", "jupyter_dlaas.client.discovery"),
+    )
 
-    assert wrong == ["jupyter_dlaas.client -> jupyter_dlaas.api"]
+    assert found == []
 
 
-def test_a_part_may_import_its_own_modules_and_those_of_an_allowed_part() -> None:
-    imports = [
-        ("dlaas_server.pools.paths", "dlaas_server.pools.base"),
-        ("dlaas_server.pools.base", "dlaas_server.core.model"),
-        ("dlaas_server.pools.devices.nvml", "dlaas_server.pools.base"),
+def test_import_that_is_not_allowed_is_named() -> None:
+    found = wrong("jupyter_dlaas.wire", [], ("jupyter_dlaas.wire.codec", "jupyter_dlaas.client.http"))
+
+    assert found == ["jupyter_dlaas.wire.codec -> jupyter_dlaas.client.http"]
+
+
+def test_inner_package_needs_an_allowance_of_its_own() -> None:
+    found = wrong("jupyter_dlaas.client", ["dlaas_server.a"], ("jupyter_dlaas.client.x", "dlaas_server.a.b.c"))
+
+    assert found == ["jupyter_dlaas.client.x -> dlaas_server.a.b.c"]
+
+
+def test_root_package_allows_only_its_own_init() -> None:
+    imports = [("jupyter_dlaas.wire.codec", "jupyter_dlaas"), ("jupyter_dlaas.wire.codec", "jupyter_dlaas.client.http")]
+
+    assert wrong("jupyter_dlaas.wire", ["jupyter_dlaas"], *imports) == [
+        "jupyter_dlaas.wire.codec -> jupyter_dlaas.client.http"
     ]
 
-    assert wrong_imports(ARROWS, imports) == []
+
+def test_libraries_are_listed_and_the_standard_library_is_free() -> None:
+    imports = [("jupyter_dlaas.client.http", "json"), ("jupyter_dlaas.client.http", "tornado")]
+
+    assert wrong("jupyter_dlaas.client", [], *imports) == ["jupyter_dlaas.client.http -> tornado (a library)"]
+    assert wrong("jupyter_dlaas.client", [], *imports, libraries=("tornado",)) == []
 
 
-def test_the_standard_library_is_free_and_others_are_asked_for() -> None:
-    imports = [("jupyter_dlaas.client", "json"), ("jupyter_dlaas.client", "tornado"), ("jupyter_dlaas.api", "tornado")]
+def test_allowance_that_nothing_uses_is_reported() -> None:
+    found = unused("jupyter_dlaas.client", ["jupyter_dlaas.wire"], ["tornado"], [], PACKAGES)
 
-    assert wrong_imports(ARROWS, imports) == ["jupyter_dlaas.api -> tornado (not one of ours)"]
-
-
-def test_an_inner_part_with_an_entry_of_its_own_is_not_the_outer_one() -> None:
-    wrong = wrong_imports(ARROWS, [("dlaas_server.pools.base", "pynvml")])
-
-    assert wrong == ["dlaas_server.pools.base -> pynvml (not one of ours)"]
+    client = "jupyter_dlaas.client imports nothing of"
+    assert found == [f"{client} jupyter_dlaas.wire", f"{client} tornado"]
 
 
-def test_a_root_package_in_the_list_means_itself_and_not_what_is_in_it() -> None:
-    arrows = ["jupyter_dlaas.wire: jupyter_dlaas", "jupyter_dlaas.api:"]
-    imports = [("jupyter_dlaas.wire", "jupyter_dlaas"), ("jupyter_dlaas.wire", "jupyter_dlaas.api")]
-
-    assert wrong_imports(arrows, imports) == ["jupyter_dlaas.wire -> jupyter_dlaas.api"]
+def test_circle_of_packages_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c", "a"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_a_new_module_must_be_given_a_place() -> None:
-    wrong = wrong_imports(ARROWS, [("dlaas_server.misplaced", "json")])
+def test_modules_named_in_strings_are_found() -> None:
+    source = 'import_module("jupyter_dlaas.client")\nprint("jupyter_dlaas.client is a package", "jupyter_dlaas")'
 
-    assert wrong == ["dlaas_server.misplaced has no place in the house: give it an entry in pyproject.toml, arrows"]
+    assert named_modules(source, PACKAGES) == ["jupyter_dlaas.client"]

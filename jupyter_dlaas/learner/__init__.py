@@ -9,21 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.inputs import pushed
-    from jupyter_dlaas.learner.running import Run, run
-    from jupyter_dlaas.learner.shell_commands import shell, shell_lines
-    from jupyter_dlaas.learner.streams import random_anew, random_as_before
+    from jupyter_dlaas.learner.process.shell_commands import shell, shell_lines
+    from jupyter_dlaas.learner.training_run.pushed import pushed
+    from jupyter_dlaas.learner.training_run.run import Run, run
+    from jupyter_dlaas.transfer.rng_state import random_anew, random_as_before
 
 __all__ = ["Run", "pushed", "random_anew", "random_as_before", "run", "shell", "shell_lines"]
 
 _HOME: Final = {
-    "Run": "jupyter_dlaas.learner.running",
-    "pushed": "jupyter_dlaas.learner.inputs",
-    "random_anew": "jupyter_dlaas.learner.streams",
-    "random_as_before": "jupyter_dlaas.learner.streams",
-    "run": "jupyter_dlaas.learner.running",
-    "shell": "jupyter_dlaas.learner.shell_commands",
-    "shell_lines": "jupyter_dlaas.learner.shell_commands",
+    "Run": "jupyter_dlaas.learner.training_run.run",
+    "pushed": "jupyter_dlaas.learner.training_run.pushed",
+    "random_anew": "jupyter_dlaas.transfer.rng_state",
+    "random_as_before": "jupyter_dlaas.transfer.rng_state",
+    "run": "jupyter_dlaas.learner.training_run.run",
+    "shell": "jupyter_dlaas.learner.process.shell_commands",
+    "shell_lines": "jupyter_dlaas.learner.process.shell_commands",
 }
 
 

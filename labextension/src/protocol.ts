@@ -1,5 +1,5 @@
 /**
- * The words on the wire, as in `jupyter_dlaas/protocol.py`. The golden files in `tests/wire/` keep the two alike.
+ * The words on the wire, as in `jupyter_dlaas/wire/protocol.py`. The golden files in `tests/wire/` keep the two alike.
  *
  * Times are seconds since 1970 (`_s`). Sizes of a job are learners; `gpus_per_learner` turns them into devices.
  */

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def _jupyter_server_extension_points() -> list[dict[str, object]]:
-    from dlaas_server.extension import DlaasExtension
+    from dlaas_server.jupyter_extension.extension import DlaasExtension
 
-    return [{"module": "dlaas_server.extension", "app": DlaasExtension}]
+    return [{"module": "dlaas_server.jupyter_extension.extension", "app": DlaasExtension}]

@@ -10,7 +10,7 @@ from textwrap import dedent
 WAITING = dedent(
     """
     import os, pathlib, time
-    from jupyter_dlaas.learner import running
+    from jupyter_dlaas.learner.training_run import run as running
     _out = pathlib.Path(os.environ["DLAAS_JOB_DIR"]) / "output"
     _out.mkdir(exist_ok=True)
     def trained(call, step):

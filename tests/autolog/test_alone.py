@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, FactKind
 from tests.runtime.jobs import Job, until
 from tests.selection import covering, each_nth
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.autolog.sharing import Shares, share
+from jupyter_dlaas.learner.autolog.batch_share import Shares, share
+from jupyter_dlaas.wire.journal import FactKind
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
 from tests.autolog.test_halting import DEADLINE_S, end_of, go_on, keras_environment, reach, result, result_of
 from tests.runtime.jobs import Job

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
-from jupyter_dlaas.protocol import Cause
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.autolog.programs import KERAS, LIGHTNING, SHORT, TF_KERAS, TRANSFORMERS
 from tests.runtime.jobs import Job, until
 from tests.selection import exhaustive

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import bars, watching
-from jupyter_dlaas.learner.context import Context, enter
-from jupyter_dlaas.learner.control import Control
-from jupyter_dlaas.learner.place import Place
-from jupyter_dlaas.learner.printed import Tee
-from jupyter_dlaas.protocol import JobSpec
+from jupyter_dlaas.learner.control.context import Context, enter
+from jupyter_dlaas.learner.control.guardian_channel import Control
+from jupyter_dlaas.learner.log_capture import stdout_reader, tqdm_bars
+from jupyter_dlaas.learner.log_capture.log_position import Place
+from jupyter_dlaas.learner.log_capture.metric_regex import Tee
+from jupyter_dlaas.wire.protocol import JobSpec
 
 tqdm = importlib.import_module("tqdm").tqdm
 PLAIN = "processing item 4711 of the data set, result ok, took 12 ms"
@@ -87,8 +87,8 @@ def main() -> int:
         }
         enter(a_job(Path(name)))
         place = Place()
-        bars.install(place)
-        reader = watching.Reader([], place, recognises=True)
+        tqdm_bars.install(place)
+        reader = stdout_reader.Reader([], place, recognises=True)
         tee = Tee(nowhere, reader.line)
         rows = [
             ("a step of tqdm", before["a step of tqdm"], best(iterating)),
@@ -104,7 +104,7 @@ def main() -> int:
                 best(printing(tee, METRICS, 100_000)),
             ),
         ]
-        fresh = Tee(nowhere, watching.Reader([], Place(), recognises=True).line)
+        fresh = Tee(nowhere, stdout_reader.Reader([], Place(), recognises=True).line)
         rows.append(
             ("the first 100 such lines", before["print, four numbers in it"], best(printing(fresh, METRICS, 100), 1))
         )

@@ -10,16 +10,16 @@ import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlaas_server.core.asks import Ask
-from dlaas_server.core.crowd import near
-from dlaas_server.core.fold import started
-from dlaas_server.core.model import Job, Known, Pool
-from dlaas_server.core.place import Layout, Shape, free_of, place
-from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy, Scheduler
-from dlaas_server.sim.production import nodes_of
-from dlaas_server.sim.trace import NodeSpec
-from jupyter_dlaas.protocol import JobSpec
+from dlaas_server.core.lifecycle.journal_events import started
+from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of, place
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
+from dlaas_server.sim.replay.production import nodes_of
+from dlaas_server.sim.trace.trace import NodeSpec
+from jupyter_dlaas.wire.protocol import JobSpec
 
 __all__ = ["Cost", "cost", "memory_mb", "planned_s", "sweep"]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.notebook.check import Report, check
-from jupyter_dlaas.notebook.checking import report_text
+from jupyter_dlaas.cli.check import report_text
+from jupyter_dlaas.suggest.notebook_report import Report, check
 
 TRAINING = "model.fit(x)"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.notebook.checking import run
+from jupyter_dlaas.cli.check import run
 
 TRAIN = "for epoch in range(2):\n    net(data).sum().backward()"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.notebook.check import check
+from jupyter_dlaas.suggest.notebook_report import check
 
 NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
 

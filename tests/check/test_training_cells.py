@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jupyter_dlaas.notebook.check import check
+from jupyter_dlaas.suggest.notebook_report import check
 
 STEP = "def update(engine, batch):\n    loss(batch).backward()\n    optimizer.step()"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas import cli
+from jupyter_dlaas.cli import main
 
 GOOD = ["import torch\nmodel = torch.nn.Linear(1, 1)\nx = 1\nprint(x)", "model.fit(x)"]
 BAD = ["model = 1", "model.fit(data, weights)"]
@@ -23,7 +23,7 @@ def write(path: Path, sources: list[str]) -> str:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["check", *words])
+    code = main.main(["check", *words])
     said = capsys.readouterr()
     return code, said.out, said.err
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import jupyter_dlaas
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.learner import checkpoints, results
-from jupyter_dlaas.notebook.push import write_pushed
-from jupyter_dlaas.protocol import File
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.pushed_objects import write_pushed
+from jupyter_dlaas.wire.protocol import File
 from tests.compatibility import programs
 from tests.whole.site import Site, until
 
@@ -128,7 +129,7 @@ def _write_files(folder: Path) -> None:
         model.weight.fill_(3.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     write_pushed(folder / "pushed.bin", {"model": model, "optimizer": optimizer, "double": space["double"]})
-    checkpoints.take_end(folder, 0, {"end": {"epochs": 2}, "streams": {}})()
+    checkpoint_files.take_end(folder, 0, {"end": {"epochs": 2}, "streams": {}})()
 
 
 # -- keeping

@@ -16,10 +16,10 @@ import pytest
 
 from dlaas_server.engine.__main__ import main
 from dlaas_server.store import Store, StoreTooNew, schema
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load, load_graph
-from jupyter_dlaas.protocol import State
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.transfer.results import load, load_graph
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import State
 from tests.compatibility.kept import ARCHIVES, Kept, unpack
 from tests.compatibility.make import NODE
 from tests.compatibility.scan import private_names
@@ -144,7 +144,7 @@ def test_results_of_keras_of_a_former_release_load(archive: Path, tmp_path: Path
     kept = unpack(archive, tmp_path)
     [path] = (kept.pool / "jobs").glob("keras-*/results/optimizer.bin")
     code = (
-        "import sys; from jupyter_dlaas.learner.results import load;"
+        "import sys; from jupyter_dlaas.transfer.results import load;"
         "print('rate', float(load(open(sys.argv[1], 'rb').read()).learning_rate))"
     )
     done = subprocess.run(

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from jupyter_dlaas import stored
-from jupyter_dlaas.learner import checkpoints, results
-from jupyter_dlaas.notebook.push import load_pushed, write_pushed
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.pushed_objects import load_pushed, write_pushed
 from tests.compatibility import programs
 from tests.compatibility.kept import ARCHIVES, unpack
 from tests.compatibility.scan import PUBLIC, names_in, private_names
@@ -44,7 +45,7 @@ def test_checkpoints_and_results_name_no_private_module(tmp_path: Path, source: 
     assert script is not None
     wanted = [name for name in ("result", "scaled", "model", "optimizer", "by") if name in script]
     names, errors = results.store(folder / "results", wanted, script)
-    checkpoints.take_end(folder, 0, {"end": {"epochs": 2}, "streams": {}})()
+    checkpoint_files.take_end(folder, 0, {"end": {"epochs": 2}, "streams": {}})()
 
     assert (names, errors) == (wanted, {})
     assert private_names(folder) == {}
@@ -64,7 +65,7 @@ def public_names(folder: Path) -> set[str]:
 
 
 def test_batches_of_exact_mode_name_no_private_module() -> None:
-    exact = importlib.import_module("jupyter_dlaas.learner.exact")
+    exact = importlib.import_module("jupyter_dlaas.learner.exact.exact_step")
     data = results.dump([exact.Parts(4, [(1, "part", 2)])])
     [loaded] = results.load(data)
 
@@ -102,7 +103,7 @@ def test_former_checkpoints_and_results_load(archive: Path, tmp_path: Path) -> N
     kept = unpack(archive, tmp_path)
     steps = {}
     for name in ("plain", "torch", "exact", "lightning", "keras"):
-        found = checkpoints.load(kept.job_dir(kept.halted(name)), may_tidy=False)
+        found = checkpoint_files.load(kept.job_dir(kept.halted(name)), may_tidy=False)
         assert found is not None
         steps[name] = found[1]["position"].step
         assert steps[name] == found[0].step
@@ -110,7 +111,7 @@ def test_former_checkpoints_and_results_load(archive: Path, tmp_path: Path) -> N
     values = results.load_graph("model", graph.read_bytes())
 
     assert all(step > 6 for step in steps.values())
-    assert checkpoints.load_end(kept.files, 0) == {"end": {"epochs": 2}, "streams": {}}
+    assert checkpoint_files.load_end(kept.files, 0) == {"end": {"epochs": 2}, "streams": {}}
     assert {*results.names_in(graph.read_bytes())} == {"model", "optimizer"} == values.keys()
     assert values["optimizer"].param_groups[0]["params"][0] is values["model"][0].weight
     for path in (kept.pool / "jobs").glob("*/results/result.bin"):
@@ -141,7 +142,7 @@ def test_a_program_goes_on_from_its_former_checkpoint(
     (tmp_path / "go").touch()
     folder = kept.job_dir(kept.halted("torch"))
     source = (folder / "train.py").read_text()
-    before = checkpoints.load(folder, may_tidy=False)
+    before = checkpoint_files.load(folder, may_tidy=False)
     resumed = start(folder, source, job=folder.name)
     untouched = start(tmp_path / "untouched", source, job=folder.name)
 
@@ -189,16 +190,18 @@ def test_pushed_objects_of_a_newer_format_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_training_of_a_newer_format_is_refused(tmp_path: Path) -> None:
-    checkpoints.take_end(tmp_path, 0, {"end": 1})()
+    checkpoint_files.take_end(tmp_path, 0, {"end": 1})()
     [path] = (tmp_path / "checkpoints").iterdir()
     whole = path.read_bytes()
     path.write_bytes(newer(whole))
-    with pytest.raises(checkpoints.CheckpointTooNew, match=rf"{path} has format 99.*up to 2.*pip install --upgrade"):
-        checkpoints.load_end(tmp_path, 0)
+    with pytest.raises(
+        checkpoint_files.CheckpointTooNew, match=rf"{path} has format 99.*up to 2.*pip install --upgrade"
+    ):
+        checkpoint_files.load_end(tmp_path, 0)
 
     path.write_bytes(whole[:-1])
-    assert checkpoints.load_end(tmp_path, 0) is None
+    assert checkpoint_files.load_end(tmp_path, 0) is None
     path.write_bytes(whole[:30])
-    assert checkpoints.load_end(tmp_path, 0) is None
+    assert checkpoint_files.load_end(tmp_path, 0) is None
     path.write_bytes(whole)
-    assert checkpoints.load_end(tmp_path, 0) == {"end": 1}
+    assert checkpoint_files.load_end(tmp_path, 0) == {"end": 1}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlaas_server.core.fold import fold, preempted, resized, started
-from dlaas_server.core.model import Device, Job, Node, Pool, Seat
-from dlaas_server.core.plan import DEFAULT, plan
-from dlaas_server.core.scheduler import Policy
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.protocol import Elastic, JobSpec, Placement
+from dlaas_server.core.lifecycle.journal_events import fold, preempted, resized, started
+from dlaas_server.core.model.job import Device, Job, Node, Pool, Seat
+from dlaas_server.core.planning.plan import DEFAULT, plan
+from dlaas_server.core.scheduling.scheduler import Policy
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import Elastic, JobSpec, Placement
 
 
 def node(name: str = "n1", devices: int = 4, *, cpus: float = 0.0, memory: int = 0, kind: str = "GPU") -> Node:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from dlaas_server.core.asks import Ask
-from dlaas_server.core.lending import Lending
-from dlaas_server.core.model import Job, Known, Member, MemberState, Node, Pool, Seat
-from dlaas_server.core.place import Layout, Shape, free_of
-from dlaas_server.core.scheduler import Choice, Policy, Scheduler
-from jupyter_dlaas.protocol import JobSpec, State
+from dlaas_server.core.model.job import Job, Known, Member, MemberState, Node, Pool, Seat
+from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler
+from dlaas_server.core.spot.spot_scheduler import Lending
+from jupyter_dlaas.wire.protocol import JobSpec, State
 from tests.core.builders import node
 
 SIZES = (4, 4, 2)

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.asks import Ask, Late
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import Layout, Shape
-from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.scheduler import Choice
+from dlaas_server.core.placement.gang_placement import Layout, Shape
+from dlaas_server.core.scheduling.gang_request import Ask, Late
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.policy import Policy, Share
+from dlaas_server.core.scheduling.scheduler import Choice
 from tests.core.streams import SIZES, Coming, Drive, drive
 
 POOL = sum(SIZES)

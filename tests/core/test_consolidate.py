@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from dlaas_server.core.consolidate import HORIZON_S, PAYS, Movable, Move, Wanted, consolidation, together
-from dlaas_server.core.model import Node, Seat
-from dlaas_server.core.place import Frees, free_of, place
-from dlaas_server.core.shapes import Layout, Shape, is_kind
-from dlaas_server.core.topology import Level, level_of
+from dlaas_server.core.model.job import Node, Seat
+from dlaas_server.core.placement.gang_placement import Frees, free_of, place
+from dlaas_server.core.placement.shape import Layout, Shape, is_kind
+from dlaas_server.core.placement.topology import Level, level_of
+from dlaas_server.core.rebalancing.consolidation import HORIZON_S, PAYS, Movable, Move, Wanted, consolidation, together
 from tests.core.builders import node, seats
 
 ONE = Shape(1, 0.0, 0, None, Layout.PACK)

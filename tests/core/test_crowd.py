@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.asks import length_level
-from dlaas_server.core.crowd import near
-from dlaas_server.core.model import Job, Known, Pool
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.plan import Plan, plan
-from dlaas_server.core.policy import Share
-from dlaas_server.core.scheduler import Policy
-from jupyter_dlaas.protocol import Elastic
+from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.planning.plan import Plan, plan
+from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.scheduling.gang_request import length_level
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.policy import Share
+from dlaas_server.core.scheduling.scheduler import Policy
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import carried_out, job, node, pool, seats, training
 from tests.selection import each_nth
 

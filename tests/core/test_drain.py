@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.drain import Leave, Way, drain
-from dlaas_server.core.fold import preempted, resized
-from dlaas_server.core.model import Job, Pool, Seat
-from dlaas_server.core.place import free_of, place, shape_of
-from jupyter_dlaas.protocol import Elastic, Placement
+from dlaas_server.core.lifecycle.journal_events import preempted, resized
+from dlaas_server.core.model.job import Job, Pool, Seat
+from dlaas_server.core.placement.gang_placement import free_of, place, shape_of
+from dlaas_server.core.rebalancing.drain import Leave, Way, drain
+from jupyter_dlaas.wire.protocol import Elastic, Placement
 from tests.core.builders import job, node, pool, seats, training
 
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, fold, preempted, resized, started, wanted
-from dlaas_server.core.guardians import guardian_gone
-from dlaas_server.core.model import Intent, Job, Profile
-from dlaas_server.core.reconcile import Known, reconcile
-from dlaas_server.core.states import Event
-from dlaas_server.core.view import actions, job_view
-from jupyter_dlaas.facts import Fact, FactKind, Goal
-from jupyter_dlaas.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
-from jupyter_dlaas.runtime.failures import from_exception
-from jupyter_dlaas.wire import DlaasError
+from dlaas_server.core.lifecycle.guardian_loss import guardian_gone
+from dlaas_server.core.lifecycle.journal_events import ask, fold, preempted, resized, started, wanted
+from dlaas_server.core.lifecycle.reconcile import Known, reconcile
+from dlaas_server.core.model.job import Intent, Job, Profile
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.presentation.job_view import actions, job_view
+from jupyter_dlaas.failures.diagnosis import from_exception
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
+from jupyter_dlaas.wire.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
 from tests.core.builders import deploying, fact, job, seats, told, training
 
 KILLED = Failure(cause=Cause.UNKNOWN, code="killed", what="learner 0 was killed (signal 9)", advice="See the log.")

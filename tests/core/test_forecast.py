@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.estimates import length_s
-from dlaas_server.core.fold import preempted, resized
-from dlaas_server.core.forecast import Arrival, Outlook, forecast, outlooks, world_of
-from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.offers import offers
-from dlaas_server.core.orders import Order, made
-from dlaas_server.core.place import Layout, Shape
-from dlaas_server.core.plan import DEFAULT
-from dlaas_server.core.scheduler import Policy
+from dlaas_server.core.forecast.size_offers import offers
+from dlaas_server.core.forecast.start_time import Arrival, Outlook, forecast, outlooks, world_of
+from dlaas_server.core.lifecycle.journal_events import preempted, resized
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.placement.gang_placement import Layout, Shape
+from dlaas_server.core.planning.plan import DEFAULT
+from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.run_length import length_s
+from dlaas_server.core.scheduling.scheduler import Policy
 from tests.core.builders import job, node, pool, seats, training
 
 FIFO = Policy(order="fifo")

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.asks import Ask
-from dlaas_server.core.fold import preempted
-from dlaas_server.core.gather import gathered
-from dlaas_server.core.model import Known, Seat
-from dlaas_server.core.place import Frees, Layout, Shape, free_of, place
-from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy, Scheduler
+from dlaas_server.core.lifecycle.journal_events import preempted
+from dlaas_server.core.model.job import Known, Seat
+from dlaas_server.core.placement.gang_placement import Frees, Layout, Shape, free_of, place
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.scheduling.defragmentation import gathered
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from tests.core.builders import job, node, pool, training
 
 HOUR = 3600.0

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core import groups
-from dlaas_server.core.asks import Ask, Key, level
-from dlaas_server.core.groups import Group
-from dlaas_server.core.shapes import Layout, Shape
+from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.scheduling import equivalence_class
+from dlaas_server.core.scheduling.equivalence_class import Group
+from dlaas_server.core.scheduling.gang_request import Ask, Key, level
 
 SHAPE = Shape(1, 0.0, 0, None, Layout.PACK)
 
@@ -31,7 +31,7 @@ def firsts(waiting: list[Ask]) -> list[Ask]:
 def test_the_first_of_each_length_is_the_same_whenever_one_asks(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "FEW", few)
+    monkeypatch.setattr(equivalence_class, "FEW", few)
     chance, group, waiting = Random(seed), Group(SHAPE, 1), list[Ask]()
     for number in range(300):
         if chance.random() < 0.55:

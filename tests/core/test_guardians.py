@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.fold import preempted
-from dlaas_server.core.guardians import (
+from dlaas_server.core.lifecycle.guardian_loss import (
     GUARDIANS_MOST,
     SETTLED_S,
     abandoned,
@@ -17,10 +16,11 @@ from dlaas_server.core.guardians import (
     lines_lost,
     may_be_over,
 )
-from dlaas_server.core.model import Job
-from dlaas_server.core.states import Event
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import Cause, Note, State
+from dlaas_server.core.lifecycle.journal_events import preempted
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.states import Event
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import Cause, Note, State
 from tests.core.builders import told
 from tests.core.test_fold import asked, running
 

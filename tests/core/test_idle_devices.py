@@ -8,20 +8,20 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.fold import ask, preempted, resized, started
-from dlaas_server.core.forecast import forecast
-from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.offers import offers
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import free_of, shape_of
-from dlaas_server.core.plan import Plan, plan
-from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.resizing import ahead
-from dlaas_server.core.shapes import Layout
-from dlaas_server.core.states import Event
-from dlaas_server.core.why import why_it_waits
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import Elastic, State
+from dlaas_server.core.elasticity.resize import ahead
+from dlaas_server.core.forecast.size_offers import offers
+from dlaas_server.core.forecast.start_time import forecast
+from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, started
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.placement.gang_placement import free_of, shape_of
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.planning.plan import Plan, plan
+from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.policy import Policy, Share
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import Elastic, State
 from tests.core.builders import job, node, pool, seats, told, training
 from tests.core.streams import SEEDS
 

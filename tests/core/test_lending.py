@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from dlaas_server.core.lending import Lending
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import Layout, Shape, free_of
-from dlaas_server.core.scheduler import Choice, Policy, Share
+from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
+from dlaas_server.core.spot.spot_scheduler import Lending
 from tests.core.builders import node
 from tests.core.streams import Coming, Drive, drive, in_streams, stream
 from tests.core.test_streams import as_the_whole_plan, nothing_wrong, policy

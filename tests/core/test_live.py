@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.fold import fold, resized, wanted
-from dlaas_server.core.model import Job, MemberState
-from dlaas_server.core.plan import plan
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Cause, Failure, State
+from dlaas_server.core.lifecycle.journal_events import fold, resized, wanted
+from dlaas_server.core.model.job import Job, MemberState
+from dlaas_server.core.planning.plan import plan
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause, Failure, State
 from tests.core.builders import fact, job, node, pool, seats, told, training
 
 KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed from outside (SIGKILL)", advice="Nothing to do.")

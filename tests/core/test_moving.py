@@ -7,16 +7,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import resized
-from dlaas_server.core.model import Job, Pool, Seat
-from dlaas_server.core.moving import AGAIN_S
-from dlaas_server.core.place import Frees, free_of, place, shape_of
-from dlaas_server.core.plan import Resized, plan
-from dlaas_server.core.policy import Policy
-from dlaas_server.core.shapes import Layout
-from dlaas_server.core.topology import level_of
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Elastic, Placement
+from dlaas_server.core.lifecycle.journal_events import resized
+from dlaas_server.core.model.job import Job, Pool, Seat
+from dlaas_server.core.placement.gang_placement import Frees, free_of, place, shape_of
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.placement.topology import level_of
+from dlaas_server.core.planning.plan import Resized, plan
+from dlaas_server.core.rebalancing.migration import AGAIN_S
+from dlaas_server.core.scheduling.policy import Policy
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Elastic, Placement
 from tests.core.builders import job, node, pool, seats, told, training
 
 NOW_S = 1000.0

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, preempted, resized, started
-from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.plan import ANEW, check_feasible, plan, scheduled
-from dlaas_server.core.policy import Policy
-from dlaas_server.core.states import Event
-from dlaas_server.core.words import count
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import Elastic, Refused
+from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, started
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.planning.plan import ANEW, check_feasible, plan, scheduled
+from dlaas_server.core.scheduling.policy import Policy
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import Elastic, Refused
 from tests.core.builders import deploying, job, node, pool, seats, told, training
 
 

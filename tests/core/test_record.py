@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlaas_server.core.model import Said
-from dlaas_server.core.record import Forecast, track_record
+from dlaas_server.core.forecast.track_record import Forecast, track_record
+from dlaas_server.core.model.job import Said
 
 
 def forecast(low_s: float, high_s: float, waited_s: float) -> Forecast:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.fold import resized
-from dlaas_server.core.model import Job, Pool, Slow
-from dlaas_server.core.moving import AGAIN_S
-from dlaas_server.core.plan import Resized, plan
-from dlaas_server.core.policy import Policy
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Elastic
+from dlaas_server.core.lifecycle.journal_events import resized
+from dlaas_server.core.model.job import Job, Pool, Slow
+from dlaas_server.core.planning.plan import Resized, plan
+from dlaas_server.core.rebalancing.migration import AGAIN_S
+from dlaas_server.core.scheduling.policy import Policy
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, told, training
 
 NOW_S = 1000.0

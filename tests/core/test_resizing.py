@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.autoscale import Search
-from dlaas_server.core.fold import resized, started
-from dlaas_server.core.model import Job, Known, Pool, Seat
-from dlaas_server.core.plan import Plan, Resized, plan
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.core.speedup import Point
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Elastic
+from dlaas_server.core.elasticity.autoscaler import Search
+from dlaas_server.core.elasticity.throughput_curve import Point
+from dlaas_server.core.lifecycle.journal_events import resized, started
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.planning.plan import Plan, Resized, plan
+from dlaas_server.core.scheduling.scheduler import Policy
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, told, training
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dlaas_server.core.asks import Ask
-from dlaas_server.core.place import Layout, Shape
-from dlaas_server.core.running import Ends
+from dlaas_server.core.placement.gang_placement import Layout, Shape
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.running_set import Ends
 
 
 def running(number: int, length: float | None) -> Ask:

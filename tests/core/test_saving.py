@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dlaas_server.core.model import Job
-from dlaas_server.core.plan import DEFAULT, plan
-from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.saving import asked_to_save
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.planning.checkpoint_requests import asked_to_save
+from dlaas_server.core.planning.plan import DEFAULT, plan
+from dlaas_server.core.scheduling.policy import Policy, Share
 from tests.core.builders import job, node, pool, seats, training
 
 FAIR = Policy(order="fair", shares={"research": Share(guaranteed=4)})

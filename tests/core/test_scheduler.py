@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.asks import Ask, Late
-from dlaas_server.core.estimates import History
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import Layout, Shape, free_of
-from dlaas_server.core.scheduler import Choice, Policy, Scheduler, Share
+from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.scheduling.gang_request import Ask, Late
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.run_length import History
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler, Share
 from tests.core.builders import node
 
 HOUR = 3600.0

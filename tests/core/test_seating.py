@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.asks import Ask
-from dlaas_server.core.model import Profile
-from dlaas_server.core.place import free_of
-from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy, Scheduler
-from dlaas_server.core.shapes import Layout, Shape
-from dlaas_server.core.topology import FIRST_S
+from dlaas_server.core.model.job import Profile
+from dlaas_server.core.placement.gang_placement import free_of
+from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.placement.topology import FIRST_S
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from tests.core.builders import job, node, pool, seats, training
 
 

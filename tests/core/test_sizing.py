@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.fold import ask, fold, resized, scheduled
-from dlaas_server.core.model import Job
-from dlaas_server.core.plan import plan
-from dlaas_server.core.sizing import condition_of, due
-from dlaas_server.core.states import Event
-from dlaas_server.core.view import job_view
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Condition, Elastic, JobSpec, JobView, NotAllowed, Scheduled
+from dlaas_server.core.elasticity.size_requests import condition_of, due
+from dlaas_server.core.lifecycle.journal_events import ask, fold, resized, scheduled
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.presentation.job_view import job_view
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Condition, Elastic, JobSpec, JobView, NotAllowed, Scheduled
 from tests.core.builders import fact, job, node, pool, seats, told, training
 
 SCHEDULE = (Scheduled(epoch=10, learners=4), Scheduled(epoch=30, learners=2))

@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.fold import ask, preempted, resized, wanted
-from dlaas_server.core.model import Job, Known, Pool
-from dlaas_server.core.plan import Plan, plan, scheduled
-from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.reconcile import reconcile
-from dlaas_server.core.states import Event
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import Elastic
+from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, wanted
+from dlaas_server.core.lifecycle.reconcile import reconcile
+from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.planning.plan import Plan, plan, scheduled
+from dlaas_server.core.scheduling.policy import Policy, Share
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import carried_out, job, node, pool, seats, told, training
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.fold import ask
-from dlaas_server.core.model import Job
-from dlaas_server.core.states import NEXT, Event, can, step
-from dlaas_server.core.view import actions, job_view
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import ActionId, JobView, NotAllowed, State
+from dlaas_server.core.lifecycle.journal_events import ask
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.states import NEXT, Event, can, step
+from dlaas_server.core.presentation.job_view import actions, job_view
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import ActionId, JobView, NotAllowed, State
 from tests.core.builders import job, seats, told, training
 
 

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.asks import Late
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.plan import scheduled
-from dlaas_server.core.scheduler import Choice, Policy, Share
+from dlaas_server.core.planning.plan import scheduled
+from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
 from tests.core.streams import SIZES, Coming, Drive, drive, in_streams, stream
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlaas_server.core.model import Job, Node
-from dlaas_server.core.settings import Cordon, Settings, nodes_in_force
-from dlaas_server.core.suspects import (
+from dlaas_server.core.model.job import Job, Node
+from dlaas_server.core.planning.pool_settings import Cordon, Settings, nodes_in_force
+from dlaas_server.core.planning.suspect_devices import (
     SUSPECT_S,
     WINDOW_S,
     Suspect,
@@ -16,9 +16,9 @@ from dlaas_server.core.suspects import (
     struck,
     trusted_again,
 )
-from dlaas_server.core.view import job_view
-from jupyter_dlaas.facts import FactKind, Goal
-from jupyter_dlaas.protocol import Cause, Failure, State
+from dlaas_server.core.presentation.job_view import job_view
+from jupyter_dlaas.wire.journal import FactKind, Goal
+from jupyter_dlaas.wire.protocol import Cause, Failure, State
 from tests.core.builders import fact, job, node, seats, told, training
 
 LOST_GPU = Failure(cause=Cause.HARDWARE, code="gpu_lost", what="GPU is lost", advice="The GPU failed.")

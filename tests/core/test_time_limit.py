@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core import time_limit
-from dlaas_server.core.fold import ask, fold, started
-from dlaas_server.core.model import Job, Seat
-from dlaas_server.core.states import Event
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.protocol import JobSpec, State
+from dlaas_server.core.lifecycle import time_limit
+from dlaas_server.core.lifecycle.journal_events import ask, fold, started
+from dlaas_server.core.model.job import Job, Seat
+from dlaas_server.core.model.states import Event
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import JobSpec, State
 
 SEAT = Seat(node="n1", devices=("n1/cpu-0",))
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model import Node, Profile, Seat
-from dlaas_server.core.place import Frees, free_of, place, room
-from dlaas_server.core.shapes import Layout, Shape, relaxed
-from dlaas_server.core.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
+from dlaas_server.core.model.job import Node, Profile, Seat
+from dlaas_server.core.placement.gang_placement import Frees, free_of, place, room
+from dlaas_server.core.placement.shape import Layout, Shape, relaxed
+from dlaas_server.core.placement.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
 from tests.core.builders import node
 
 ONE = Shape(1, 0.0, 0, None, Layout.TOPOLOGY)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.estimates import History
-from dlaas_server.core.forecast import Arrival
-from dlaas_server.core.orders import ORDERS
+from dlaas_server.core.forecast.start_time import Arrival
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.run_length import History
 from tests.core.test_scheduler import HOUR, ask, entered, scheduler
 
 lengths_s = st.floats(10.0, 1e7)

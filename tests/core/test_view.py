@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.view import HOW_TO_LOG, job_view
-from jupyter_dlaas.notebook.howto import CODE
-from jupyter_dlaas.protocol import Note, State
+from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view
+from jupyter_dlaas.suggest.logging_hint import CODE
+from jupyter_dlaas.wire.protocol import Note, State
 from tests.core.builders import job
 
 NOTES = (Note(code="warning", text="w"), Note(code=HOW_TO_LOG, text="h"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.model import Job, Known, Profile
-from dlaas_server.core.plan import DEFAULT, plan
-from dlaas_server.core.policy import Policy, Share
-from dlaas_server.core.shapes import Layout
-from dlaas_server.core.why import NO_BOUND, why_it_waits
+from dlaas_server.core.model.job import Job, Known, Profile
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.planning.plan import DEFAULT, plan
+from dlaas_server.core.presentation.explain import NO_BOUND, why_it_waits
+from dlaas_server.core.scheduling.policy import Policy, Share
 from tests.core.builders import job, node, pool, seats, training
 
 SHARED = Policy(order="fair", shares={"research": Share(guaranteed=2)})

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.asks import Late
-from dlaas_server.core.model import Job, Known, Node, Pool, Seat
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import free_of, shape_of
-from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy
-from jupyter_dlaas.protocol import Elastic
+from dlaas_server.core.model.job import Job, Known, Node, Pool, Seat
+from dlaas_server.core.placement.gang_placement import free_of, shape_of
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Policy
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, training
 from tests.core.test_crowd import SHARES, crowded, decided
 from tests.selection import each_nth

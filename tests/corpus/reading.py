@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.notebook.check import Report, check
+from jupyter_dlaas.suggest.notebook_report import Report, check
 
 __all__ = ["Notebook", "read"]
 

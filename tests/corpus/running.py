@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from jupyter_core.utils import ensure_event_loop
 
-from jupyter_dlaas.protocol import JobView
+from jupyter_dlaas.wire.protocol import JobView
 from tests.corpus.comparing import Comparison, compare
 from tests.corpus.figures import Leaf
 from tests.corpus.forking import Nursery

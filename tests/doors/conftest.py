@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import doors
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import ServerDoor, SocketDoor
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor
+from jupyter_dlaas.client.http import Client
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -46,7 +46,7 @@ class FakePool:
         return Client(at=[self.door])
 
     def pid(self) -> int:
-        return int(doors.engine_record(self.folder)["pid"])
+        return int(discovery.engine_record(self.folder)["pid"])
 
     def kill(self) -> int:
         """kill -9 of the engine; returns when it is gone."""
@@ -102,7 +102,7 @@ def make_pool(folder: Path) -> FakePool:
 
 
 def end(made: FakePool) -> None:
-    record = doors.engine_record(made.folder)
+    record = discovery.engine_record(made.folder)
     if record and not is_gone(int(record["pid"])):
         made.kill()
 
@@ -110,7 +110,7 @@ def end(made: FakePool) -> None:
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePool]:
     """A pool without an engine yet; the next request starts the fake one."""
-    monkeypatch.setattr(doors, "engine_command", fake_command)
+    monkeypatch.setattr(discovery, "engine_command", fake_command)
     for name in ("JPY_PARENT_PID", "JUPYTER_DLAAS_POOL", "JUPYTER_DLAAS_POOL_DIR"):
         monkeypatch.delenv(name, raising=False)
     made = make_pool(tmp_path / "pool")
@@ -143,7 +143,7 @@ def start_server(
     fake = f"[sys.executable, {str(HERE / 'fake_engine.py')!r}, '--pool-dir', str(door.directory)]"
     (config / "jupyter_server_config.py").write_text(
         "import sys\n"
-        "from jupyter_dlaas import doors\n"
+        "from jupyter_dlaas.client import discovery as doors\n"
         + (f"doors.engine_command = lambda door: {fake}\n" if has_fake else "")
         + "c.ServerApp.jpserver_extensions = {'dlaas_server': True}\n"
         + config_lines

@@ -22,7 +22,7 @@ import tornado.httpserver
 import tornado.web
 import tornado.websocket
 
-from dlaas_server.openapi import ROUTES, describe
+from dlaas_server.rest.routes import ROUTES, describe
 
 LOG_PIECE = 1000
 

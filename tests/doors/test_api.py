@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import api
-from jupyter_dlaas import api as dlaas
-from jupyter_dlaas.api import JobFailed
-from jupyter_dlaas.protocol import NotAllowed
-from jupyter_dlaas.wire import Invalid
+from jupyter_dlaas.api import jobs
+from jupyter_dlaas.api import jobs as dlaas
+from jupyter_dlaas.api.jobs import JobFailed
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import NotAllowed
 from tests.doors.conftest import ROOT, WIRE, FakePool
 
 
@@ -25,7 +25,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
     code = (
         "import sys, jupyter_dlaas\n"
         "assert not [m for m in sys.modules if m.startswith('jupyter_dlaas.')]\n"
-        "import jupyter_dlaas.api\n"
+        "import jupyter_dlaas.api.jobs\n"
         "print([m for m in ('tornado', 'torch', 'ipywidgets', 'jupyter_core', 'asyncio') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -66,7 +66,7 @@ def test_large_and_binary_files_travel_as_blobs(
 
 
 def test_repeating_a_submit_keeps_its_key(pool: FakePool) -> None:
-    prepared = api.prepare("x = 1\n")
+    prepared = jobs.prepare("x = 1\n")
     (pool.fake / "die").touch()
     prepared.send(pool.client)
 
@@ -206,4 +206,4 @@ def test_what_cannot_travel_is_refused_in_words(
     def inner() -> None: ...
 
     with pytest.raises(Invalid, match="stands inside another function"):
-        api.train(inner)()
+        jobs.train(inner)()

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import cli, show
-from jupyter_dlaas.protocol import JobView, PoolView
-from jupyter_dlaas.show import Ink
-from jupyter_dlaas.wire import decode
+from jupyter_dlaas.cli import main, terminal
+from jupyter_dlaas.cli.terminal import Ink
+from jupyter_dlaas.wire.codec import decode
+from jupyter_dlaas.wire.protocol import JobView, PoolView
 from tests.doors.conftest import WIRE, FakePool, until
 
 
@@ -28,7 +28,7 @@ def golden(name: str) -> JobView:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(words)
+    code = main.main(words)
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -101,7 +101,7 @@ def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(words)
+        main.main(words)
 
     said = capsys.readouterr().err
     assert caught.value.code == 2
@@ -254,7 +254,7 @@ def start(pool: FakePool, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own (it finds the engine running), as in a terminal's foreground."""
     pool.client.pool()
     with subprocess.Popen(
-        [sys.executable, "-m", "jupyter_dlaas.cli", *words],
+        [sys.executable, "-m", "jupyter_dlaas.cli.main", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -325,7 +325,7 @@ def test_waiting_for_a_job_that_fails_tells_what_where_and_what_to_do(pool: Fake
 def test_a_reader_that_goes_away_is_no_error(pool: FakePool) -> None:
     pool.write_log("x" * 100 + "\n")
     pool.client.pool()
-    command = f"{sys.executable} -m jupyter_dlaas.cli logs fake-1 | true"
+    command = f"{sys.executable} -m jupyter_dlaas.cli.main logs fake-1 | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -333,7 +333,7 @@ def test_a_reader_that_goes_away_is_no_error(pool: FakePool) -> None:
 
 def test_the_table_of_jobs_lines_up() -> None:
     views = [golden(name) for name in ("processing", "queued", "halted", "failed", "completed")]
-    lines = show.jobs_table(views, 1773500000.0, Ink()).splitlines()
+    lines = terminal.jobs_table(views, 1773500000.0, Ink()).splitlines()
 
     assert lines[0].split()[:4] == ["JOB", "STATE", "GPUS", "PROGRESS"]
     at = lines[0].index("STATE")
@@ -346,7 +346,7 @@ def test_of_a_long_line_the_beginning_is_shown() -> None:
     waiting = golden("queued")
     line = [f"vit-{number}" for number in range(1, 1251)]
     pool = replace(decode(PoolView, json.loads((WIRE / "pool.json").read_text()), unknown="ignore"), queue=tuple(line))
-    lines = show.queue_table(pool, {"vit-1": replace(waiting, id="vit-1")}, Ink()).splitlines()
+    lines = terminal.queue_table(pool, {"vit-1": replace(waiting, id="vit-1")}, Ink()).splitlines()
 
     assert [row.split()[:2] for row in (lines[1], lines[100])] == [["1", "vit-1"], ["100", "vit-100"]]
     assert lines[-1] == "1,150 more wait behind them."
@@ -354,7 +354,7 @@ def test_of_a_long_line_the_beginning_is_shown() -> None:
 
 def test_the_table_fits_the_terminal_and_has_colours_there() -> None:
     views = [golden("processing"), golden("failed")]
-    text = show.jobs_table(views, 1773500000.0, Ink(is_coloured=True, width=100))
+    text = terminal.jobs_table(views, 1773500000.0, Ink(is_coloured=True, width=100))
 
     assert "\x1b[31mFAILED" in text
     plain = re.sub(r"\x1b\[\d+m", "", text)
@@ -363,7 +363,7 @@ def test_the_table_fits_the_terminal_and_has_colours_there() -> None:
 
 def test_the_pool_shows_who_has_what() -> None:
     pool = decode(PoolView, json.loads((WIRE / "pool.json").read_text()), unknown="ignore")
-    text = show.pool_text(pool, Ink())
+    text = terminal.pool_text(pool, Ink())
 
     assert text.startswith("pool lab   ")
     assert "Spot jobs: a device counts 0.3 in its queue; notice 30 s." in text

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import ServerDoor, SocketDoor, find_doors, jupyter_door, pool_directory
-from jupyter_dlaas.protocol import Cursor, NotFound, Unavailable
-from jupyter_dlaas.stream import Follower, LogLines
-from jupyter_dlaas.wire import Invalid
+from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor, find_doors, jupyter_door, pool_directory
+from jupyter_dlaas.client.follow import Follower, LogLines
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import Cursor, NotFound, Unavailable
 from tests.doors.conftest import FakePool, end, is_gone, make_pool, until
 
 

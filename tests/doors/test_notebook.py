@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.notebooks import Notebook, folder_of, interpreter_of, make
-from dlaas_server.openapi import Cell, NotebookSubmit
-from jupyter_dlaas.protocol import Refused
+from dlaas_server.jupyter_extension.notebook_submit import Notebook, folder_of, interpreter_of, make
+from dlaas_server.rest.routes import Cell, NotebookSubmit
+from jupyter_dlaas.wire.protocol import Refused
 from tests.doors.conftest import Server
 from tests.doors.test_server import ask
 

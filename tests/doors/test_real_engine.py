@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.openapi import ROUTES, Door
-from jupyter_dlaas import api, cli, doors, engines
-from jupyter_dlaas.client import Client, _Connection
-from jupyter_dlaas.doors import SocketDoor
-from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.stream import LogLines
+from dlaas_server.rest.routes import ROUTES, Door
+from jupyter_dlaas.api import jobs
+from jupyter_dlaas.cli import engine_control, main
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.follow import LogLines
+from jupyter_dlaas.client.http import Client, _Connection
+from jupyter_dlaas.wire.protocol import JobSpec
 from tests.doors.conftest import FakePool, Server, is_gone, start_server, stop_server, until
 from tests.doors.test_server import PLAIN, ask, example
 
@@ -49,20 +51,20 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for view in client.jobs():
         if not view.state.is_final:
             client.act(view.id, "cancel")
-            api.Job(view, client).wait(60, raise_on_failure=False)
-    engines.stop(folder)
+            jobs.Job(view, client).wait(60, raise_on_failure=False)
+    engine_control.stop(folder)
 
 
 def kill_engine(folder: Path) -> None:
-    pid = int(doors.engine_record(folder)["pid"])
+    pid = int(discovery.engine_record(folder)["pid"])
     os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(pid))
 
 
 def test_an_engine_is_there_when_the_first_command_ends(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["pool"]) == 0
+    assert main.main(["pool"]) == 0
     assert "in use" in capsys.readouterr().out
-    state = engines.state(real)
+    state = engine_control.state(real)
     assert state is not None
     assert state["python"] == sys.executable
 
@@ -70,7 +72,18 @@ def test_an_engine_is_there_when_the_first_command_ends(real: Path, capsys: pyte
 def test_submit_and_wait_shows_each_line_once_while_the_engine_is_killed(real: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     Client().pool()
-    command = [sys.executable, "-m", "jupyter_dlaas.cli", "submit", "slow.py", "--gpus", "1", "-o", "history", "--wait"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyter_dlaas.cli.main",
+        "submit",
+        "slow.py",
+        "--gpus",
+        "1",
+        "-o",
+        "history",
+        "--wait",
+    ]
     with (
         (tmp_path / "errors").open("w") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
@@ -85,14 +98,14 @@ def test_submit_and_wait_shows_each_line_once_while_the_engine_is_killed(real: P
 
     assert process.returncode == 0, (tmp_path / "errors").read_text()
     assert "".join(got) + out == "begin\n" + "".join(f"line {n}\n" for n in range(LINES))
-    assert api.job("slow").result() == {"history": [0, 1, 2]}
+    assert jobs.job("slow").result() == {"history": [0, 1, 2]}
 
 
 def test_a_job_outlives_server_and_engine_and_is_followed_through_both_doors(real: Path, tmp_path: Path) -> None:
     server = real_server(tmp_path, real)
     client = Client(at=[server.door, SocketDoor(real)])
     try:
-        job = api.submit(SLOW, name="both", gpus=1, client=client)
+        job = jobs.submit(SLOW, name="both", gpus=1, client=client)
         reader, lines = job.follow(), LogLines()
         got: list[str] = []
         for message in reader.messages():
@@ -119,17 +132,17 @@ def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
 ) -> None:
     server = real_server(tmp_path, real)
     try:
-        prepared = api.prepare(SLOW, name="mixed", gpus="1:2", start_with=1)
+        prepared = jobs.prepare(SLOW, name="mixed", gpus="1:2", start_with=1)
         job = prepared.send(Client(at=[server.door]))
         until(lambda: "line 3" in str(job.logs()), 60)
-        assert cli.main(["scale", "mixed", "2"]) == 0
-        assert cli.main(["halt", "mixed", "--yes"]) == 0  # it is a plain loop
+        assert main.main(["scale", "mixed", "2"]) == 0
+        assert main.main(["halt", "mixed", "--yes"]) == 0  # it is a plain loop
         until(lambda: job.status == "HALTED", 60)
         capsys.readouterr()
-        assert cli.main(["jobs"]) == 0
+        assert main.main(["jobs"]) == 0
         assert re.search(r"mixed-\d+ +HALTED .* resume: jupyter dlaas resume mixed-\d+", capsys.readouterr().out)
-        assert api.job("mixed").resume().wait(90).status == "COMPLETED"
-        assert cli.main(["jobs", "--json"]) == 0
+        assert jobs.job("mixed").resume().wait(90).status == "COMPLETED"
+        assert main.main(["jobs", "--json"]) == 0
         assert [one["state"] for one in json.loads(capsys.readouterr().out)["jobs"]] == ["COMPLETED"]
     finally:
         stop_server(server)
@@ -140,7 +153,7 @@ def test_a_failing_script_says_what_where_and_what_to_do(
 ) -> None:
     (tmp_path / "bad.py").write_text("def f():\n    return {}['x']\n\nf()\n")
 
-    assert cli.main(["submit", "bad.py", "--wait"]) == 1
+    assert main.main(["submit", "bad.py", "--wait"]) == 1
     err = capsys.readouterr().err
     assert "KeyError" in err
     assert "What to do: " in err
@@ -153,7 +166,7 @@ def test_a_package_beside_the_script_trains_with_it(real: Path, tmp_path: Path) 
     (tmp_path / "mine" / "deep.py").write_text("X = 5\n")
     (tmp_path / "script.py").write_text("from mine.deep import X\nimport sys\nx = (X, sys.argv[1:])\n")
 
-    job = api.submit("script.py", outputs="x", args=["--lr", "1"], wait=True)
+    job = jobs.submit("script.py", outputs="x", args=["--lr", "1"], wait=True)
 
     assert job.result("x") == (5, ["--lr", "1"])
 
@@ -223,10 +236,10 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pool with one completed job, fake-1."""
     folder = tmp_path_factory.mktemp("described") / "pool"
     client = Client(at=[SocketDoor(folder)])
-    prepared = api.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
+    prepared = jobs.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
     prepared.send(client).wait(60)
     yield folder
-    engines.stop(folder)
+    engine_control.stop(folder)
 
 
 def direct(folder: Path, method: str, target: str, body: bytes | None, user: str | None = None) -> tuple[int, bytes]:
@@ -246,12 +259,12 @@ def test_the_dry_run_of_the_command_sends_nothing(
 ) -> None:
     (tmp_path / "good.py").write_text("x = 1\n")
 
-    assert cli.main(["submit", "good.py", "--dry-run"]) == 0
+    assert main.main(["submit", "good.py", "--dry-run"]) == 0
     assert "would start now" in capsys.readouterr().out
-    assert cli.main(["submit", "good.py", "--gpus", "4000", "--dry-run"]) == 4
+    assert main.main(["submit", "good.py", "--gpus", "4000", "--dry-run"]) == 4
     assert "problem: " in capsys.readouterr().out
-    assert cli.main(["submit", "good.py", "--gpus", "4000"]) == 4
-    assert api.jobs() == []
+    assert main.main(["submit", "good.py", "--gpus", "4000"]) == 4
+    assert jobs.jobs() == []
     assert JobSpec().name == "train"
 
 
@@ -268,7 +281,7 @@ def test_a_notebook_is_trained_through_the_server(real: Path, tmp_path: Path) ->
         }
         status, _, said = ask(server, "dlaas/notebook", "POST", body=json.dumps(body).encode())
         assert status == 201, said
-        job = api.Job(json.loads(said)["id"], Client(at=[server.door]))
+        job = jobs.Job(json.loads(said)["id"], Client(at=[server.door]))
         assert job.wait(60).result("y") == 4
         assert job.logs() == "y is 4\n"
         again = ask(server, "dlaas/notebook", "POST", body=json.dumps(body).encode())
@@ -279,13 +292,13 @@ def test_a_notebook_is_trained_through_the_server(real: Path, tmp_path: Path) ->
 
 def test_serve_runs_the_engine_in_the_foreground(real: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "jupyter_dlaas.cli", "serve"], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "jupyter_dlaas.cli.main", "serve"], stderr=subprocess.PIPE, text=True
     ) as process:
-        until(lambda: engines.state(real) is not None)
-        assert engines.state(real) == doors.engine_record(real) | {"pid": process.pid}
-        assert cli.main(["engine", "stop"]) == 0
+        until(lambda: engine_control.state(real) is not None)
+        assert engine_control.state(real) == discovery.engine_record(real) | {"pid": process.pid}
+        assert main.main(["engine", "stop"]) == 0
         _out, err = process.communicate(timeout=30)
 
     assert process.returncode == 0
     assert err.startswith(f"Serving the pool in {real}. Ctrl-C ends the engine; jobs go on.")
-    assert engines.state(real) is None
+    assert engine_control.state(real) is None

@@ -18,11 +18,11 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from dlaas_server.openapi import ROUTES, Door, Route, describe
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import SocketDoor, find_doors
-from jupyter_dlaas.protocol import JobSpec, NotFound, Submit, Unavailable
-from jupyter_dlaas.stream import Follower
+from dlaas_server.rest.routes import ROUTES, Door, Route, describe
+from jupyter_dlaas.client.discovery import SocketDoor, find_doors
+from jupyter_dlaas.client.follow import Follower
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Submit, Unavailable
 from tests.doors.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
 
 HERE = Path(__file__).parent

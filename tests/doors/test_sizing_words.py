@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas import words
-from jupyter_dlaas.protocol import Condition, Elastic, Scheduled
-from jupyter_dlaas.wire import Invalid
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import Condition, Elastic, Scheduled
 
 
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ("off", words.Sizing(elastic=Elastic.OFF)),
-        ("auto", words.Sizing(elastic=Elastic.AUTO)),
-        ("auto:efficiency=0.2", words.Sizing(elastic=Elastic.AUTO, condition_value=0.2)),
+        ("off", option_parsing.Sizing(elastic=Elastic.OFF)),
+        ("auto", option_parsing.Sizing(elastic=Elastic.AUTO)),
+        ("auto:efficiency=0.2", option_parsing.Sizing(elastic=Elastic.AUTO, condition_value=0.2)),
         (
             "auto:utility=12,price=2",
-            words.Sizing(elastic=Elastic.AUTO, condition=Condition.UTILITY, condition_value=12.0, price_per_h=2.0),
+            option_parsing.Sizing(
+                elastic=Elastic.AUTO, condition=Condition.UTILITY, condition_value=12.0, price_per_h=2.0
+            ),
         ),
         (
             "auto:deadline=2h",
-            words.Sizing(elastic=Elastic.AUTO, condition=Condition.DEADLINE, condition_value=7200.0),
+            option_parsing.Sizing(elastic=Elastic.AUTO, condition=Condition.DEADLINE, condition_value=7200.0),
         ),
-        ("auto:goodput", words.Sizing(elastic=Elastic.AUTO, condition=Condition.GOODPUT)),
+        ("auto:goodput", option_parsing.Sizing(elastic=Elastic.AUTO, condition=Condition.GOODPUT)),
     ],
 )
-def test_who_chooses_the_size_is_read(text: str, read: words.Sizing) -> None:
-    assert words.elastic(text) == read
+def test_who_chooses_the_size_is_read(text: str, read: option_parsing.Sizing) -> None:
+    assert option_parsing.elastic(text) == read
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,11 @@ def test_who_chooses_the_size_is_read(text: str, read: words.Sizing) -> None:
 )
 def test_what_cannot_be_meant_is_refused(text: str, says: str) -> None:
     with pytest.raises(Invalid, match=says):
-        words.elastic(text)
+        option_parsing.elastic(text)
 
 
 def test_a_schedule_is_sorted_by_epoch_and_counts_devices_or_learners() -> None:
-    found = words.schedule(["epoch 30: 4 gpus", "Epoch 10: 1 learner, epoch 40: 2"], 2)
+    found = option_parsing.schedule(["epoch 30: 4 gpus", "Epoch 10: 1 learner, epoch 40: 2"], 2)
 
     assert found == (
         Scheduled(epoch=10, learners=1), Scheduled(epoch=30, learners=2), Scheduled(epoch=40, learners=1),
@@ -57,4 +59,4 @@ def test_a_schedule_is_sorted_by_epoch_and_counts_devices_or_learners() -> None:
 @pytest.mark.parametrize("text", ["30: 4", "epoch 30 4 gpus", "epoch 3: 0 gpus", "epoch 3: 3 gpus"])
 def test_a_schedule_that_cannot_be_read_says_how_it_is_written(text: str) -> None:
     with pytest.raises(Invalid, match="schedule"):
-        words.schedule(text, 2)
+        option_parsing.schedule(text, 2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas import figures, words
-from jupyter_dlaas.protocol import NAME_PATTERN
-from jupyter_dlaas.wire import Invalid
-from jupyter_dlaas.words import Sizes
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.api.option_parsing import Sizes
+from jupyter_dlaas.display import formatting
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import NAME_PATTERN
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,9 @@ from jupyter_dlaas.words import Sizes
 )
 def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: tuple[int, int, int]) -> None:
     low, high, per = meant
-    assert words.sizes(gpus, learners, each) == Sizes(learners_min=low, learners_max=high, gpus_per_learner=per)
+    assert option_parsing.sizes(gpus, learners, each) == Sizes(
+        learners_min=low, learners_max=high, gpus_per_learner=per
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: 
 )
 def test_sizes_that_cannot_be_meant(gpus: str | None, learners: str | None, each: int | None, says: str) -> None:
     with pytest.raises(Invalid) as raised:
-        words.sizes(gpus, learners, each)
+        option_parsing.sizes(gpus, learners, each)
     assert str(raised.value).startswith(says)
 
 
@@ -54,13 +57,13 @@ def test_sizes_that_cannot_be_meant(gpus: str | None, learners: str | None, each
     [("8G", 8 * 2**30), ("8 GiB", 8 * 2**30), ("8GB", 8 * 10**9), ("512m", 512 * 2**20), ("1.5K", 1536), (1024, 1024)],
 )
 def test_memory(text: str | int, size: int) -> None:
-    assert words.memory_bytes(text) == size
+    assert option_parsing.memory_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "8X", "-1G", "8 G B", "eight"])
 def test_memory_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(Invalid, match="is no amount of memory; write 8G or 512M"):
-        words.memory_bytes(text)
+        option_parsing.memory_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -68,31 +71,31 @@ def test_memory_that_cannot_be_meant(text: str) -> None:
     [("2h", 7200), ("1h30m", 5400), ("90 min", 5400), ("45s", 45), ("1d 12h", 129_600), (90, 90), ("0.5h", 1800)],
 )
 def test_durations(text: str | int, seconds: float) -> None:
-    assert words.duration_s(text) == seconds
+    assert option_parsing.duration_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2x", "h", "-5s", "1h and a bit"])
 def test_durations_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(Invalid, match="is no length of time; write 45s, 30m, 2h or 1h30m"):
-        words.duration_s(text)
+        option_parsing.duration_s(text)
 
 
 def test_priorities() -> None:
-    assert [words.priority(one) for one in ("low", "normal", "HIGH", "7", -3)] == [-100, 0, 100, 7, -3]
+    assert [option_parsing.priority(one) for one in ("low", "normal", "HIGH", "7", -3)] == [-100, 0, 100, 7, -3]
     with pytest.raises(Invalid, match="must be low, normal, high or a whole number"):
-        words.priority("urgent")
+        option_parsing.priority("urgent")
 
 
 def test_names_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "today")
-    assert words.names("model, history,model") == ("model", "history")
-    assert words.environment(["A=b=c", "HERE"]) == {"A": "b=c", "HERE": "today"}
+    assert option_parsing.names("model, history,model") == ("model", "history")
+    assert option_parsing.environment(["A=b=c", "HERE"]) == {"A": "b=c", "HERE": "today"}
     with pytest.raises(Invalid, match=r"outputs: 'a\.b' is no name of a variable"):
-        words.names("a.b")
+        option_parsing.names("a.b")
     with pytest.raises(Invalid, match="env: 'NOT_HERE' has no value here; write NOT_HERE=VALUE"):
-        words.environment(["NOT_HERE"])
+        option_parsing.environment(["NOT_HERE"])
     with pytest.raises(Invalid, match="is no name of an environment variable"):
-        words.environment({"a b": "c"})
+        option_parsing.environment({"a b": "c"})
 
 
 def test_a_job_s_environment_has_nothing_of_jupyter_and_nothing_that_cannot_travel() -> None:
@@ -106,14 +109,14 @@ def test_a_job_s_environment_has_nothing_of_jupyter_and_nothing_that_cannot_trav
         "JUPYTER_PATH": "/x",
     }
 
-    assert words.without_jupyter(given) == {"PATH": "/bin", "JUPYTER_PATH": "/x"}
+    assert option_parsing.without_jupyter(given) == {"PATH": "/bin", "JUPYTER_PATH": "/x"}
 
 
 @pytest.mark.parametrize("text", ["My model (2).py", "3d.ipynb", "über.py", "/a/b/train.py", "---", "a" * 99])
 def test_every_file_gives_a_job_name(text: str) -> None:
     import re
 
-    assert re.fullmatch(NAME_PATTERN, words.job_name(text))
+    assert re.fullmatch(NAME_PATTERN, option_parsing.job_name(text))
 
 
 @pytest.mark.parametrize(
@@ -127,27 +130,27 @@ def test_every_file_gives_a_job_name(text: str) -> None:
     ],
 )
 def test_frameworks(source: str, framework: str | None) -> None:
-    assert words.framework_of(source) == framework
+    assert option_parsing.framework_of(source) == framework
 
 
 def test_on_and_off() -> None:
     given: list[bool | str] = ["on", "off", " ON", True, False]
 
-    assert [words.on_off(one, option="autolog") for one in given] == [True, False, True, True, False]
+    assert [option_parsing.on_off(one, option="autolog") for one in given] == [True, False, True, True, False]
     with pytest.raises(Invalid, match="autolog: 'yes' must be on or off"):
-        words.on_off("yes", option="autolog")
+        option_parsing.on_off("yes", option="autolog")
 
 
 def test_figures() -> None:
     seconds = (0.3, 0.038, 5, 41, 60, 200, 7500, 273_600, None)
-    assert [figures.duration(one) for one in seconds] == [
+    assert [formatting.duration(one) for one in seconds] == [
         *("0.3 s", "38 ms", "5 s", "41 s", "1 min", "3 min 20 s", "2 h 05 min", "3 d 4 h", "-")
     ]
-    assert [figures.number(one) for one in (0.412, 0.0412, 11730, 84.1, 1234.5, 0.00001, float("nan"))] == [
+    assert [formatting.number(one) for one in (0.412, 0.0412, 11730, 84.1, 1234.5, 0.00001, float("nan"))] == [
         *("0.412", "0.0412", "11,730", "84.1", "1,234", "1.00e-05", "NaN")
     ]
-    assert [figures.bytes_text(44_800_000), figures.bytes_text(8 * 2**30, binary=True)] == ["44.8 MB", "8.0 GiB"]
-    assert [figures.bar(one, 4) for one in (0, 0.5, 0.99, 1)] == ["░░░░", "██░░", "███░", "████"]
+    assert [formatting.bytes_text(44_800_000), formatting.bytes_text(8 * 2**30, binary=True)] == ["44.8 MB", "8.0 GiB"]
+    assert [formatting.bar(one, 4) for one in (0, 0.5, 0.99, 1)] == ["░░░░", "██░░", "███░", "████"]
     spots = [(3, 12, 40), (0, 12, 40), (3, None, 40), (0, None, 1051)]
-    assert [figures.place(*one) for one in spots] == ["epoch 3/12", "epoch 0/12", "epoch 3", "step 1,051"]
-    assert [figures.percent(one) for one in (0.999, 1, None)] == ["99%", "100%", "-"]
+    assert [formatting.place(*one) for one in spots] == ["epoch 3/12", "epoch 0/12", "epoch 3", "step 1,051"]
+    assert [formatting.percent(one) for one in (0.999, 1, None)] == ["99%", "100%", "-"]

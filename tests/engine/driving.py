@@ -7,17 +7,17 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from dlaas_server.core.states import Event
+from dlaas_server.core.model.states import Event
 from dlaas_server.engine.blobs import Blobs
+from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.requests import Requests
-from dlaas_server.engine.streams import Watchers
-from dlaas_server.openapi import Change
+from dlaas_server.engine.operations import Requests
 from dlaas_server.pools.base import Pool
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import SimulatedPool
+from dlaas_server.rest.routes import Change
 from dlaas_server.store import Store
-from jupyter_dlaas.protocol import JobSpec, JobView, Submit
+from jupyter_dlaas.wire.protocol import JobSpec, JobView, Submit
+from tests.pools.simulated.simulated_pool import SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 _keys = itertools.count()
 

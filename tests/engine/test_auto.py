@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.openapi import Change
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import SimulatedPool
-from jupyter_dlaas.protocol import Elastic, JobView, NotAllowed, Scheduled
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.rest.routes import Change
+from jupyter_dlaas.wire.protocol import Elastic, JobView, NotAllowed, Scheduled
 from tests.engine.driving import engine_on, submit
+from tests.pools.simulated.simulated_pool import SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 LOOP = "for batch in run.batches(data, 16):\n    pass\n"
 TRANSFORMERS = "from transformers import Trainer\nTrainer(model, args, train_dataset=rows).train()\n"

@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.engine.clock import PoolClock
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.local.times import on_clock
-from dlaas_server.pools.simulated import Script, SimulatedPool
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.protocol import JobSpec, Submit
-from jupyter_dlaas.runtime.process import boot_id
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.engine.pool_clock import PoolClock
+from dlaas_server.pools.local.fact_times import on_clock
+from jupyter_dlaas.runtime.system.process import boot_id
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import JobSpec, Submit
 from tests.engine.driving import Engine, engine_on
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dlaas_server.core.states import Event
-from dlaas_server.pools.simulated import SimulatedPool
+from dlaas_server.core.model.states import Event
 from tests.engine.driving import Engine, submit
 from tests.engine.test_lifecycle import play as play  # the fixture
+from tests.pools.simulated.simulated_pool import SimulatedPool
 
 NEVER = 10**9
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Job, Node
-from dlaas_server.core.user_limits import UserLimits
+from dlaas_server.core.model.job import Device, Job, Node
+from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
-from dlaas_server.openapi import Change
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
+from dlaas_server.rest.routes import Change
 from dlaas_server.store import Batch, Inserted, Store, schema
-from jupyter_dlaas.protocol import JobSpec, NotAllowed
-from jupyter_dlaas.wire import Json
+from jupyter_dlaas.wire.codec import Json
+from jupyter_dlaas.wire.protocol import JobSpec, NotAllowed
 from tests.engine.driving import engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 NAMES = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("shared", "own", "waiting", "old")}
 

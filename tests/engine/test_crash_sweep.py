@@ -15,17 +15,17 @@ from typing import Final
 
 import pytest
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.states import Event
-from dlaas_server.engine.administration import Administration
-from dlaas_server.openapi import DrainAsked
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.scripted import KILLED
-from dlaas_server.pools.simulated import Fault, Script, SimulatedPool
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
+from dlaas_server.engine.pool_admin import Administration
+from dlaas_server.rest.routes import DrainAsked
 from dlaas_server.store import Batch
-from jupyter_dlaas.facts import Wanted
-from jupyter_dlaas.protocol import Placement, State, Submit
+from jupyter_dlaas.wire.journal import Wanted
+from jupyter_dlaas.wire.protocol import Placement, State, Submit
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.scripted_job import KILLED
+from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 class Crash(BaseException):

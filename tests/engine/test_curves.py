@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dlaas_server.engine.streams import curves, thinned
-from jupyter_dlaas.wire import Json
+from dlaas_server.engine.job_stream import curves, thinned
+from jupyter_dlaas.wire.codec import Json
 
 
 def test_a_curve_keeps_nan_and_infinite_values_and_takes_back_what_a_rewind_says() -> None:

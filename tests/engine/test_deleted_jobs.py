@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Job
+from dlaas_server.core.model.job import Job
 from dlaas_server.store import Batch, Inserted, Store
-from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.wire import Json
+from jupyter_dlaas.wire.codec import Json
+from jupyter_dlaas.wire.protocol import JobSpec
 
 SECRET = "canary-0123456789"
 

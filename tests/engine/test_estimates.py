@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.core.model import Job
-from dlaas_server.core.plan import Wait
-from dlaas_server.engine.draft import Draft
-from dlaas_server.engine.estimates import Lengths, offered, with_start, with_time_left
-from dlaas_server.engine.foretelling import Foreteller
-from dlaas_server.engine.fractions import Fractions
-from dlaas_server.engine.telling import told
-from jupyter_dlaas.protocol import Progress, State
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.planning.plan import Wait
+from dlaas_server.engine.estimation.fractions import Fractions
+from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
+from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.wait_messages import told
+from jupyter_dlaas.wire.protocol import Progress, State
 from tests.core.builders import job, node, pool, seats, training
 
 

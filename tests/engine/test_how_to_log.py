@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.view import HOW_TO_LOG
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import SimulatedPool
-from jupyter_dlaas.protocol import Note
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.presentation.job_view import HOW_TO_LOG
+from jupyter_dlaas.wire.protocol import Note
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 class Heard:

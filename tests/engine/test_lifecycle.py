@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.states import Event
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Fault, Script, SimulatedPool, Trouble
-from jupyter_dlaas.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
+from jupyter_dlaas.wire.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool, Trouble
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 Play = Callable[[Engine, SimulatedPool], Awaitable[None]]
 

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dlaas_server.core.forecast import FORETOLD_MOST
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.states import Event
+from dlaas_server.core.forecast.start_time import FORETOLD_MOST
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
 from dlaas_server.engine.lifecycle import CROWD, LONG_QUEUE
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
 from tests.engine.driving import Engine, engine_on
 from tests.engine.driving import submit as a_submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 SCENE = Callable[[Engine, str], Awaitable[None]]
 

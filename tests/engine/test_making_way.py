@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.states import Event
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 def test_a_job_shrinks_for_a_higher_priority_and_comes_back_without_having_left(tmp_path: Path) -> None:

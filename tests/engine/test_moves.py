@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Job, Node
-from dlaas_server.core.moving import AGAIN_S
-from dlaas_server.core.states import Event
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Placement, Submit
+from dlaas_server.core.model.job import Device, Job, Node
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.rebalancing.migration import AGAIN_S
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Placement, Submit
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 Play = Callable[[Engine, SimulatedPool], Awaitable[None]]
 RESTARTED = Script(steps=20_000, checkpoint_every_steps=100)

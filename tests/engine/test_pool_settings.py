@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.scheduler import Policy, Share
-from dlaas_server.core.states import Event
-from dlaas_server.engine.administration import Administration
-from dlaas_server.openapi import DrainAsked, PoolChange, QueueChange
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
-from jupyter_dlaas.protocol import (
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.scheduling.scheduler import Policy, Share
+from dlaas_server.engine.pool_admin import Administration
+from dlaas_server.rest.routes import DrainAsked, PoolChange, QueueChange
+from jupyter_dlaas.wire.protocol import (
     Forbidden,
     JobView,
     NotAllowed,
@@ -28,6 +26,8 @@ from jupyter_dlaas.protocol import (
     Submit,
 )
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 Play = Callable[[Engine, Administration], Awaitable[None]]
 LONG = Script(steps=2000)

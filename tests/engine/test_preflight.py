@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.policy import Policy
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.scheduling.policy import Policy
 from tests.engine.driving import engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 def test_preflight_plans_by_what_the_order_has_learnt_of_this_pool(tmp_path: Path) -> None:

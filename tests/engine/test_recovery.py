@@ -12,21 +12,30 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.fold import wanted
-from dlaas_server.core.model import Intent, Job
-from dlaas_server.core.recovery import StoredJob, recovered
+from dlaas_server.core.lifecycle.journal_events import wanted
+from dlaas_server.core.lifecycle.recovery import StoredJob, recovered
+from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.engine import recovery
 from dlaas_server.engine.__main__ import main
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.local import LocalPool
-from dlaas_server.pools.local.folder import JobFolder
+from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.store import Batch, Inserted, Loaded, Store, StoreError, StoreTooNew, schema, sqlite
 from dlaas_server.store.sqlite import RESERVE_BYTES
-from jupyter_dlaas.facts import JOURNAL_FORMAT, SPEC_FORMAT, Fact, FactKind, Goal, MemberWanted, Wanted, fact_to_line
-from jupyter_dlaas.protocol import Cause, Failure, JobSpec, State
-from jupyter_dlaas.runtime.process import identity
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.runtime.system.process import identity
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.journal import (
+    JOURNAL_FORMAT,
+    SPEC_FORMAT,
+    Fact,
+    FactKind,
+    Goal,
+    MemberWanted,
+    Wanted,
+    fact_to_line,
+)
+from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, State
 from tests.core.builders import job, told
 
 KILLED = Failure(cause=Cause.YOUR_CODE, code="shape", what="ValueError: no", advice="See the line.")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Device, Node
-from dlaas_server.core.policy import Policy
-from dlaas_server.core.states import Event
-from dlaas_server.engine.administration import Administration
-from dlaas_server.openapi import PoolChange
-from dlaas_server.pools.clock import VirtualClock
-from dlaas_server.pools.simulated import Script, SimulatedPool
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.scheduling.policy import Policy
+from dlaas_server.engine.pool_admin import Administration
+from dlaas_server.rest.routes import PoolChange
 from tests.engine.driving import Engine, engine_on, submit
+from tests.pools.simulated.simulated_pool import Script, SimulatedPool
+from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 def play(folder: Path, script: Script, scene: Callable[[Engine, SimulatedPool], Awaitable[None]]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job, until
 from tests.selection import each_nth, exhaustive
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from jupyter_dlaas.doors import engine_record
+from jupyter_dlaas.client.discovery import engine_record
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"

@@ -12,8 +12,8 @@ from typing import Any
 
 import jsonschema
 
-from jupyter_dlaas import doors
-from jupyter_dlaas.protocol import ERRORS
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.wire.protocol import ERRORS
 from tests.fuzz.requests import Operation, Request
 
 __all__ = ["Answer", "Line", "complaint", "error_complaint"]
@@ -34,7 +34,7 @@ class _Connection(http.client.HTTPConnection):
         self.folder = folder
 
     def connect(self) -> None:
-        self.sock: socket.socket = doors.connect_unix(self.folder / doors.SOCKET, 20)
+        self.sock: socket.socket = discovery.connect_unix(self.folder / discovery.SOCKET, 20)
 
 
 class Line:

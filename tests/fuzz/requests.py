@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from jupyter_dlaas.wire import Json
+from jupyter_dlaas.wire.codec import Json
 
 __all__ = ["Operation", "Request", "operations", "requests", "wrong_methods"]
 

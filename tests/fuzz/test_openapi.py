@@ -20,13 +20,14 @@ import websocket
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from dlaas_server.openapi import describe
-from jupyter_dlaas import doors, engines
-from jupyter_dlaas.client import Client, new_key
-from jupyter_dlaas.doors import SocketDoor
-from jupyter_dlaas.protocol import ERRORS, Cursor, JobSpec, State, Submit
-from jupyter_dlaas.runtime.process import marked
-from jupyter_dlaas.runtime.start import stop_zygotes
+from dlaas_server.rest.routes import describe
+from jupyter_dlaas.cli import engine_control
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.http import Client, new_key
+from jupyter_dlaas.runtime.system.process import marked
+from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
+from jupyter_dlaas.wire.protocol import ERRORS, Cursor, JobSpec, State, Submit
 from tests.fuzz.asking import Line, complaint, error_complaint
 from tests.fuzz.requests import BODIES, JUNK, Operation, Request, operations, requests, wrong_methods
 
@@ -62,7 +63,7 @@ class Pool:
 
     def stream(self) -> websocket.WebSocket:
         """The WebSocket of a page."""
-        one = doors.connect_unix(self.folder / doors.SOCKET, 20.0)
+        one = discovery.connect_unix(self.folder / discovery.SOCKET, 20.0)
         return websocket.create_connection("ws://localhost/dlaas/stream", socket=one, timeout=20)
 
 
@@ -122,7 +123,7 @@ def end(made: Pool) -> None:
         if not view.state.is_final:
             made.client.act(view.id, "cancel")
     until(lambda: not list(marked_below(made.folder)), "no process of any job is left")
-    assert engines.stop(made.folder) is not None
+    assert engine_control.stop(made.folder) is not None
     stop_zygotes(made.folder / "zygotes")
 
 
@@ -247,9 +248,9 @@ def test_the_description_that_is_served_is_the_one_that_was_checked(pool: Pool) 
 
 
 def test_after_all_that_the_engine_is_the_same_and_takes_work(pool: Pool) -> None:
-    state = engines.state(pool.folder)
+    state = engine_control.state(pool.folder)
     last = submit(pool.client, "last", "print('still here')\n", priority=1_000_000)
 
     until(lambda: pool.client.job(last).state.is_final, "the last job is through")
     assert pool.client.job(last).state is State.COMPLETED
-    assert engines.state(pool.folder) == state
+    assert engine_control.state(pool.folder) == state

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.protocol import Cause, JobView, State
+from jupyter_dlaas.wire.protocol import Cause, JobView, State
 from tests.notebook_e2e.rooms import Kernel, Pool, displays_of, kernel_in, processes_of, until
 
 torch = pytest.importorskip("torch")

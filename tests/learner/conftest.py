@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.runtime.start import stop_zygotes
+from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 from tests.learner.fault_matrix import STOPS, TRIALS, warmed
 from tests.runtime.conftest import job as plain_job
 from tests.runtime.jobs import Job, until
@@ -31,7 +31,7 @@ _PRELOADS = {
 """What is imported for the jobs of a framework: once in a zygote, instead of once in each learner. The first counts."""
 _PRELOADING = """
 import sys
-if "jupyter_dlaas.runtime.zygote" in sys.orig_argv:
+if "jupyter_dlaas.runtime.zygote.zygote" in sys.orig_argv:
     {imports}
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_dlaas.facts import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, FactKind
 
 __all__ = ["Row", "check", "faults", "rows_of"]
 

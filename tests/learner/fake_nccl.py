@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from jupyter_dlaas.learner import groups, nccl
+from jupyter_dlaas.learner.elastic import nccl_group, process_group
 
 _c10d: Final[Any] = dist
 __all__ = ["INSTALL", "FakeNccl", "install"]
@@ -33,9 +33,9 @@ class FakeNccl:
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.kind = dist.ProcessGroup.BackendType.CUSTOM
-        self.device = groups.CPU
+        self.device = process_group.CPU
         self.backend: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
-        self.backend._set_default_timeout(groups.NEVER)
+        self.backend._set_default_timeout(process_group.NEVER)
         self._peer = (rank + 1) % size
 
     def finish(self, work: Any, is_cut: Callable[[], bool]) -> None:
@@ -66,8 +66,8 @@ class FakeNccl:
 def install() -> None:
     """From now on gradients on the CPU go this way, as those on GPUs go over NCCL."""
 
-    def half(store: Any, rank: int, size: int, device: torch.device) -> nccl.Half:
-        assert device == groups.CPU
+    def half(store: Any, rank: int, size: int, device: torch.device) -> nccl_group.Half:
+        assert device == process_group.CPU
         return FakeNccl(_c10d.PrefixStore("fake", store), rank, size)
 
-    groups._half = half
+    process_group._half = half

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.runtime.process import is_alive
-from jupyter_dlaas.runtime.start import reap
+from jupyter_dlaas.runtime.system.process import is_alive
+from jupyter_dlaas.runtime.zygote.start_guardian import reap
+from jupyter_dlaas.wire.journal import Fact, FactKind
 from tests.learner.live_programs import DEATHS, FAULTS, assert_each_sample_once, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.runtime.jobs import Job, process_of, until

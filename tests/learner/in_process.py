@@ -10,10 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jupyter_dlaas.learner import checkpoints, context, running, seeds, streams
-from jupyter_dlaas.learner.control import Control
-from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.wire import decode
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.control import context
+from jupyter_dlaas.learner.control.guardian_channel import Control
+from jupyter_dlaas.learner.environment import seeds
+from jupyter_dlaas.learner.training_run import run as running
+from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.wire.codec import decode
+from jupyter_dlaas.wire.protocol import JobSpec
 
 __all__ = ["SETUP", "run_with_halts", "start"]
 
@@ -49,7 +53,7 @@ def start(
         control=Control(folder, rank),
         script=module.__dict__,
     )
-    before, outside = sys.modules["__main__"], streams.snapshot()
+    before, outside = sys.modules["__main__"], rng_state.snapshot()
     sys.modules["__main__"] = module
     context.enter(one)
     running._runs.clear()
@@ -63,7 +67,7 @@ def start(
     except context.Leave:
         return None
     finally:
-        checkpoints.settle()
+        checkpoint_files.settle()
         for run in running._runs:
             run._metrics.close()
         for value in module.__dict__.values():
@@ -72,7 +76,7 @@ def start(
         context._current.clear()
         running._runs.clear()
         sys.modules["__main__"] = before
-        streams.put_back(outside)
+        rng_state.put_back(outside)
     return module.__dict__
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jupyter_dlaas.learner import results
-from jupyter_dlaas.learner.restore import restore
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.result_restore import restore
 from tests.learner.in_process import run_with_halts
 
 keras: Any = importlib.import_module("keras")

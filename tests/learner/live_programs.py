@@ -6,8 +6,8 @@ from collections.abc import Collection
 from textwrap import dedent
 from typing import Any
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.coverage import check
 from tests.runtime.jobs import Job, until
 
@@ -19,7 +19,7 @@ LIVE = dedent(
     import torch
     from torch import nn
     import jupyter_dlaas as dlaas
-    from jupyter_dlaas.learner import carrying
+    from jupyter_dlaas.learner.elastic import state_transfer as carrying
     carrying._LEAST = 64  # so that these few weights go the way of large ones
     out = pathlib.Path(os.environ["DLAAS_JOB_DIR"]) / "output"
     me = os.environ["DLAAS_MEMBER"]
@@ -95,7 +95,8 @@ FAULTS = dedent(
 DEATHS = dedent(
     """
     import json
-    from jupyter_dlaas.learner import halting, regrouping
+    from jupyter_dlaas.learner.control import boundaries as halting
+    from jupyter_dlaas.learner.training_run import membership as regrouping
     def die(phase):
         todo = out / f"die-{me}"
         words = todo.read_text().split() if todo.exists() else [""]

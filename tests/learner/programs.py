@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from textwrap import dedent
 
-from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job
 
 # Writes one line for each step that it has finished: which samples, in which generation, by whom.

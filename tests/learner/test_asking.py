@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas.learner.asking import learners_for
-from jupyter_dlaas.protocol import Elastic, JobSpec, NotAllowed
+from jupyter_dlaas.learner.training_run.size_request import learners_for
+from jupyter_dlaas.wire.protocol import Elastic, JobSpec, NotAllowed
 
 SPEC = JobSpec(learners_min=1, learners_max=4, gpus_per_learner=2)
 

@@ -17,9 +17,10 @@ import functools, json, multiprocessing, os, sys, traceback, types
 import torch
 import torch.distributed as dist
 from torch.optim import optimizer
-from jupyter_dlaas.learner import groups, preparing
-from jupyter_dlaas.learner.ddp import Gang
-from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.elastic import process_group as groups
+from jupyter_dlaas.learner.training_run import preparation as preparing
+from jupyter_dlaas.learner.elastic.data_parallel import Gang
+from jupyter_dlaas.learner.elastic.step_gate import Gate
 from tests.learner import fake_nccl
 from tests.learner.gang_loops import LOOPS, shares
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from jupyter_dlaas.learner import groups
-from jupyter_dlaas.learner.accumulating import Accumulated
-from jupyter_dlaas.learner.ddp import Gang, NotShareable, _settle
-from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.elastic import process_group
+from jupyter_dlaas.learner.elastic.data_parallel import Gang, NotShareable, _settle
+from jupyter_dlaas.learner.elastic.gradient_snapshot import Accumulated
+from jupyter_dlaas.learner.elastic.step_gate import Gate
 
 
 def _model() -> nn.Sequential:
@@ -31,7 +31,7 @@ def _watched(model: nn.Module, *, settles: bool) -> tuple[DistributedDataParalle
         future.set_result(bucket.buffer())
         return future
 
-    ddp = DistributedDataParallel(model, process_group=groups.lonely_group(), forward_sync_buffers=False)
+    ddp = DistributedDataParallel(model, process_group=process_group.lonely_group(), forward_sync_buffers=False)
     if settles:
         _settle(ddp)
     ddp.register_comm_hook(None, lambda _, bucket: note(bucket))
@@ -108,7 +108,7 @@ def test_buckets_stay_as_they_are_over_changes_of_the_gang() -> None:
     model = gang.wrap(_model(), {})
     (ddp,) = gang._wrappers
     for _ in range(2):
-        gang._put(ddp, groups.lonely_group())
+        gang._put(ddp, process_group.lonely_group())
         ddp(torch.ones(4, 32)).square().mean().backward()
 
         assert not ddp.reducer._rebuild_buckets()

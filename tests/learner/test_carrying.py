@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import checkpoints, values
-from jupyter_dlaas.learner.carrying import put_together, room_for, take_apart
-from jupyter_dlaas.learner.namespace import Namespace
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
+from jupyter_dlaas.learner.checkpoint.namespace import Namespace
+from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
 
 LARGE = 300_000
 
@@ -23,7 +23,7 @@ LARGE = 300_000
 def sent(state: Any) -> Any:
     """As it arrives: what has gaps as bytes, what was in them as it lies in memory."""
     rest, large = take_apart(state)
-    arrived = checkpoints.from_bytes(checkpoints.to_bytes(rest))
+    arrived = checkpoint_files.from_bytes(checkpoint_files.to_bytes(rest))
     room = room_for(arrived)
     for here, there in zip(room, large, strict=True):
         here.view(-1).view(torch.uint8).copy_(there.view(-1).view(torch.uint8))
@@ -32,11 +32,11 @@ def sent(state: Any) -> Any:
 
 def test_a_state_is_written_without_torch_s_own_checksums_which_the_user_s_files_keep(tmp_path: Path) -> None:
     state: dict[str, Any] = {"weights": torch.arange(LARGE), "array": np.arange(LARGE), "text": "x"}
-    data = checkpoints.to_bytes(state)
-    checkpoints.save_by_torch(state, tmp_path / "file")
+    data = checkpoint_files.to_bytes(state)
+    checkpoint_files.save_by_torch(state, tmp_path / "file")
     torch.save(state, tmp_path / "own")
 
-    for found in (checkpoints.from_bytes(data), torch.load(tmp_path / "file", weights_only=False)):
+    for found in (checkpoint_files.from_bytes(data), torch.load(tmp_path / "file", weights_only=False)):
         assert torch.equal(found["weights"], state["weights"])
         assert np.array_equal(found["array"], state["array"])
         assert found["text"] == "x"
@@ -103,8 +103,8 @@ def test_who_rehearsed_has_the_others_values_and_of_what_they_left_alone_those_o
     script, other = (pickle.loads(pickle.dumps(before)) for _ in range(2))
     joining, source = Namespace(script, [Path("/none")], []), Namespace(other, [Path("/none")], [])
     lists = {name: value for name, value in script.items() if isinstance(value, list)}
-    values.put_back(script, pickle.loads(pickle.dumps(rehearsed)))
-    values.put_back(other, pickle.loads(pickle.dumps(theirs)))
+    user_state.put_back(script, pickle.loads(pickle.dumps(rehearsed)))
+    user_state.put_back(other, pickle.loads(pickle.dumps(theirs)))
 
     joining.put_back(joining.load(source.store(None).data), reverts=True, seed=0)
 

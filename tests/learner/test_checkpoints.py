@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner import checkpoints
-from jupyter_dlaas.learner.autolog.guarded import attempt
-from jupyter_dlaas.learner.position import Position
-from jupyter_dlaas.runtime.journal import Journal
-from jupyter_dlaas.runtime.manifests import manifests
+from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
+from jupyter_dlaas.jobdir.journal_file import Journal
+from jupyter_dlaas.learner.autolog.safe_callbacks import attempt
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.wire.journal import FactKind
 
 
 def save(folder: Path, step: int, **content: Any) -> None:
-    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=())()
+    checkpoint_files.take(folder, Position(step=step), content, generation=1, learners=1, trained=())()
 
 
 def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp_path: Path) -> None:
     for step, value in ((1, "a"), (2, "b"), (3, "c"), (3, "d")):
         save(tmp_path, step, value=value)
-    loaded = checkpoints.load(tmp_path, may_tidy=True)
+    loaded = checkpoint_files.load(tmp_path, may_tidy=True)
 
     assert [manifest.step for _, manifest in manifests(tmp_path)] == [3, 3]
     assert loaded is not None
@@ -38,7 +38,7 @@ def save_with_file(folder: Path, step: int, **content: Any) -> None:
         (part / "own").write_text("weights")
         return {}
 
-    checkpoints.take(folder, Position(step=step), content, generation=1, learners=1, trained=(), add=add)()
+    checkpoint_files.take(folder, Position(step=step), content, generation=1, learners=1, trained=(), add=add)()
 
 
 @pytest.mark.parametrize("damage", ["state", "manifest", "both", "file", "no file"])
@@ -54,7 +54,7 @@ def test_any_damage_leads_to_the_checkpoint_before(tmp_path: Path, damage: str) 
         (folder / "own").write_text("weight")
     if damage == "no file":
         (folder / "own").unlink()
-    loaded = checkpoints.load(tmp_path, may_tidy=True)
+    loaded = checkpoint_files.load(tmp_path, may_tidy=True)
 
     assert loaded is not None
     assert loaded[1]["value"] == "a"
@@ -62,22 +62,22 @@ def test_any_damage_leads_to_the_checkpoint_before(tmp_path: Path, damage: str) 
 
 
 def test_loading_fails_where_all_checkpoints_are_damaged(tmp_path: Path) -> None:
-    assert checkpoints.load(tmp_path, may_tidy=True) is None
+    assert checkpoint_files.load(tmp_path, may_tidy=True) is None
     for step in (1, 2):
         save(tmp_path, step)
     (tmp_path / "checkpoints" / "step-0000000001" / "manifest.json").write_text("{")
     (tmp_path / "checkpoints" / "step-0000000002" / "state.bin").write_bytes(b"")
     for _ in range(2):  # a second try finds them as the first one did
-        with pytest.raises(checkpoints.CheckpointsDamaged, match=r"are damaged \(step 1, 2\)$"):
-            checkpoints.load(tmp_path, may_tidy=True)
+        with pytest.raises(checkpoint_files.CheckpointsDamaged, match=r"are damaged \(step 1, 2\)$"):
+            checkpoint_files.load(tmp_path, may_tidy=True)
 
 
 def test_loading_fails_where_checkpoints_of_the_journal_are_gone(tmp_path: Path) -> None:
     save(tmp_path, 7)
     Journal(tmp_path / "journal.jsonl").append(FactKind.CHECKPOINT, generation=1, step=7)
     shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(checkpoints.CheckpointsDamaged, match="the last one was of step 7"):
-        checkpoints.load(tmp_path, may_tidy=True)
+    with pytest.raises(checkpoint_files.CheckpointsDamaged, match="the last one was of step 7"):
+        checkpoint_files.load(tmp_path, may_tidy=True)
 
 
 def test_checkpoint_formats_former_loads_and_newer_is_refused(tmp_path: Path) -> None:
@@ -86,15 +86,15 @@ def test_checkpoint_formats_former_loads_and_newer_is_refused(tmp_path: Path) ->
     body = json.loads(path.read_text())
     assert body.pop("format") == 2
     path.write_text(json.dumps(body))
-    loaded = checkpoints.load(tmp_path, may_tidy=True)
+    loaded = checkpoint_files.load(tmp_path, may_tidy=True)
     assert loaded is not None
     assert loaded[1]["value"] == "a"
 
     path.write_text(json.dumps({"format": 3, "shards": []}))
     with pytest.raises(
-        checkpoints.CheckpointTooNew, match=rf"{path.parent} has format 3.*formats up to 2.*pip install --upgrade"
+        checkpoint_files.CheckpointTooNew, match=rf"{path.parent} has format 3.*formats up to 2.*pip install --upgrade"
     ):
-        attempt(lambda: checkpoints.load(tmp_path, may_tidy=True))  # nor is it passed over as an error of ours
+        attempt(lambda: checkpoint_files.load(tmp_path, may_tidy=True))  # nor is it passed over as an error of ours
     assert path.exists()
 
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_the_disk_refuses_leaves_the_others(tmp_path: Path, mo
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_whole", full)
+    monkeypatch.setattr(checkpoint_files, "write_whole", full)
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, 2, value="b")
 

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jupyter_dlaas.learner.control import _close
-from jupyter_dlaas.runtime.files import bind
+from jupyter_dlaas.jobdir.atomic_files import bind
+from jupyter_dlaas.learner.control.guardian_channel import _close
 
 _TELLS = """
 import sys
 from pathlib import Path
-from jupyter_dlaas.learner import control
+from jupyter_dlaas.learner.control import guardian_channel as control
 control._TAKE_S = 0.1
 one = control.Control(Path(sys.argv[1]), 3)
 one.start()

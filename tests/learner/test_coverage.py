@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.learner.position import cut, permutation
+from jupyter_dlaas.learner.data.position import cut, permutation
+from jupyter_dlaas.wire.journal import Fact, FactKind
 from tests.learner.coverage import Row, faults
 
 SAMPLES, BATCH, EPOCHS = 23, 5, 3

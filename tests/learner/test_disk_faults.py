@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.runtime.manifests import STATE, manifests
+from jupyter_dlaas.jobdir.checkpoint_manifest import STATE, manifests
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.fault_matrix import ends_whole, lost, trials, warmed
 from tests.learner.live_programs import FAULTY, trains
 from tests.learner.test_live import EPOCHS, OPTIONS

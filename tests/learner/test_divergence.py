@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.divergence import Kind, left_at, report_of_epochs, what_diverged, word_of
-from jupyter_dlaas.protocol import Cause
+from jupyter_dlaas.learner.training_run.divergence import Kind, left_at, report_of_epochs, what_diverged, word_of
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fake_nccl import INSTALL
 from tests.learner.live_programs import result
 from tests.learner.loop_programs import LOOPS, program

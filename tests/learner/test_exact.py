@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner import running
+from jupyter_dlaas.learner.training_run import run as running
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.exact_programs import EXACT, disturb
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import assert_each_sample_once, result, trains

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner import failure_report
-from jupyter_dlaas.learner.tracebacks import CellMap
-from jupyter_dlaas.protocol import Cause, Failure
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.learner.environment.tracebacks import CellMap
+from jupyter_dlaas.learner.process import failure_report
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause, Failure
 from tests.runtime.jobs import Job
 
 Build = Callable[..., Job]

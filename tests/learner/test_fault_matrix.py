@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.protocol import Cause, Failure
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import Cause, Failure
 from tests.learner.fault_matrix import longest_stop_s
 
 KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed", advice="")

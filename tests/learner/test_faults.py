@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.process import is_alive, send
+from jupyter_dlaas.runtime.system.process import is_alive, send
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fault_matrix import do, leaves_nothing, lost, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import FAULTY, trains
@@ -229,7 +229,7 @@ def test_a_learner_that_cannot_leave_does_not_outlive_its_guardian_by_long(
 
 
 FAILS_ONCE = """
-from jupyter_dlaas.learner import groups
+from jupyter_dlaas.learner.elastic import process_group as groups
 build_group, failed = groups.build_group, []
 def fail_once(where, number, *rest):
     if number and me == "1" and not failed:
@@ -287,11 +287,11 @@ def dying(give):
     return give_or_die
 """
 BY_MEMORY = """
-from jupyter_dlaas.learner.shared_memory import Room
+from jupyter_dlaas.learner.elastic.shm_allreduce import Room
 Room.give = dying(Room.give)
 """
 BY_NETWORK = """
-from jupyter_dlaas.learner import groups
+from jupyter_dlaas.learner.elastic import process_group as groups
 groups.room_of = lambda *_: None
 groups.broadcast = dying(groups.broadcast)
 """

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner import first_steps
-from jupyter_dlaas.learner.first_steps import FirstSteps
+from jupyter_dlaas.learner.training_run import weight_update_check
+from jupyter_dlaas.learner.training_run.weight_update_check import FirstSteps
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.test_watching import Build, ran
 
 
 @pytest.fixture(autouse=True)
 def _to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_steps, "report", lambda _, text: print(f"[{text}]", file=sys.stderr))
+    monkeypatch.setattr(weight_update_check, "report", lambda _, text: print(f"[{text}]", file=sys.stderr))
 
 
 def checked(**script: Any) -> FirstSteps:

@@ -21,7 +21,7 @@ _HEAD = """
 import hashlib, json, multiprocessing, os, sys, threading, time
 import torch
 import torch.distributed as dist
-from jupyter_dlaas.learner import groups
+from jupyter_dlaas.learner.elastic import process_group as groups
 
 torch.set_num_threads(1)
 if "device" in sys.argv:
@@ -163,7 +163,7 @@ def test_a_cut_frees_the_others_too(tmp_path: Path, way: str) -> None:
 
 _PASSES = """
 import random
-from jupyter_dlaas.learner import shared_memory
+from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory.SPACE = 300_000
 KINDS = [(3, torch.float32), (70_001, torch.float32), (12, torch.float64), (513, torch.bfloat16)]
 KINDS += [(80_000, torch.float32)]  # has no room
@@ -196,7 +196,7 @@ def test_passes_through_shared_memory_do_not_write_over_each_other(tmp_path: Pat
 
 
 _GIVEN = """
-from jupyter_dlaas.learner import shared_memory
+from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory._PIECE = 1000
 
 def learner(rank, group):
@@ -241,7 +241,7 @@ def test_who_adds_up_with_one_that_is_killed_is_freed_without_a_word_from_outsid
 
 
 _APART = """
-from jupyter_dlaas.learner import shared_memory
+from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 
 def apart(*arguments):
     raise PermissionError("not on speaking terms")
@@ -267,7 +267,7 @@ def test_where_one_cannot_share_memory_nobody_does_and_sums_go_by_the_network(tm
 
 
 _LARGE = """
-from jupyter_dlaas.learner import shared_memory
+from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory.SPACE = 4096
 
 def learner(rank, group):
@@ -293,7 +293,7 @@ _GIVES = """
 import os, sys, threading
 import torch
 import torch.distributed as dist
-from jupyter_dlaas.learner import groups
+from jupyter_dlaas.learner.elastic import process_group as groups
 
 rank, where = int(sys.argv[1]), ("127.0.0.1", int(sys.argv[2]))
 tensor = torch.zeros(25_000_000)

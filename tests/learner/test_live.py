@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.files import write_whole
+from jupyter_dlaas.jobdir.atomic_files import write_whole
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fake_nccl import INSTALL
 from tests.learner.fault_matrix import warmed
 from tests.learner.live_programs import LIVE, assert_each_sample_once, result, trains

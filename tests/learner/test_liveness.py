@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from jupyter_dlaas.learner.liveness import dead_names
+from jupyter_dlaas.learner.checkpoint.liveness import dead_names
 
 
 @pytest.mark.parametrize(

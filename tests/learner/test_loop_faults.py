@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.protocol import Cause
+from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fault_matrix import (
     die,
     do,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_dlaas.learner.loop_progress import Frame, Loops, Program
-from jupyter_dlaas.learner.loop_sampling import Sampler, names_in
-from jupyter_dlaas.learner.place import Spot
-from jupyter_dlaas.learner.recording import Recorder, Source
-from jupyter_dlaas.learner.running import Run
+from jupyter_dlaas.learner.log_capture.log_position import Spot
+from jupyter_dlaas.learner.log_capture.loop_progress import Frame, Loops, Program
+from jupyter_dlaas.learner.log_capture.loop_sampler import Sampler, names_in
+from jupyter_dlaas.learner.log_capture.recorder import Recorder, Source
+from jupyter_dlaas.learner.training_run.run import Run
 from tests.learner.test_watching import Build, progress, ran
 
 

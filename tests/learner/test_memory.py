@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.transfer.results import load
 from tests.runtime.jobs import Job
 
 STEPS = 50

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dlaas.learner.metrics import Metrics, number_of
-from jupyter_dlaas.learner.recognise import Recogniser
-from jupyter_dlaas.learner.recording import Recorder, Source
-from jupyter_dlaas.learner.running import Run
+from jupyter_dlaas.learner.log_capture.line_parser import Recogniser
+from jupyter_dlaas.learner.log_capture.recorder import Recorder, Source
+from jupyter_dlaas.learner.reporting.metrics import Metrics, number_of
+from jupyter_dlaas.learner.training_run.run import Run
 
 
 class Broken:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
-from jupyter_dlaas.notebook.records import line_map
+from jupyter_dlaas.analysis.model import line_map
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
 from tests.notebook.cases import job as captured
 from tests.runtime.jobs import Job
 from tests.selection import each_nth

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.pace import QUICK, STEPS, WINDOW_S, Windows, middle
+from jupyter_dlaas.wire.step_windows import QUICK, STEPS, WINDOW_S, Windows, middle
 
 
 def told(windows: Windows, times_s: list[float]) -> list[list[float]]:

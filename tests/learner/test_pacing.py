@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import pacing
-from jupyter_dlaas.learner.pacing import Pacing
-from jupyter_dlaas.protocol import Elastic, JobSpec
+from jupyter_dlaas.learner.control import throughput_report
+from jupyter_dlaas.learner.control.throughput_report import Pacing
+from jupyter_dlaas.wire.protocol import Elastic, JobSpec
 
 
 class Watched:
@@ -19,7 +19,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, elastic: Elastic = Elastic.MANUAL) -> None:
         self.now_s, self.told, self.step = 100.0, list[dict[str, Any]](), 0
-        monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(throughput_report, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         control = SimpleNamespace(tell=lambda **message: self.told.append(message))
         context: Any = SimpleNamespace(
             spec=JobSpec(learners_max=2, elastic=elastic), generation=1, world_size=1, control=control

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas import package_data as data_module
-from jupyter_dlaas import sources
-from jupyter_dlaas.learner.originals import link_originals
-from jupyter_dlaas.package_data import package_data
+from jupyter_dlaas.api import package_data as data_module
+from jupyter_dlaas.api import sources
+from jupyter_dlaas.api.package_data import package_data
+from jupyter_dlaas.learner.process.source_links import link_originals
 
 PACKAGE = {
     "mypkg/__init__.py": "",

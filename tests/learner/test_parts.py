@@ -20,12 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jupyter_dlaas as dlaas
-from jupyter_dlaas.learner import checkpoints, data, feeding, growing, printed, results, values
-from jupyter_dlaas.learner.feeding import Place
-from jupyter_dlaas.learner.metrics import Metrics
-from jupyter_dlaas.learner.position import Position, cut, permutation
-from jupyter_dlaas.learner.shards import add_up, nodes_of_all
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
+from jupyter_dlaas.learner.data import batch_policy, sharding, sources
+from jupyter_dlaas.learner.data.position import Position, cut, permutation
+from jupyter_dlaas.learner.data.sharding import Place
+from jupyter_dlaas.learner.data.shards import add_up, nodes_of_all
+from jupyter_dlaas.learner.log_capture import metric_regex
+from jupyter_dlaas.learner.reporting.metrics import Metrics
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.wire.codec import DlaasError
 
 # -- exactly once
 
@@ -40,12 +43,12 @@ from jupyter_dlaas.wire import DlaasError
 def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
     samples: int, batch: int, sizes: list[tuple[int, int]], seed: int, drop_last: bool
 ) -> None:
-    source = data.source_of(np.arange(samples), batch, shuffle=True, drop_last=drop_last, options={})
-    todo = data.plan(source, seed)
+    source = sources.source_of(np.arange(samples), batch, shuffle=True, drop_last=drop_last, options={})
+    todo = sources.plan(source, seed)
     taken: Counter[int] = Counter()
     sample = step = 0
     for learners, steps in [*sizes, (2, samples)]:
-        feeds = [feeding.feed(source, seed, 0) for _ in range(learners)]
+        feeds = [sharding.feed(source, seed, 0) for _ in range(learners)]
         while feeds[0].has(sample, batch) and (steps := steps - 1) >= 0:
             shares = [
                 one.share(Place(sample=sample, size=batch, rank=rank, learners=learners))
@@ -60,7 +63,7 @@ def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
     whole = samples - samples % batch if drop_last else samples
     assert set(taken.values()) <= {1}
     assert len(taken) == whole
-    assert data.length(source) == todo.steps == step
+    assert sources.length(source) == todo.steps == step
 
 
 @given(
@@ -73,16 +76,16 @@ def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
 def test_shards_depend_on_the_batch_alone_and_have_each_sample_once(
     samples: int, batch: int, cuts: int, learners: int, seed: int
 ) -> None:
-    source = data.source_of(np.arange(samples), batch, shuffle=True, drop_last=None, options={})
-    todo = data.plan(source, seed)
+    source = sources.source_of(np.arange(samples), batch, shuffle=True, drop_last=None, options={})
+    todo = sources.plan(source, seed)
     for step in range(todo.steps):
         found: dict[int, list[int]] = {}
         for rank in range(learners):
-            one = feeding.feed(source, seed, cuts)
+            one = sharding.feed(source, seed, cuts)
             share = one.share(Place(sample=step * batch, size=batch, rank=rank, learners=learners))
             assert not found.keys() & {number for number, _, _ in share.own}
             found |= {number: part.tolist() for number, part, _ in share.own}
-        alone = feeding.feed(source, seed, cuts).share(Place(sample=step * batch, size=batch, rank=0, learners=1))
+        alone = sharding.feed(source, seed, cuts).share(Place(sample=step * batch, size=batch, rank=0, learners=1))
         assert found == {number: part.tolist() for number, part, _ in alone.own}
         assert [n for number in sorted(found) for n in found[number]] == list(todo.batch(step))
 
@@ -113,7 +116,7 @@ def test_shares_are_the_batch_in_rank_order_and_nearly_equal(batch: list[int], l
 
 
 def test_an_order_is_the_same_in_every_process() -> None:
-    program = "from jupyter_dlaas.learner.position import permutation; print(permutation(12, 7))"
+    program = "from jupyter_dlaas.learner.data.position import permutation; print(permutation(12, 7))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == str(permutation(12, 7))
@@ -124,15 +127,15 @@ def test_an_order_is_the_same_in_every_process() -> None:
 
 def test_only_what_changed_since_the_loop_began_travels_and_lists_are_filled_in_place() -> None:
     script: dict[str, Any] = {"world": 4, "losses": [], "best": 0, "table": {}, "thing": object(), "data": [object()]}
-    base = values.base(script)
+    base = user_state.base(script)
     script["losses"].append(1.5)
     script["best"] = 3
     script["new"] = "x"
     script["data"].append(object())
-    own, left_out = values.changed(script, base)
+    own, left_out = user_state.changed(script, base)
     losses: list[float] = []
     again: dict[str, Any] = {"world": 2, "losses": losses, "best": 0, "table": {}}
-    values.put_back(again, pickle.loads(pickle.dumps(own)))
+    user_state.put_back(again, pickle.loads(pickle.dumps(own)))
 
     assert own == {"losses": [1.5], "best": 3, "new": "x"}
     assert left_out == ["data"]
@@ -141,7 +144,7 @@ def test_only_what_changed_since_the_loop_began_travels_and_lists_are_filled_in_
 
 
 def test_what_is_too_large_stays_and_is_named() -> None:
-    own, left_out = values.changed({"text": "x" * (2 << 20), "n": 1}, {})
+    own, left_out = user_state.changed({"text": "x" * (2 << 20), "n": 1}, {})
 
     assert (own, left_out) == ({"n": 1}, ["text"])
 
@@ -149,16 +152,16 @@ def test_what_is_too_large_stays_and_is_named() -> None:
 def test_tensors_are_not_plain_values() -> None:
     import torch
 
-    assert values.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
-    assert not values.is_plain([torch.tensor(1.0)])
-    assert not values.is_plain({"a": np.zeros(3)})
+    assert user_state.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
+    assert not user_state.is_plain([torch.tensor(1.0)])
+    assert not user_state.is_plain({"a": np.zeros(3)})
 
 
 # -- checkpoints beside the training
 
 
 def snapshot(folder: Path, step: int, content: dict[str, Any]) -> Any:
-    return checkpoints.take(folder, Position(epoch=0, step=step), content, generation=1, learners=1, trained=())
+    return checkpoint_files.take(folder, Position(epoch=0, step=step), content, generation=1, learners=1, trained=())
 
 
 def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
@@ -168,10 +171,10 @@ def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
     write = snapshot(tmp_path, 5, {"weights": weights, "losses": losses})
     weights += 1
     losses.append(2.0)
-    checkpoints.write_later(write, 5, lambda **_: None)
-    checkpoints.settle()
+    checkpoint_files.write_later(write, 5, lambda **_: None)
+    checkpoint_files.settle()
 
-    found = checkpoints.load(tmp_path, may_tidy=False)
+    found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None
     assert found[1]["losses"] == [1.0]
     assert found[1]["weights"].tolist() == [0.0, 0.0, 0.0]
@@ -189,15 +192,15 @@ def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the
     for part in (tmp_path / "checkpoints").glob(".part-*-3"):
         part.rename(tmp_path / "away")  # as good as a disk that is gone
     for step, write in writes:
-        checkpoints.write_later(write, step, tell)
-    checkpoints.settle()
+        checkpoint_files.write_later(write, step, tell)
+    checkpoint_files.settle()
 
     assert told == [1, 2]
     assert "no checkpoint at step 3" in capsys.readouterr().err
-    found = checkpoints.load(tmp_path, may_tidy=False)
+    found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None
     assert found[1]["at"] == 2
-    assert not checkpoints.is_busy()
+    assert not checkpoint_files.is_busy()
 
 
 # -- metrics
@@ -237,14 +240,14 @@ def test_infinity_and_nan_are_logged_as_json_and_come_back_as_they_were(tmp_path
 def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pytest.CaptureFixture[str]) -> None:
     patterns = [re.compile(one) for one in (r"loss: ([0-9.]+)", r"(?P<acc>\d+)%", r"step (\d+)", r"([a-z]+)!")]
 
-    assert printed.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}
+    assert metric_regex.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}
 
 
 # -- data
 
 
-def batches(source: data.Source, seed: int = 0) -> list[Any]:
-    one, sample, found = feeding.feed(source, seed, 0), 0, []
+def batches(source: sources.Source, seed: int = 0) -> list[Any]:
+    one, sample, found = sharding.feed(source, seed, 0), 0, []
     while one.has(sample, source.batch_size):
         share = one.share(Place(sample=sample, size=source.batch_size, rank=0, learners=1))
         found.append(share.batch)
@@ -257,18 +260,18 @@ def test_a_dataloader_is_taken_over_with_batch_size_order_and_collating() -> Non
     from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
     points = TensorDataset(torch.arange(10))
-    plain = data.source_of(DataLoader(points, 4), None, shuffle=None, drop_last=None, options={})
+    plain = sources.source_of(DataLoader(points, 4), None, shuffle=None, drop_last=None, options={})
     assert [x.tolist() for (x,) in batches(plain)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    mixed = data.source_of(DataLoader(points, 4, shuffle=True), None, shuffle=None, drop_last=None, options={})
+    mixed = sources.source_of(DataLoader(points, 4, shuffle=True), None, shuffle=None, drop_last=None, options={})
     assert sorted(n for (x,) in batches(mixed, 3) for n in x.tolist()) == list(range(10))
     assert [x.tolist() for (x,) in batches(mixed, 3)] != [x.tolist() for (x,) in batches(mixed, 4)]
     short = DataLoader(points, 4, drop_last=True, collate_fn=len)
-    assert batches(data.source_of(short, None, shuffle=None, drop_last=None, options={})) == [4, 4]
+    assert batches(sources.source_of(short, None, shuffle=None, drop_last=None, options={})) == [4, 4]
     weighted = DataLoader(points, 5, sampler=WeightedRandomSampler([0.0] * 9 + [1.0], 10))
-    source = data.source_of(weighted, None, shuffle=None, drop_last=None, options={})
+    source = sources.source_of(weighted, None, shuffle=None, drop_last=None, options={})
     assert [x.tolist() for (x,) in batches(source, 1)] == [[9] * 5, [9] * 5]
     own = DataLoader(points, batch_sampler=[[1, 2, 3], [7]])
-    assert [x.tolist() for (x,) in batches(data.source_of(own, None, shuffle=None, drop_last=None, options={}))] == [
+    assert [x.tolist() for (x,) in batches(sources.source_of(own, None, shuffle=None, drop_last=None, options={}))] == [
         [1, 2, 3],
         [7],
     ]
@@ -278,20 +281,20 @@ def test_arrays_and_tensors_are_cut_like_datasets() -> None:
     import torch
 
     x, y = np.arange(6) * 10, torch.arange(6)
-    pair = data.source_of((x, y), 4, shuffle=False, drop_last=None, options={})
+    pair = sources.source_of((x, y), 4, shuffle=False, drop_last=None, options={})
     assert [(a.tolist(), b.tolist()) for a, b in batches(pair)] == [([0, 10, 20, 30], [0, 1, 2, 3]), ([40, 50], [4, 5])]
-    assert [a.tolist() for a in batches(data.source_of(x, 6, shuffle=False, drop_last=None, options={}))] == [
+    assert [a.tolist() for a in batches(sources.source_of(x, 6, shuffle=False, drop_last=None, options={}))] == [
         x.tolist()
     ]
 
 
 def test_what_cannot_be_cut_is_refused_in_words() -> None:
     with pytest.raises(DlaasError, match="a generator cannot be asked for its n-th sample"):
-        data.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
+        sources.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="say how many samples a batch has"):
-        data.source_of([1, 2], None, shuffle=None, drop_last=None, options={})
+        sources.source_of([1, 2], None, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="different lengths: 2, 3"):
-        data.source_of((np.zeros(2), np.zeros(3)), 1, shuffle=None, drop_last=None, options={})
+        sources.source_of((np.zeros(2), np.zeros(3)), 1, shuffle=None, drop_last=None, options={})
 
 
 # -- results
@@ -299,7 +302,7 @@ def test_what_cannot_be_cut_is_refused_in_words() -> None:
 
 def test_results_are_read_again_without_torch_where_there_is_none_in_them() -> None:
     program = (
-        "import sys; from jupyter_dlaas.learner import results; data = results.dump({'a': [1, 2]});"
+        "import sys; from jupyter_dlaas.transfer import results; data = results.dump({'a': [1, 2]});"
         "assert results.load(data) == {'a': [1, 2]}; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -367,7 +370,7 @@ def test_the_same_program_runs_outside_of_a_job_and_touches_no_file(
     for _ in run.batches(list(range(2)), 2):
         pass
     monkeypatch.chdir(tmp_path.parent)  # while it is being written, maybe
-    checkpoints.settle()
+    checkpoint_files.settle()
     assert [path.name for path in tmp_path.iterdir()] == ["dlaas-checkpoints"]
     assert len(list(tmp_path.glob("dlaas-checkpoints/checkpoints/step-*"))) == 1
 
@@ -396,8 +399,8 @@ def test_a_model_in_a_gang_is_the_users_model_to_the_eye() -> None:
 import copy, io, os, pickle, torch
 from torch import nn
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-from jupyter_dlaas.learner.ddp import Gang
-from jupyter_dlaas.learner.gating import Gate
+from jupyter_dlaas.learner.elastic.data_parallel import Gang
+from jupyter_dlaas.learner.elastic.step_gate import Gate
 gang = Gang(torch.device("cpu"), 0, 1, Gate())
 model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 keys = list(model.state_dict())
@@ -437,7 +440,7 @@ print("all good")
 def test_learning_rates_follow_the_batch_between_its_limits(
     own: int, more: int, sizes: list[int], rule: str, warmup: int
 ) -> None:
-    growth = growing.growth_of("grow", own, own + more, rule, warmup)
+    growth = batch_policy.growth_of("grow", own, own + more, rule, warmup)
     assert growth is not None
     step = 0
     for learners in sizes:
@@ -455,7 +458,7 @@ def test_learning_rates_follow_the_batch_between_its_limits(
 @given(st.integers(2, 16), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
 def test_adascale_estimates_what_a_larger_batch_gains(learners: int, variance: float, square: float) -> None:
     """Fed with the expectations of its estimators, it gives the gain of the paper's formula."""
-    growth = growing.growth_of("grow", 8, 8 * learners, "adascale", 0)
+    growth = batch_policy.growth_of("grow", 8, 8 * learners, "adascale", 0)
     assert growth is not None
     growth.begin(0, 8 * learners)
     growth.learn(variance + square, variance / learners + square, learners, 8 * learners)
@@ -472,7 +475,7 @@ def test_batch_policies_that_there_are_not_are_refused_in_words() -> None:
         ("grow", 128, "cubic", "one of linear, sqrt, adascale, none"),
     ]:
         with pytest.raises(DlaasError, match=words):
-            growing.growth_of(batch, 16, most, rate, 100)
+            batch_policy.growth_of(batch, 16, most, rate, 100)
 
 
 # -- exact mode

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.runtime.process import is_alive
-from jupyter_dlaas.runtime.start import reap
+from jupyter_dlaas.runtime.system.process import is_alive
+from jupyter_dlaas.runtime.zygote.start_guardian import reap
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.fault_matrix import die, done, guardian_dies, trials
 from tests.learner.fault_matrix import ends_whole as ends
 from tests.learner.live_programs import PHASES, trains

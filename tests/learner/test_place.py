@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.learner.barplace import Bar, Bars
-from jupyter_dlaas.learner.place import Place, Spot
-from jupyter_dlaas.learner.recognise import Recogniser
+from jupyter_dlaas.learner.log_capture.bar_position import Bar, Bars
+from jupyter_dlaas.learner.log_capture.line_parser import Recogniser
+from jupyter_dlaas.learner.log_capture.log_position import Place, Spot
 
 
 def told(*lines: str, epochs: int | None = None) -> list[Spot]:

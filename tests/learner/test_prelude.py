@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]

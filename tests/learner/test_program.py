@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas.learner.program import Words, words_of
+from jupyter_dlaas.learner.environment.program_identifiers import Words, words_of
 
 PROSE = '''"""Notes: run.batches( and loss.backward( come later; not distributed, needs torch."""
 # run = dlaas.run(); run.log(loss=1)

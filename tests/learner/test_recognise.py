@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner.recognise import Found, Recogniser
+from jupyter_dlaas.learner.log_capture.line_parser import Found, Recogniser
 
 Line = tuple[str, dict[str, float], dict[str, int]]
 

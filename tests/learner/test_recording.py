@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.learner.recording import NAMES_MOST, Recorder, Source, key_of
-from jupyter_dlaas.learner.running import Run
+from jupyter_dlaas.learner.log_capture.recorder import NAMES_MOST, Recorder, Source, key_of
+from jupyter_dlaas.learner.training_run.run import Run
 
 
 class Seen(Run):

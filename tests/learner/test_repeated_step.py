@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dlaas.learner import repeated_step
-from jupyter_dlaas.learner.gating import Gate
-from jupyter_dlaas.learner.namespace import Namespace
-from jupyter_dlaas.learner.repeated_step import RepeatedStep
+from jupyter_dlaas.learner.checkpoint.namespace import Namespace
+from jupyter_dlaas.learner.elastic.step_gate import Gate
+from jupyter_dlaas.learner.training_run import step_rollback
+from jupyter_dlaas.learner.training_run.step_rollback import RepeatedStep
 
 
 class Meter:
@@ -38,7 +38,7 @@ class Program:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
         self.script, self.reports = script, list[str]()
-        monkeypatch.setattr(repeated_step, "report", lambda code, text: self.reports.append(text))
+        monkeypatch.setattr(step_rollback, "report", lambda code, text: self.reports.append(text))
         gate = types.SimpleNamespace(on_step=None)
         self.run: Any = types.SimpleNamespace(state={}, rank=0, _step=4, _objects=[], _gate=gate)
         self.run._namespace = Namespace(script, (Path(__file__),), [])

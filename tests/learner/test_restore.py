@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from jupyter_dlaas.learner import results
-from jupyter_dlaas.learner.definitions import bound_anew, changed_names
-from jupyter_dlaas.learner.restore import Restored, restore
-from jupyter_dlaas.notebook.push import mend_schedulers
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.class_definitions import bound_anew, changed_names
+from jupyter_dlaas.transfer.pushed_objects import mend_schedulers
+from jupyter_dlaas.transfer.result_restore import Restored, restore
 
 
 class Trainer:

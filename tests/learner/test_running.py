@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load_graph
-from jupyter_dlaas.runtime.process import is_alive
+from jupyter_dlaas.runtime.system.process import is_alive
+from jupyter_dlaas.transfer.results import load_graph
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.programs import PLAIN, TORCH, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, until
 from tests.selection import each_nth

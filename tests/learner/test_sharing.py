@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dlaas.learner import results
+from jupyter_dlaas.transfer import results
 
 
 def brought_back(folder: Path, values: Mapping[str, Any], *first: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job, until
 from tests.selection import exhaustive
 
@@ -170,7 +170,10 @@ manager = multiprocessing.get_context("fork").Manager()
 
 def test_a_child_process_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) -> None:
     # The limit of exit handlers is shorter than the child takes: it does not hold for child processes.
-    short = "from jupyter_dlaas.learner import shutdown\nshutdown._EXIT_S, shutdown._REARM_S = 6.0, 0.5\n"
+    short = (
+        "from jupyter_dlaas.learner.process import interpreter_shutdown as shutdown\n"
+        "shutdown._EXIT_S, shutdown._REARM_S = 6.0, 0.5\n"
+    )
     one = plain_job(short + CHILD)
     one.run()
     one.wait(FactKind.LEARNER_UP)

@@ -6,7 +6,7 @@ import json
 from textwrap import dedent
 from typing import Any
 
-from jupyter_dlaas.learner.stepping import Loop
+from jupyter_dlaas.learner.log_capture.plain_loop import Loop
 from tests.learner.test_watching import Build, curve, names, progress, ran
 
 LONG_S = 150.0

@@ -15,7 +15,7 @@ from tests.selection import exhaustive
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = """
 import json, sys
-from jupyter_dlaas.learner import streams
+from jupyter_dlaas.transfer import rng_state as streams
 found = {}
 streams.note_beginnings(found.__setitem__)
 early = streams.written()
@@ -28,7 +28,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 from types import SimpleNamespace
-from jupyter_dlaas.learner import streams
+from jupyter_dlaas.transfer import rng_state as streams
 streams.current = lambda: SimpleNamespace(job_dir=Path(sys.argv[1]), seed=7)
 streams.random_anew()  # as at the start of a job
 LOADED

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dlaas.learner.summed import Kind, kind_of, look
+from jupyter_dlaas.learner.elastic.sum_loss import Kind, kind_of, look
 
 SAMPLES, TOTAL = 8, 16
 torch.manual_seed(0)

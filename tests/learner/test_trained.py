@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner.trained import Trained
+from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
 
 
 @given(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.learner import results
+from jupyter_dlaas.transfer import results
 
 
 class _Layer:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.place import Place
-from jupyter_dlaas.learner.watching import Budget, Reader
+from jupyter_dlaas.learner.log_capture.log_position import Place
+from jupyter_dlaas.learner.log_capture.stdout_reader import Budget, Reader
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job
 
 Build = Callable[..., Job]
@@ -271,7 +271,7 @@ def test_what_a_framework_prints_while_it_trains_is_not_taken_up_later(job: Buil
     one = ran(
         job,
         """
-        from jupyter_dlaas.learner.recording import leading, record_progress
+        from jupyter_dlaas.learner.log_capture.recorder import leading, record_progress
         with leading():
             record_progress(epoch=40, epochs=40, step=1160, steps=1160)
             for number in range(10_000):  # more than there is time to read

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
-from jupyter_dlaas.notebook.render import ENTRY
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.render import ENTRY
 
 
 def cells(*sources: str, raised: Mapping[int, int | None] | None = None) -> list[ExecutedCell]:

@@ -105,9 +105,9 @@ def in_kernel(case: Case) -> dict[str, Any]:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_dlaas.notebook.capture import capture
-    from jupyter_dlaas.notebook.kernel import Recorder, facts_of
-    from jupyter_dlaas.notebook.records import TrainingCell
+    from jupyter_dlaas.analysis.model import TrainingCell
+    from jupyter_dlaas.capture.capture import capture
+    from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 
     for path, text in case.files:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def main(folder: Path, work: Path) -> dict[str, Any]:
     import builtins
     import importlib
 
-    for name in ("IPython.core.interactiveshell", "jupyter_dlaas.notebook.capture", "jupyter_dlaas.notebook.kernel"):
+    for name in ("IPython.core.interactiveshell", "jupyter_dlaas.capture.capture", "jupyter_dlaas.kernel.recorder"):
         importlib.import_module(name)  # once, for all forks
     builtins.input = lambda prompt="": "3"  # the user at the keyboard
     found = {}

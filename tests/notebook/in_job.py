@@ -7,8 +7,8 @@ import sys
 import types
 from pathlib import Path
 
-from jupyter_dlaas.notebook.push import load_pushed
-from jupyter_dlaas.notebook.render import ENTRY
+from jupyter_dlaas.capture.render import ENTRY
+from jupyter_dlaas.transfer.pushed_objects import load_pushed
 from tests.notebook.fingerprint import fingerprint
 
 

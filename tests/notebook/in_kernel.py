@@ -17,12 +17,12 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.cells import clean_cell
-from jupyter_dlaas.notebook.kernel import Recorder, facts_of
-from jupyter_dlaas.notebook.names import flow_of
-from jupyter_dlaas.notebook.push import write_pushed
-from jupyter_dlaas.notebook.records import TrainingCell
+from jupyter_dlaas.analysis.cells import clean_cell
+from jupyter_dlaas.analysis.model import TrainingCell
+from jupyter_dlaas.analysis.names import flow_of
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.kernel.recorder import Recorder, facts_of
+from jupyter_dlaas.transfer.pushed_objects import write_pushed
 from tests.notebook.fingerprint import fingerprint
 
 

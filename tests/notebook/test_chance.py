@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 
 SEED = "import torch\ntorch.manual_seed(0)"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dlaas.learner import results
-from jupyter_dlaas.notebook.records import NameFact, ResultRef
+from jupyter_dlaas.analysis.model import NameFact, ResultRef
+from jupyter_dlaas.transfer import results
 from tests.notebook.cases import codes, facts, job, prelude
 
 PROGRAM = '''

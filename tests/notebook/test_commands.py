@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from jupyter_dlaas.notebook.check import check
-from jupyter_dlaas.notebook.records import Capture, KernelFacts
-from jupyter_dlaas.notebook.render import ENTRY
+from jupyter_dlaas.analysis.model import Capture, KernelFacts
+from jupyter_dlaas.capture.render import ENTRY
+from jupyter_dlaas.suggest.notebook_report import check
 from tests.notebook.cases import codes, facts, job, prelude
 
 

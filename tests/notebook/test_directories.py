@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import job, prelude
 
 HOME = "/home/ada/chdir_demo"

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from jupyter_dlaas.notebook.preflight import SOURCE_CHARS_MAX
-from jupyter_dlaas.notebook.records import ExecutedCell, NameFact, TrainingCell
-from jupyter_dlaas.notebook.suggest import suggest
+from jupyter_dlaas.analysis.model import ExecutedCell, NameFact, TrainingCell
+from jupyter_dlaas.capture.preflight import SOURCE_CHARS_MAX
+from jupyter_dlaas.suggest.rewrite import suggest
 from tests.notebook.cases import codes, facts, job, prelude
 
 DEEP = {

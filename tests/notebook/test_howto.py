@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas.notebook.howto import how_to_log
+from jupyter_dlaas.suggest.logging_hint import how_to_log
 
 LOOP = """
 for epoch in range(10):

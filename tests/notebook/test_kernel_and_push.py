@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dlaas.notebook.kernel import _fact as fact
-from jupyter_dlaas.notebook.kernel import own_modules
-from jupyter_dlaas.notebook.push import CannotTravel, NotPushed, TooLarge, load_pushed, write_pushed
+from jupyter_dlaas.kernel.recorder import _fact as fact
+from jupyter_dlaas.kernel.recorder import own_modules
+from jupyter_dlaas.transfer.pushed_objects import CannotTravel, NotPushed, TooLarge, load_pushed, write_pushed
 
 
 def test_small_plain_values_are_known_as_source_text() -> None:
@@ -263,7 +263,7 @@ def test_a_name_that_was_not_sent_is_named(tmp_path: Path) -> None:
 def test_push_works_and_stays_private_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from jupyter_dlaas.notebook.push import write_pushed, load_pushed\n"
+        "from jupyter_dlaas.transfer.pushed_objects import write_pushed, load_pushed\n"
         "class Net:\n    def __init__(self): self.w = [1.0]\n"
         "path = pathlib.Path(sys.argv[1])\n"
         "done = write_pushed(path, {'net': Net()})\n"

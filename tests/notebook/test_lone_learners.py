@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import words
-from jupyter_dlaas.notebook.lone_learners import options, trains_alone
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.suggest.single_learner import options, trains_alone
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_program_that_may_know_of_others_gets_what_was_asked_for(text: str) ->
     ],
 )
 def test_it_starts_with_one_learner_of_as_many_as_were_asked_for(given: dict[str, Any], sizes: tuple[int, ...]) -> None:
-    most = words.sizes(**given).learners_max
+    most = option_parsing.sizes(**given).learners_max
 
     found = options(given | {"elastic": "auto:goodput"}, most)
 
     assert (found.pop("start_with"), found.pop("elastic")) == (1, "manual")
-    made = words.sizes(**found)
+    made = option_parsing.sizes(**found)
     assert (made.learners_min, made.learners_max, made.gpus_per_learner) == sizes
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import code_versions
-from jupyter_dlaas.learner import results
-from jupyter_dlaas.notebook.module_versions import is_edited, of_before_reload
-from jupyter_dlaas.notebook.push import CannotTravel, write_pushed
-from jupyter_dlaas.notebook.records import KernelFacts, NameFact, OwnModule
+from jupyter_dlaas.analysis.model import KernelFacts, NameFact, OwnModule
+from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
+from jupyter_dlaas.objects import code_versions
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.pushed_objects import CannotTravel, write_pushed
 from tests.notebook.cases import job
 
 TEXT = '''"""Own things."""

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas.notebook.advice import trains_alone
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import (
-    Capture,
-    ExecutedCell,
-    KernelFacts,
-    NameFact,
-    OwnModule,
-    TrainingCell,
-)
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, OwnModule, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.suggest.advice_text import trains_alone
 
 
 def made(

@@ -12,12 +12,12 @@ import pytest
 
 DEFINITIONS = "import os, sys, pathlib, warnings\nwarnings.simplefilter('error')\n"
 WRITE = """
-from jupyter_dlaas.notebook.push import write_pushed
+from jupyter_dlaas.transfer.pushed_objects import write_pushed
 done = write_pushed(pathlib.Path(sys.argv[1]), {name: globals()[name] for name in NAMES})
 print(done.main_names)
 """
 LOAD = """
-from jupyter_dlaas.notebook.push import load_pushed
+from jupyter_dlaas.transfer.pushed_objects import load_pushed
 globals().update(zip(NAMES, load_pushed(pathlib.Path(sys.argv[1]), [*NAMES, "NAMES"])))
 """
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.read_files import read_files
-from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.input_files import read_files
 
 IMPORTS = (
     "def fetch(path):\n    return path\n"

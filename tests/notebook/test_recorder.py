@@ -12,7 +12,7 @@ PROGRAM = """
 import json
 from dataclasses import asdict
 from IPython.core.interactiveshell import InteractiveShell
-from jupyter_dlaas.notebook.kernel import Recorder, facts_of
+from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 
 shell = InteractiveShell.instance()
 shell.run_cell("early = 1", store_history=True)

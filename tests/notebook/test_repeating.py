@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 
 LARGE = NameFact(type_name="numpy.ndarray", size_bytes=10_000)
 TEXTS = NameFact(type_name="list", has_text=True)

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner import streams
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.kernel import _fact as fact
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.kernel.recorder import _fact as fact
+from jupyter_dlaas.transfer import rng_state
 
 NAMES = ("a", "b", "c")
 IMPORTS = "import random\nimport numpy as np"
@@ -54,10 +54,10 @@ def ran(cells: Sequence[str], noted_from: int) -> tuple[list[ExecutedCell], dict
     space: dict[str, Any] = {"__name__": "__main__", "print": lambda *_: None}
     found = []
     for count, source in enumerate(cells, 1):
-        chance = streams.written() if count >= noted_from else None
+        chance = rng_state.written() if count >= noted_from else None
         exec(source, space)
         found.append(ExecutedCell(count=count, source=source, chance=chance))
-    return found, space, streams.written()
+    return found, space, rng_state.written()
 
 
 def values_of_job(made: Capture, folder: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def values_of_job(made: Capture, folder: Path) -> dict[str, Any]:
     (folder / "inputs" / "chance.json").write_text(json.dumps(dict(made.chance)))
     space: dict[str, Any] = {"__name__": "__main__", "print": lambda *_: None}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "current", lambda: SimpleNamespace(job_dir=folder, seed=7))
+        patch.setattr(rng_state, "current", lambda: SimpleNamespace(job_dir=folder, seed=7))
         random.seed(11)
         np.random.seed(11)
         exec(compile(made.text, "train.py", "exec"), space)

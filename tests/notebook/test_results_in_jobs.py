@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.notebook.records import NameFact, ResultRef
+from jupyter_dlaas.analysis.model import NameFact, ResultRef
 from tests.notebook.cases import codes, facts, job, prelude
 
 

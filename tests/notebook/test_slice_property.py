@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.records import ExecutedCell, KernelFacts, NameFact, TrainingCell
-from jupyter_dlaas.notebook.render import ENTRY
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.render import ENTRY
 
 NUMBERS = ["a", "b", "c"]
 LISTS = ["p", "q"]

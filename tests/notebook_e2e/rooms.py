@@ -16,10 +16,10 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import SocketDoor, engine_record
-from jupyter_dlaas.protocol import MIME, JobView
-from jupyter_dlaas.runtime.start import stop_zygotes
+from jupyter_dlaas.client.discovery import SocketDoor, engine_record
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
+from jupyter_dlaas.wire.protocol import MIME, JobView
 
 PATIENCE_S = 90.0
 

@@ -8,8 +8,8 @@ import re
 import signal
 from pathlib import Path
 
-from jupyter_dlaas.doors import engine_record
-from jupyter_dlaas.protocol import MIME
+from jupyter_dlaas.client.discovery import engine_record
+from jupyter_dlaas.wire.protocol import MIME
 from tests.notebook_e2e.rooms import Kernel, Pool, displays_of, until
 
 

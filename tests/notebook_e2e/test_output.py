@@ -11,9 +11,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.notebook import output
-from jupyter_dlaas.protocol import Bundle, Cause, Failure, Note, State, Where
-from jupyter_dlaas.wire import Json, decode
+from jupyter_dlaas.display import html
+from jupyter_dlaas.wire.codec import Json, decode
+from jupyter_dlaas.wire.protocol import Bundle, Cause, Failure, Note, State, Where
 
 WIRE = Path(__file__).parents[1] / "wire"
 ALLOWED = {"div", "p", "b", "table", "tbody", "tr", "th", "td", "br", "details", "summary", "pre"}
@@ -79,7 +79,7 @@ def hostile(text: str) -> Bundle:
 
 
 def test_a_stored_attack_is_shown_as_text() -> None:
-    tags = parsed(output.html_of(hostile(ATTACK)))
+    tags = parsed(html.html_of(hostile(ATTACK)))
 
     assert tags.tags <= ALLOWED
     assert tags.attributes == []
@@ -90,22 +90,22 @@ def test_a_stored_attack_is_shown_as_text() -> None:
 
 @given(st.text(max_size=3000))
 def test_whatever_a_job_says_the_page_stays_small_and_plain(text: str) -> None:
-    made = output.html_of(hostile(text))
+    made = html.html_of(hostile(text))
 
-    assert len(made.encode(errors="surrogatepass")) <= output.BYTES_MAX
+    assert len(made.encode(errors="surrogatepass")) <= html.BYTES_MAX
     assert parsed(made).tags <= ALLOWED
-    assert "\n" not in output.plain_of(hostile(text))
+    assert "\n" not in html.plain_of(hostile(text))
 
 
 def test_a_job_with_very_much_to_say_stays_within_8_kb() -> None:
-    made = output.html_of(hostile("&" * 100_000))
+    made = html.html_of(hostile("&" * 100_000))
 
     assert len(made) <= 8000
     assert parsed(made).tags <= ALLOWED
 
 
 def test_a_curve_is_drawn_in_blocks_with_its_first_and_last_value() -> None:
-    made = output.html_of(bundle(curves={"loss": [[n, float(n), 2.31 - n * 0.02] for n in range(100)]}))
+    made = html.html_of(bundle(curves={"loss": [[n, float(n), 2.31 - n * 0.02] for n in range(100)]}))
 
     row = re.search(r"<tr><th>loss</th><td>(\S+) 2\.31 → 0\.330</td></tr>", made)
     assert row is not None, made
@@ -113,7 +113,7 @@ def test_a_curve_is_drawn_in_blocks_with_its_first_and_last_value() -> None:
 
 
 def test_a_curve_with_nothing_in_it_is_left_out() -> None:
-    made = output.html_of(bundle(curves={"loss": [], "odd": "text"}))
+    made = html.html_of(bundle(curves={"loss": [], "odd": "text"}))
 
     assert not any(f"<th>{name}</th>" in made for name in ("loss", "odd"))
 
@@ -123,16 +123,16 @@ def test_nan_and_infinite_values_are_shown_as_such() -> None:
     curves: dict[str, Json] = {"loss": points, "bad": [[1, 1.0, None]]}
     notes = (Note(code="report_not_finite", text="loss became NaN at step 2."),)
     job = replace(bundle().job, notes=(*notes, Note(code="warning", text="w")))
-    made = output.html_of(bundle(curves=curves, job=job))
+    made = html.html_of(bundle(curves=curves, job=job))
 
     assert "<tr><th>loss</th><td>▁█×× 1 → ∞</td></tr>" in made
     assert "<tr><th>bad</th><td>× NaN → NaN</td></tr>" in made
     assert "loss became NaN at step 2." in made
-    assert "  loss ∞  bad NaN  " in output.plain_of(bundle(curves=curves, job=job))
+    assert "  loss ∞  bad NaN  " in html.plain_of(bundle(curves=curves, job=job))
 
 
 def test_the_line_of_a_running_job_says_how_far_it_is() -> None:
-    assert output.plain_of(bundle(curves={"loss": [[1, 1.0, 0.412]]})) == (
+    assert html.plain_of(bundle(curves={"loss": [[1, 1.0, 0.412]]})) == (
         "resnet-48  PROCESSING  epoch 8/30, 24%  loss 0.412  4 GPUs (1-8)"
     )
 
@@ -150,18 +150,18 @@ def test_the_line_of_a_failed_job_says_where() -> None:
         ),
     )
 
-    assert output.plain_of(bundle(job=job)) == "resnet-48  FAILED  your code, cell [5], line 14: ValueError: no news"
+    assert html.plain_of(bundle(job=job)) == "resnet-48  FAILED  your code, cell [5], line 14: ValueError: no news"
 
 
 def test_long_curves_are_thinned_to_200_points_that_keep_their_ends() -> None:
     points = [[n, float(n), 1.0] for n in range(5000)]
 
-    kept = output.thinned(points)
+    kept = html.thinned(points)
 
     assert len(kept) == 200
     assert (kept[0], kept[-1]) == (points[0], points[-1])
 
 
 def test_a_log_line_is_kept_as_a_terminal_shows_it() -> None:
-    assert output.cleaned(" 10%|#\r100%|##########\r") == "100%|##########"
-    assert output.cleaned("\x1b[31mred\x1b[0m\x07") == "red"
+    assert html.cleaned(" 10%|#\r100%|##########\r") == "100%|##########"
+    assert html.cleaned("\x1b[31mred\x1b[0m\x07") == "red"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_dlaas.api import Job
+from jupyter_dlaas.api.jobs import Job
 from tests.notebook_e2e.rooms import Kernel, Pool, until
 from tests.selection import exhaustive
 from tests.suggest.running import rewritten

@@ -18,11 +18,11 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dlaas.notebook import submitting
-from jupyter_dlaas.notebook.effects import words
-from jupyter_dlaas.notebook.magics import _loaded, _parser
-from jupyter_dlaas.notebook.options import parse
-from jupyter_dlaas.protocol import MIME
+from jupyter_dlaas.analysis.effects import words
+from jupyter_dlaas.kernel import submit
+from jupyter_dlaas.kernel.magics import _loaded, _parser
+from jupyter_dlaas.kernel.options import parse
+from jupyter_dlaas.wire.protocol import MIME
 from tests.notebook_e2e.rooms import Kernel, Pool, until
 from tests.notebook_e2e.shells import refusal
 from tests.notebook_e2e.shells import shell as new_shell
@@ -259,7 +259,7 @@ CELL = "import never\nfrom never import that\nprint(" + NAMES.replace(" ", ", ")
 def captured(one: InteractiveShell, line: str, cell: str) -> Any:
     magics = _loaded[one]
     asked = parse(_parser(magics.train), line)
-    return submitting.capture_cell(one, magics.recorder.cells(), submitting.Cell(cell, 99), asked, {})
+    return submit.capture_cell(one, magics.recorder.cells(), submit.Cell(cell, 99), asked, {})
 
 
 def test_a_look_at_the_kernel_calls_nothing(spied: InteractiveShell, calls: Calls) -> None:
@@ -297,7 +297,7 @@ HOSTILE = [
 WATCHED = """
 import json, sys
 from pathlib import Path
-from jupyter_dlaas import cli
+from jupyter_dlaas.cli import main as cli
 cli.main(["check", "first.ipynb"])
 seen = []
 RUNS = "import exec pickle.find_class os.system os.fork os.posix_spawn subprocess.Popen socket.connect".split()

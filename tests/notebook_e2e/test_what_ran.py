@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dlaas.notebook import submitting
-from jupyter_dlaas.notebook.magics import _loaded, _parser
-from jupyter_dlaas.notebook.options import parse
-from jupyter_dlaas.notebook.records import Capture, ExecutedCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell
+from jupyter_dlaas.kernel import submit
+from jupyter_dlaas.kernel.magics import _loaded, _parser
+from jupyter_dlaas.kernel.options import parse
 from tests.notebook_e2e.shells import run
 from tests.notebook_e2e.shells import shell as new_shell
 
@@ -34,7 +34,7 @@ def captured(one: InteractiveShell, goal: str, line: str = "") -> Capture:
     """The training cell with what it needs, as `%%train` would have it."""
     magics = _loaded[one]
     asked = parse(_parser(magics.train), line)
-    return submitting.capture_cell(one, history(one), submitting.Cell(goal, COUNT), asked, {})
+    return submit.capture_cell(one, history(one), submit.Cell(goal, COUNT), asked, {})
 
 
 def program(made: Capture) -> list[str]:
@@ -234,7 +234,7 @@ def test_an_output_in_the_training_cell_itself_is_refused() -> None:
 
 
 def test_slow_cells_are_told_with_the_push_of_what_they_end_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_dlaas.notebook.preflight.SLOW_S", 0.0)
+    monkeypatch.setattr("jupyter_dlaas.capture.preflight.SLOW_S", 0.0)
     with new_shell() as one:
         run(one, "import time")
         run(one, "def clean(x):\n    time.sleep(0.2)\n    return [x] * 1000")
@@ -252,7 +252,7 @@ def test_slow_cells_are_told_with_the_push_of_what_they_end_in(monkeypatch: pyte
 
 
 def test_the_time_of_a_training_that_is_left_out_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_dlaas.notebook.preflight.SLOW_S", 0.1)
+    monkeypatch.setattr("jupyter_dlaas.capture.preflight.SLOW_S", 0.1)
     with new_shell() as one:
         run(one, "import time\nimport torch")
         run(one, "net = torch.nn.Linear(1, 1)")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_dlaas.api import Job, submit
-from jupyter_dlaas.notebook import widgets
-from jupyter_dlaas.notebook.widgets import JobWidget
-from jupyter_dlaas.protocol import ActionId
+from jupyter_dlaas.api.jobs import Job, submit
+from jupyter_dlaas.display import widget
+from jupyter_dlaas.display.widget import JobWidget
+from jupyter_dlaas.wire.protocol import ActionId
 from tests.notebook_e2e.rooms import Pool, kernel_in, until
 
 TRAINING = """
@@ -93,11 +93,11 @@ def test_the_thread_ends_with_the_job(job: Job) -> None:
     ],
 )
 def test_it_is_chosen_where_no_extension_can_run(environ: dict[str, str], is_wanted: bool) -> None:
-    assert widgets.is_wanted({}, environ) is is_wanted
+    assert widget.is_wanted({}, environ) is is_wanted
 
 
 def test_a_notebook_of_vs_code_is_known_by_its_own_mark() -> None:
-    assert widgets.is_wanted({"__vsc_ipynb_file__": "a.ipynb"}, {"JPY_SESSION_NAME": "a.ipynb"})
+    assert widget.is_wanted({"__vsc_ipynb_file__": "a.ipynb"}, {"JPY_SESSION_NAME": "a.ipynb"})
 
 
 def test_a_kernel_of_vs_code_gets_the_widget_beside_the_plain_form(pool: Pool) -> None:

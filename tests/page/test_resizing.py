@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from jupyter_dlaas.protocol import Elastic, JobView, Resize
+from jupyter_dlaas.wire.protocol import Elastic, JobView, Resize
 from tests.page.browser import Lab
 from tests.selection import exhaustive
 from tests.whole.site import Site, standing, until

@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, log_of
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 
 ENDLESS = 100_000
 LEADING_OUT = [

@@ -22,13 +22,13 @@ import jupyter_dlaas
 from dlaas_server.pools.base import JOURNAL, Pool, PoolError, log_of
 from dlaas_server.pools.config import PoolConfig, PoolSection
 from dlaas_server.pools.devices import CpuSlots
-from dlaas_server.pools.local import LocalPool, watching
-from dlaas_server.pools.local.folder import JobFolder
-from jupyter_dlaas.facts import FactKind, Goal, Wanted
-from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
-from jupyter_dlaas.runtime.holding import find_guardian
-from jupyter_dlaas.runtime.process import identity, is_alive, kill_round, marked
-from jupyter_dlaas.runtime.watch import Watch
+from dlaas_server.pools.local import LocalPool, job_watch
+from dlaas_server.pools.local.job_folder import JobFolder
+from jupyter_dlaas.runtime.fencing.lock import find_guardian
+from jupyter_dlaas.runtime.system.inotify import Watch
+from jupyter_dlaas.runtime.system.process import identity, is_alive, kill_round, marked
+from jupyter_dlaas.wire.journal import FactKind, Goal, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of, wanted
 
 pytestmark = pytest.mark.anyio
@@ -216,7 +216,7 @@ async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.M
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "train.py")
 
-    monkeypatch.setattr("dlaas_server.pools.local.folder.write_whole", full)
+    monkeypatch.setattr("dlaas_server.pools.local.job_folder.write_whole", full)
     with pytest.raises(PoolError, match="the disk is full; free some space"):
         await rig.pool.put(job, "train.py", b"x")
     with pytest.raises(PoolError, match="the disk is full"):
@@ -457,7 +457,7 @@ async def test_without_inotify_news_come_by_looking_again(rig: LocalRig, monkeyp
             super().__init__()
             self.close()  # as where all instances are in use
 
-    monkeypatch.setattr(watching, "Watch", Used)
+    monkeypatch.setattr(job_watch, "Watch", Used)
     await rig.reopened()
     job = await rig.job()
     await start(rig, job)

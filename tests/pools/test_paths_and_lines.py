@@ -7,10 +7,10 @@ import posixpath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.pools.lines import facts_in
+from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import safe_parts
-from jupyter_dlaas.facts import Fact, FactKind, fact_to_line
-from jupyter_dlaas.protocol import Refused
+from jupyter_dlaas.wire.journal import Fact, FactKind, fact_to_line
+from jupyter_dlaas.wire.protocol import Refused
 
 pieces = st.sampled_from(["..", ".", "", "a", "files", "/", "\0", "é", "a" * 256, "\ud800"])
 

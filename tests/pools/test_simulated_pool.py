@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model import Device, Node
+from dlaas_server.core.model.job import Device, Node
 from dlaas_server.pools.base import JOURNAL, Pool, PoolError
-from dlaas_server.pools.simulated import Fault, Script, SimulatedPool, Trouble, VirtualClock
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.protocol import JobSpec
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec
 from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of
+from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool, Trouble, VirtualClock
 
 pytestmark = pytest.mark.anyio
 

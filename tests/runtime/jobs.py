@@ -19,12 +19,12 @@ from textwrap import dedent
 from typing import Any
 
 import jupyter_dlaas
-from jupyter_dlaas.facts import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.runtime.files import send_datagram, write_whole
-from jupyter_dlaas.runtime.journal import read_facts
-from jupyter_dlaas.runtime.process import Identity, boot_id, is_alive, marked, send
-from jupyter_dlaas.runtime.start import Started, reap, start_guardian
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.jobdir.atomic_files import send_datagram, write_whole
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, is_alive, marked, send
+from jupyter_dlaas.runtime.zygote.start_guardian import Started, reap, start_guardian
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
 
 DEADLINE_S = 60.0
 

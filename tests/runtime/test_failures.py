@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from jupyter_dlaas.facts import is_retried
-from jupyter_dlaas.protocol import Cause, Failure
-from jupyter_dlaas.runtime import failures
-from jupyter_dlaas.runtime.failure_table import ROWS
+from jupyter_dlaas.failures import diagnosis
+from jupyter_dlaas.failures.failure_table import ROWS
+from jupyter_dlaas.wire.journal import is_retried
+from jupyter_dlaas.wire.protocol import Cause, Failure
 
 
 def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
@@ -22,19 +22,21 @@ def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
 
 
 def test_the_first_cause_comes_before_what_follows_from_it() -> None:
-    peer = failures.from_exception(["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback="")
-    killed = failures.from_exit(None, 9)
+    peer = diagnosis.from_exception(
+        ["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback=""
+    )
+    killed = diagnosis.from_exit(None, 9)
 
-    chosen = failures.choose([(0, peer), (2, peer), (1, killed)])
+    chosen = diagnosis.choose([(0, peer), (2, peer), (1, killed)])
 
     assert chosen is not None
     assert (chosen.code, chosen.raised_by) == ("killed", (1,))
 
 
 def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
-    assert failures.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
-    assert failures.from_exit(None, 9).cause is Cause.EVICTED
-    assert failures.from_exit(None, 40).what == "ended by signal 40"
+    assert diagnosis.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
+    assert diagnosis.from_exit(None, 9).cause is Cause.EVICTED
+    assert diagnosis.from_exit(None, 40).what == "ended by signal 40"
 
 
 def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> None:
@@ -42,7 +44,7 @@ def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> N
 
     def told(*, is_alone: bool) -> Failure:
         message = "[Errno 111] Connection refused"
-        return failures.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
+        return diagnosis.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
 
     assert told(is_alone=False).code == "peer_lost"
     assert told(is_alone=True).code == "connection"
@@ -234,7 +236,7 @@ def of_line(line: str) -> tuple[str, Failure]:
     """The code that is expected, and what is found."""
     code, names, message = (part.strip() for part in line.split("|"))
     has_gpus, is_alone = code.startswith("gpu"), True
-    return code, failures.from_exception(
+    return code, diagnosis.from_exception(
         [*names.split(), "Exception"], message, where=None, traceback="", is_alone=is_alone, has_gpus=has_gpus
     )
 
@@ -261,7 +263,7 @@ def test_traceback_tells_more_than_the_message(source: str, code: str) -> None:
         exec(source, {})
     except (KeyError, FileNotFoundError) as error:
         names, text = [type(error).__name__, "Exception"], traceback.format_exc()
-        found = failures.from_exception(names, str(error), where=None, traceback=text)
+        found = diagnosis.from_exception(names, str(error), where=None, traceback=text)
         assert (found.code, found.cause) == (code, Cause.YOUR_CODE)
     else:
         raise AssertionError("nothing was raised")
@@ -269,7 +271,7 @@ def test_traceback_tells_more_than_the_message(source: str, code: str) -> None:
 
 def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
     def what(message: str) -> str:
-        return failures.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
+        return diagnosis.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
 
     assert what("Error(s) in loading state_dict for Net:\n\tsize mismatch for fc.weight") == (
         "ValueError: Error(s) in loading state_dict for Net: size mismatch for fc.weight"
@@ -282,7 +284,7 @@ def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
 
 def test_values_and_types_that_nobody_knows_have_advice_too() -> None:
     for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "pic should be PIL Image")):
-        found = failures.from_exception([name, "Exception"], message, where=None, traceback="")
+        found = diagnosis.from_exception([name, "Exception"], message, where=None, traceback="")
         assert found.code == "your_code"
         assert "the log" not in found.advice
 
@@ -297,7 +299,7 @@ def test_values_and_types_that_nobody_knows_have_advice_too() -> None:
 )
 def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: str) -> None:
     def found(*, has_gpus: bool) -> Failure:
-        return failures.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
+        return diagnosis.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
 
     assert (found(has_gpus=False).code, found(has_gpus=False).cause) == ("no_gpu", Cause.YOUR_CODE)
     assert "run.device" in found(has_gpus=False).advice
@@ -305,24 +307,24 @@ def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: s
 
 
 AGAIN = {
-    "killed": failures.from_exit(None, signal.SIGKILL),
-    "a broken disk": failures.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
-    "an interrupt from outside": failures.from_exit(None, signal.SIGINT),
-    "no interpreter": failures.from_exit(127, None),
+    "killed": diagnosis.from_exit(None, signal.SIGKILL),
+    "a broken disk": diagnosis.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
+    "an interrupt from outside": diagnosis.from_exit(None, signal.SIGINT),
+    "no interpreter": diagnosis.from_exit(127, None),
 }
 NEVER_AGAIN = {
-    "a bug": failures.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
-    "a crash": failures.from_exit(None, signal.SIGSEGV),
-    "os._exit(0)": failures.from_exit(0, None),
-    "sys.exit(3)": failures.from_exit(3, None),
-    "a disk that is read-only": failures.from_exception(
+    "a bug": diagnosis.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
+    "a crash": diagnosis.from_exit(None, signal.SIGSEGV),
+    "os._exit(0)": diagnosis.from_exit(0, None),
+    "sys.exit(3)": diagnosis.from_exit(3, None),
+    "a disk that is read-only": diagnosis.from_exception(
         ["OSError", "Exception"], "[Errno 30] Read-only file system: '/data/x'", where=None, traceback=""
     ),
-    "a library for another system": failures.from_exception(
+    "a library for another system": diagnosis.from_exception(
         ["ImportError", "Exception"], "libx.so: cannot open shared object file", where=None, traceback=""
     ),
-    "an instruction of another processor": failures.from_exit(None, signal.SIGILL),
-    "a full memory": failures.from_exit(None, signal.SIGKILL, out_of_memory=True),
+    "an instruction of another processor": diagnosis.from_exit(None, signal.SIGILL),
+    "a full memory": diagnosis.from_exit(None, signal.SIGKILL, out_of_memory=True),
 }
 
 
@@ -339,7 +341,7 @@ def test_what_the_program_meets_again_is_not_tried_again(case: str) -> None:
 def test_the_same_error_of_many_learners_is_one_failure() -> None:
     same = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError: x", advice="")
 
-    chosen = failures.choose([(3, same), (1, same), (2, same)])
+    chosen = diagnosis.choose([(3, same), (1, same), (2, same)])
 
     assert chosen is not None
     assert chosen.raised_by == (1, 2, 3)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.gang import read_result
-from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, kill_round, send
+from jupyter_dlaas.runtime.guardian.learner_process import read_result
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, kill_round, send
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]
@@ -439,7 +439,7 @@ def test_a_change_of_size_lets_the_present_learners_leave_before_the_new_ones_st
 
 
 def test_log_lines_keep_their_own_time(job: Build) -> None:
-    from jupyter_dlaas.runtime.logs import read_index, time_of
+    from jupyter_dlaas.jobdir.log_index import read_index, time_of
 
     one = job("import time\nprint('a', flush=True)\ntime.sleep(0.5)\nprint('b', flush=True)\ntime.sleep(0.1)")
     one.run()
@@ -453,7 +453,7 @@ def test_log_lines_keep_their_own_time(job: Build) -> None:
 
 
 def test_an_interpreter_that_is_gone_is_told_as_the_platforms_fault(tmp_path: Path, job: Build) -> None:
-    from jupyter_dlaas.runtime.start import StartError
+    from jupyter_dlaas.runtime.zygote.start_guardian import StartError
 
     one = job("pass", interpreter=str(tmp_path / "no-python"))
     with pytest.raises(StartError, match="no-python"):

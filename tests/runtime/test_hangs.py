@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner.beating import Beats
-from jupyter_dlaas.runtime.hangs import Pulse, judge, waits
-from jupyter_dlaas.runtime.process import Activity
+from jupyter_dlaas.learner.control.heartbeat import Beats
+from jupyter_dlaas.runtime.guardian.hang_detection import Pulse, judge, waits
+from jupyter_dlaas.runtime.system.process import Activity
 
 NOW = 1000.0
 LIMIT_S = 30.0

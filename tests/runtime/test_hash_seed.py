@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.hash_seed import DEFAULT, hash_seed_of
-from jupyter_dlaas.runtime.start import reap, stop_zygotes, warm, zygote_path
+from jupyter_dlaas.runtime.system.hash_seed import DEFAULT, hash_seed_of
+from jupyter_dlaas.runtime.zygote.start_guardian import reap, stop_zygotes, warm, zygote_path
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]
-OWN_SEED = "from jupyter_dlaas.hash_seed import own_hash_seed; import os; {}print(own_hash_seed())"
+OWN_SEED = "from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed; import os; {}print(own_hash_seed())"
 ORDER = "'|'.join({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})"
 SOURCE = f"""
 import multiprocessing, os, subprocess, sys

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.protocol import Cause, Failure, JobSpec
-from jupyter_dlaas.runtime.gang import Learner
-from jupyter_dlaas.runtime.limits import Limits, cgroup_parent, limits_in_words, memory_used, size_in_words
-from jupyter_dlaas.runtime.process import family, own
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
+from jupyter_dlaas.runtime.guardian.resource_limits import (
+    Limits,
+    cgroup_parent,
+    limits_in_words,
+    memory_used,
+    size_in_words,
+)
+from jupyter_dlaas.runtime.system.process import family, own
+from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec
 
 MIB = 1 << 20
 CHILD = """
@@ -171,7 +177,7 @@ def test_memory_error_names_the_limit(tmp_path: Path) -> None:
 
 def test_allocation_far_above_the_limit_fails_in_its_line() -> None:
     source = (
-        "from jupyter_dlaas.learner.memory import limit_data\n"
+        "from jupyter_dlaas.learner.environment.malloc import limit_data\n"
         "limit_data(100 << 20)\n"
         "small = bytearray(150 << 20)\n"
         "try:\n    bytearray(600 << 20)\n"

@@ -9,9 +9,9 @@ import pytest
 
 from dlaas_server.pools.base import Chunk
 from dlaas_server.pools.local.logs import read_log
-from jupyter_dlaas.masking import NO_MASK, Mask, mask_of
-from jupyter_dlaas.runtime.log_cap import LogCap, log_size, read_cut
-from jupyter_dlaas.runtime.logs import INDEX, LOG, LogIndex, read_index
+from jupyter_dlaas.jobdir.log_cap import LogCap, log_size, read_cut
+from jupyter_dlaas.jobdir.log_index import INDEX, LOG, LogIndex, read_index
+from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask, mask_of
 
 HEAD, TAIL, STEP = 1000, 3000, 8192
 
@@ -121,7 +121,7 @@ def test_secrets_are_masked_on_both_sides_of_the_gap(folder: Path) -> None:
 
 
 def test_index_of_a_log_is_thinned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jupyter_dlaas.runtime.logs._INDEX_BYTES_MAX", 2000)
+    monkeypatch.setattr("jupyter_dlaas.jobdir.log_index._INDEX_BYTES_MAX", 2000)
     index = LogIndex(folder)
     for number in range(1000):
         with (folder / LOG).open("ab") as file:

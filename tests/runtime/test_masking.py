@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.pools.local.folder import JobFolder
-from jupyter_dlaas.facts import FactKind, MemberWanted
-from jupyter_dlaas.masking import SECRETS, is_secret, mask_of, secret_values, without_secrets
-from jupyter_dlaas.protocol import Cause, Failure, JobSpec, Where
-from jupyter_dlaas.runtime import start
-from jupyter_dlaas.runtime.journal import Journal
-from jupyter_dlaas.runtime.launch import Order, guardian_environment, learner_environment
-from jupyter_dlaas.runtime.logs import LOG, LogMask
+from dlaas_server.pools.local.job_folder import JobFolder
+from jupyter_dlaas.jobdir.journal_file import Journal
+from jupyter_dlaas.jobdir.log_index import LOG, LogMask
+from jupyter_dlaas.runtime.spawn.launch import Order, guardian_environment, learner_environment
+from jupyter_dlaas.runtime.zygote import start_guardian
+from jupyter_dlaas.wire.journal import FactKind, MemberWanted
+from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Where
+from jupyter_dlaas.wire.secret_masking import SECRETS, is_secret, mask_of, secret_values, without_secrets
 
 SECRET = "hf_canary0123"
 
@@ -130,10 +130,10 @@ def test_zygotes_and_guardians_get_no_secrets(tmp_path: Path, monkeypatch: pytes
         started.append(order)
         return os.getpid()
 
-    monkeypatch.setattr(start, "spawn", spawn)
+    monkeypatch.setattr(start_guardian, "spawn", spawn)
     environment = {"PATH": os.environ["PATH"], "HF_TOKEN": SECRET, "CODE": "4711", SECRETS: "CODE"}
 
-    start.warm(interpreter="python", package_dir=tmp_path, environment=environment, zygote_dir=tmp_path)
+    start_guardian.warm(interpreter="python", package_dir=tmp_path, environment=environment, zygote_dir=tmp_path)
 
     (zygote,) = started
     guardian = guardian_environment(environment, "/job", "/package")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.protocol import Cause
-from jupyter_dlaas.runtime.nursery import MARK
-from jupyter_dlaas.runtime.process import Identity, environment_of, is_alive, send, stat_of
+from jupyter_dlaas.runtime.spawn.job_zygote import MARK
+from jupyter_dlaas.runtime.system.process import Identity, environment_of, is_alive, send, stat_of
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.live_programs import FAULTY, LIVE, assert_each_sample_once, trains
 from tests.learner.test_live import EPOCHS, OPTIONS
 from tests.runtime.jobs import Job, make_package_dir, process_of, until

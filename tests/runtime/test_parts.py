@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.facts import FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.runtime import launch
-from jupyter_dlaas.runtime.coordinator import Act, Seen, agree, decide
-from jupyter_dlaas.runtime.files import bind, connect, send_datagram
-from jupyter_dlaas.runtime.journal import Journal, read_facts
-from jupyter_dlaas.runtime.logs import LogIndex, read_index, time_of
-from jupyter_dlaas.runtime.process import Identity, boot_id, identity, is_alive, open_process
-from jupyter_dlaas.runtime.programs import expects_run, talks_itself
-from jupyter_dlaas.runtime.watch import Watch
+from jupyter_dlaas.jobdir.atomic_files import bind, connect, send_datagram
+from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
+from jupyter_dlaas.jobdir.log_index import LogIndex, read_index, time_of
+from jupyter_dlaas.runtime.guardian.decide import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.spawn import launch
+from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
+from jupyter_dlaas.runtime.system.inotify import Watch
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process
+from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted
 
 
 def wanted(goal: Goal, generation: int = 1) -> Wanted:
@@ -251,8 +251,9 @@ def test_scripts_that_set_their_device_by_local_rank_find_it_among_the_visible_o
 def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only() -> None:
     program = (
         "import sys; before = set(sys.modules);"
-        "import jupyter_dlaas.runtime.guardian, jupyter_dlaas.runtime.zygote, jupyter_dlaas.runtime.start,"
-        "jupyter_dlaas.learner.runner, jupyter_dlaas.learner.running, jupyter_dlaas.learner.results;"
+        "import jupyter_dlaas.runtime.guardian.guardian, jupyter_dlaas.runtime.zygote.zygote, "
+        "jupyter_dlaas.runtime.zygote.start_guardian,"
+        "jupyter_dlaas.learner.process.main, jupyter_dlaas.learner.training_run.run, jupyter_dlaas.transfer.results;"
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.runtime import presence
-from jupyter_dlaas.runtime.files import send_datagram
-from jupyter_dlaas.runtime.holding import LOCK, SOCKET, Lock
-from jupyter_dlaas.runtime.journal import Journal, read_facts
-from jupyter_dlaas.runtime.presence import LOOK_S, RETRY_S, STATUS, WAKE, Presence
-from jupyter_dlaas.runtime.process import Identity
+from jupyter_dlaas.jobdir.atomic_files import send_datagram
+from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
+from jupyter_dlaas.runtime.fencing import discovery_files
+from jupyter_dlaas.runtime.fencing.discovery_files import LOOK_S, RETRY_S, STATUS, WAKE, Presence
+from jupyter_dlaas.runtime.fencing.lock import LOCK, SOCKET, Lock
+from jupyter_dlaas.runtime.system.process import Identity
+from jupyter_dlaas.wire.journal import Fact, FactKind
 
 ME = Identity(7, 70, "boot")
 LEARNERS = {0: Identity(8, 80, "boot")}
@@ -72,7 +72,7 @@ def test_a_status_that_could_not_be_written_is_written_later(
     shown: Presence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
-        full.setattr(presence, "write_whole", lambda *_: os.open("/dev/null/no", os.O_RDONLY))
+        full.setattr(discovery_files, "write_whole", lambda *_: os.open("/dev/null/no", os.O_RDONLY))
         shown.write_status(ME, {}, None)
     assert shown.due(1.0) == 1.0 + RETRY_S
     assert shown.look(1.0 + RETRY_S)

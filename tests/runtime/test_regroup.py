@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.runtime.regroup import (
+from jupyter_dlaas.runtime.guardian.membership import (
     Build,
     Change,
     Order,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.runtime.stragglers import AGAIN_S, FRESH_S, PATIENCE_S, STEPS, Profile, Slow, Stragglers
+from jupyter_dlaas.runtime.guardian.stragglers import AGAIN_S, FRESH_S, PATIENCE_S, STEPS, Profile, Slow, Stragglers
 
 
 def heard(

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.runtime.process import environment_of
-from jupyter_dlaas.runtime.watchdog import DELAY_S, ENGINE, LOOK_S, OFF, EngineWatchdog
+from jupyter_dlaas.runtime.fencing.engine_watchdog import DELAY_S, ENGINE, LOOK_S, OFF, EngineWatchdog
+from jupyter_dlaas.runtime.system.process import environment_of
 from tests.runtime.jobs import until
 
 PROGRAM = """

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.learner.results import load
-from jupyter_dlaas.runtime.process import Identity, activity_of, environment_of, is_alive, send, stat_of
-from jupyter_dlaas.runtime.start import reap, start_guardian, stop_zygotes, warm, zygote_path
+from jupyter_dlaas.runtime.system.process import Identity, activity_of, environment_of, is_alive, send, stat_of
+from jupyter_dlaas.runtime.zygote.start_guardian import reap, start_guardian, stop_zygotes, warm, zygote_path
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.programs import PLAIN, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, make_package_dir, until
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlaas_server.sim.loop import Done, Replay
-from dlaas_server.sim.trace import Trace, TraceJob
+from dlaas_server.sim.replay.event_loop import Done, Replay
+from dlaas_server.sim.trace.trace import Trace, TraceJob
 
 
 def tjob(name: str, submit_s: float, gpus: int, duration_s: float | None, *, learners: int = 1) -> TraceJob:

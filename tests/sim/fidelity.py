@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.loop import Replay, replay
+from dlaas_server.sim.replay.event_loop import Replay, replay
 from dlaas_server.sim.rules.names import COUNTING
-from dlaas_server.sim.trace import Trace
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import Trace
 
 __all__ = ["MEASURED", "PER_JOB", "Measured", "differing", "pair_id", "replayed", "trace_of"]
 

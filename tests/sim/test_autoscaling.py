@@ -6,9 +6,20 @@ import random
 
 import pytest
 
-from dlaas_server.core.autoscale import Window
-from dlaas_server.sim.autoscaling import CONDITION, Every, Outcome, Paper, Rule, Searching, judged, main, play, share
-from dlaas_server.sim.scaling_curves import Curve, drawn, formulas, measured
+from dlaas_server.core.elasticity.autoscaler import Window
+from dlaas_server.sim.autoscaling.curves import Curve, drawn, formulas, measured
+from dlaas_server.sim.autoscaling.experiment import (
+    CONDITION,
+    Every,
+    Outcome,
+    Paper,
+    Rule,
+    Searching,
+    judged,
+    main,
+    play,
+    share,
+)
 from tests.selection import exhaustive
 
 
@@ -72,8 +83,8 @@ def test_most_runs_end_near_the_best_size() -> None:
 def test_the_command_prints_both_rules_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlaas_server.sim.autoscaling.measured", list)
-    monkeypatch.setattr("dlaas_server.sim.autoscaling.PART_S", 20.0)
+    monkeypatch.setattr("dlaas_server.sim.autoscaling.experiment.measured", list)
+    monkeypatch.setattr("dlaas_server.sim.autoscaling.experiment.PART_S", 20.0)
     assert main(["--seeds", "1"]) == 0
 
     said = capsys.readouterr().out

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.sim.autoscaling_paper import (
+from dlaas_server.sim.autoscaling.curves import Curve
+from dlaas_server.sim.autoscaling.paper import (
     OURS,
     THEIRS,
     TRAININGS,
@@ -17,7 +18,6 @@ from dlaas_server.sim.autoscaling_paper import (
     saved,
     steps_of,
 )
-from dlaas_server.sim.scaling_curves import Curve
 
 CIFAR = replace(TRAININGS[0], steps=2_000)
 
@@ -58,7 +58,7 @@ def test_what_is_saved_is_told_beside_the_size_that_a_rule_begins_with() -> None
 
 
 def test_the_command_keeps_what_was_published_apart_from_what_was_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlaas_server.sim.autoscaling_paper.TRAININGS", (CIFAR,))
+    monkeypatch.setattr("dlaas_server.sim.autoscaling.paper.TRAININGS", (CIFAR,))
     published, run_again = autoscaling(0).split("\n\n", 1)
 
     assert all(said in published for said in ("45 %", "85.1 %", "not given"))

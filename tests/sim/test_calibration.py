@@ -8,12 +8,12 @@ from statistics import mean
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.estimates import width_factor
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.sim.calibration import Foretold, part_of, scores
-from dlaas_server.sim.loop import replay
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.trace import NodeSpec, Trace
+from dlaas_server.core.scheduling.run_length import width_factor
+from dlaas_server.core.scheduling.scheduler import Policy
+from dlaas_server.sim.experiments.calibration import Foretold, part_of, scores
+from dlaas_server.sim.replay.event_loop import replay
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.trace.trace import NodeSpec, Trace
 from tests.sim.builders import tjob, trace
 
 

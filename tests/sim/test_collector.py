@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.sim.collector import collector_at_rest
-from dlaas_server.sim.loop import replay
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Policy
+from dlaas_server.sim.replay.event_loop import replay
+from dlaas_server.sim.replay.gc_pause import collector_at_rest
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.selection import each_nth
 from tests.sim.builders import tjob, trace
 

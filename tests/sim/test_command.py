@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlaas_server.sim.__main__ import main
-from dlaas_server.sim.report import figures, share_of
+from dlaas_server.sim.replay.report import figures, share_of
 from tests.sim.fidelity import MEASURED, pair_id, replayed
 
 TRACES = Path(__file__).parent.parent / "traces"

@@ -6,8 +6,14 @@ import random
 
 import pytest
 
-from dlaas_server.core.place import Layout
-from dlaas_server.sim.experiments import PackSpreadCase, gang_outcome, is_stuck, pack_spread_cases, tetris_outcome
+from dlaas_server.core.placement.gang_placement import Layout
+from dlaas_server.sim.experiments.registry import (
+    PackSpreadCase,
+    gang_outcome,
+    is_stuck,
+    pack_spread_cases,
+    tetris_outcome,
+)
 from tests.sim.builders import tjob, trace
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.core.shapes import WHOLE, Layout
+from dlaas_server.core.placement.shape import WHOLE, Layout
+from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.sim.__main__ import main
-from dlaas_server.sim.filling import MARKS, Filled
-from dlaas_server.sim.formats import read_nodes, read_trace
-from dlaas_server.sim.fragmentation import FULL, TRACES, filled_by, openb, published
-from dlaas_server.sim.loop import Unrunnable, replay
-from dlaas_server.sim.production import ByCore
+from dlaas_server.sim.experiments.fill_cluster import MARKS, Filled
+from dlaas_server.sim.experiments.fragmentation import FULL, TRACES, filled_by, openb, published
+from dlaas_server.sim.replay.event_loop import Unrunnable, replay
+from dlaas_server.sim.replay.production import ByCore
 from dlaas_server.sim.rules.fgd import FILLERS
-from dlaas_server.sim.trace import NodeSpec, Pod, Trace, TraceJob
+from dlaas_server.sim.trace.formats import read_nodes, read_trace
+from dlaas_server.sim.trace.trace import NodeSpec, Pod, Trace, TraceJob
 from tests.selection import exhaustive
 from tests.sim.builders import tjob, trace
 

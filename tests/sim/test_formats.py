@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.sim.formats import FORMATS, read, read_gpu_seconds, read_nodes, read_trace
-from dlaas_server.sim.trace import (
+from dlaas_server.sim.trace.formats import FORMATS, read, read_gpu_seconds, read_nodes, read_trace
+from dlaas_server.sim.trace.trace import (
     Muri,
     NodeSpec,
     Pod,

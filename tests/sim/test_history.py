@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model import Job
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.sim.history import NoHistory, past_of, read_past
-from dlaas_server.sim.loop import replay
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.report import figures
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.scheduling.scheduler import Policy
+from dlaas_server.sim.replay.event_loop import replay
+from dlaas_server.sim.replay.history import NoHistory, past_of, read_past
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.replay.report import figures
 from dlaas_server.store import Store
 from dlaas_server.store.sqlite import Batch, Inserted
-from jupyter_dlaas.protocol import State
+from jupyter_dlaas.wire.protocol import State
 from tests.core.builders import job
 
 

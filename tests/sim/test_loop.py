@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
+from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable, replay
 from dlaas_server.sim.rules.names import COUNTING
-from dlaas_server.sim.trace import Trace
+from dlaas_server.sim.trace.trace import Trace
 from tests.selection import covering, each_nth
 from tests.sim.builders import done, times, tjob, trace
 

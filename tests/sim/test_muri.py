@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dlaas_server.sim import muri_experiment
 from dlaas_server.sim.__main__ import main
-from dlaas_server.sim.loop import Unrunnable
-from dlaas_server.sim.muri import RULES, play
-from dlaas_server.sim.muri_experiment import POOL, MuriCase, muri_cases, muri_trace
-from dlaas_server.sim.muri_grouping import grouped, period_s
-from dlaas_server.sim.muri_jobs import Plan, StagedJob, StagedPool, StagedRule, Stages, staged
-from dlaas_server.sim.muri_matching import maximum_matching
-from dlaas_server.sim.muri_rules import Room
-from dlaas_server.sim.trace import Muri, NodeSpec, Trace, TraceJob
+from dlaas_server.sim.muri import experiment
+from dlaas_server.sim.muri.baselines import Room
+from dlaas_server.sim.muri.blossom import maximum_matching
+from dlaas_server.sim.muri.experiment import POOL, MuriCase, muri_cases, muri_trace
+from dlaas_server.sim.muri.grouping import grouped, period_s
+from dlaas_server.sim.muri.jobs import Plan, StagedJob, StagedPool, StagedRule, Stages, staged
+from dlaas_server.sim.muri.workload import RULES, play
+from dlaas_server.sim.replay.event_loop import Unrunnable
+from dlaas_server.sim.trace.trace import Muri, NodeSpec, Trace, TraceJob
 from tests.selection import each_nth
 from tests.sim.builders import tjob, trace
 
@@ -278,7 +278,7 @@ def test_the_figures_are_those_that_the_authors_published(case: MuriCase) -> Non
 def test_the_table_stands_beside_the_reference(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(muri_experiment, "muri_cases", lambda name: cases()[:1])
+    monkeypatch.setattr(experiment, "muri_cases", lambda name: cases()[:1])
 
     assert main(["muri"]) == 0
     said = capsys.readouterr().out.splitlines()

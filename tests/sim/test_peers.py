@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlaas_server.sim import peers
 from dlaas_server.sim.__main__ import main
+from dlaas_server.sim.experiments import peers
 
 
 def test_tiresias_on_philly_is_one_command_and_every_rule_comes_out_as_measured(

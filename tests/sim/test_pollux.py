@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.loop import Unrunnable
-from dlaas_server.sim.pollux import Played, play
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.sim.pollux.workload import Played, play
+from dlaas_server.sim.replay.event_loop import Unrunnable
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.selection import each_nth
 
 TRACES = Path(__file__).parent.parent / "traces"

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.estimates import Usual
-from dlaas_server.core.model import Job, Known, Member, MemberState, Pool, Seat
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.plan import plan
-from dlaas_server.core.scheduler import Policy, Share
-from dlaas_server.sim.loop import Decision, Run, Unrunnable, replay
-from dlaas_server.sim.production import ByCore, nodes_of
-from dlaas_server.sim.trace import NodeSpec, Trace, TraceJob
-from jupyter_dlaas.protocol import Elastic, JobSpec, Placement, State
+from dlaas_server.core.model.job import Job, Known, Member, MemberState, Pool, Seat
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.run_length import Usual
+from dlaas_server.core.scheduling.scheduler import Policy, Share
+from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable, replay
+from dlaas_server.sim.replay.production import ByCore, nodes_of
+from dlaas_server.sim.trace.trace import NodeSpec, Trace, TraceJob
+from jupyter_dlaas.wire.protocol import Elastic, JobSpec, Placement, State
 from tests.selection import covering
 from tests.sim.builders import times, tjob, trace
 

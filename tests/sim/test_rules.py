@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.sim.loop import Decision, Rule, Run, replay
+from dlaas_server.sim.replay.event_loop import Decision, Rule, Run, replay
 from dlaas_server.sim.rules.attained import LIMITS, Attained, GittinsIndex
 from dlaas_server.sim.rules.tiresias import Sorted, remaining_gpu_s, remaining_s, size
-from dlaas_server.sim.trace import Trace
+from dlaas_server.sim.trace.trace import Trace
 from tests.sim.builders import tjob, trace
 
 GPUS = 5

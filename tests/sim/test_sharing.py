@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dlaas_server.sim.fairness import fairness_of, fairness_outcome
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.loop import replay
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.sharing import TRACES, earlier, fair_share_outcome, slices_outcome
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.sim.experiments.fairness import fairness_of, fairness_outcome
+from dlaas_server.sim.experiments.queues import TRACES, earlier, fair_share_outcome, slices_outcome
+from dlaas_server.sim.replay.event_loop import replay
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.sim.builders import tjob, trace
 
 

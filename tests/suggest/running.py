@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jupyter_dlaas
-from jupyter_dlaas.notebook.cells import clean_cell
-from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
-from jupyter_dlaas.notebook.suggest import Suggestion, suggest
+from jupyter_dlaas.analysis.cells import clean_cell
+from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
+from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 
 
 def suggestion_for(*cells: str) -> Suggestion:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from jupyter_dlaas.notebook.capture import capture
-from jupyter_dlaas.notebook.check import check
-from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
+from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.suggest.notebook_report import check
 from tests.suggest.running import suggestion_for
 from tests.suggest.test_shapes import MODEL
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dlaas.notebook.records import ExecutedCell, TrainingCell
-from jupyter_dlaas.notebook.suggest import Suggestion, suggest
+from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
+from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 from tests.suggest.running import suggestion_for
 
 MODEL = """\

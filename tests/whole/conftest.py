@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.runtime.start import stop_zygotes
+from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 from tests.runtime.test_zygote import is_running
 from tests.whole.site import Site, standing, until
 

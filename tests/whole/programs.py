@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.protocol import JobView
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.wire.protocol import JobView
 from tests.whole.site import Site, until
 
 # It takes its time until the file `hurry` is in its directory.

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas import doors
-from jupyter_dlaas.api import Job, submit
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import ServerDoor, SocketDoor
-from jupyter_dlaas.runtime.process import identity, stat_of
-from jupyter_dlaas.runtime.start import stop_zygotes
+from jupyter_dlaas.api.jobs import Job, submit
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.runtime.system.process import identity, stat_of
+from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 
 TOKEN = "the-token-of-this-test"
 DEADLINE_S = 60.0
@@ -128,7 +128,7 @@ class Site:
         return Job(name, self.client)
 
     def engine_pid(self) -> int:
-        pid = int(doors.engine_record(self.pool)["pid"])
+        pid = int(discovery.engine_record(self.pool)["pid"])
         assert not is_gone(pid), "the engine lives"
         return pid
 
@@ -208,8 +208,10 @@ class Site:
             if server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-        (self.pool / doors.SOCKET).unlink(missing_ok=True)  # as an engine that ends: the watchdog starts no other one
-        record = doors.engine_record(self.pool)
+        (self.pool / discovery.SOCKET).unlink(
+            missing_ok=True
+        )  # as an engine that ends: the watchdog starts no other one
+        record = discovery.engine_record(self.pool)
         if record and not is_gone(int(record["pid"])):
             kill(int(record["pid"]))
         if not self.zygotes_stay:

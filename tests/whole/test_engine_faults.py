@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.fault_matrix import trials
 from tests.selection import each_nth
 from tests.whole.programs import training

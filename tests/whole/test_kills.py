@@ -6,8 +6,8 @@ import re
 import threading
 from collections.abc import Callable
 
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.stream import Follower
+from jupyter_dlaas.client.follow import Follower
+from jupyter_dlaas.client.http import Client
 from tests.selection import exhaustive
 from tests.whole.programs import leaves
 from tests.whole.site import Server, Site, kill, until

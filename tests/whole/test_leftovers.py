@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.client import Client
-from jupyter_dlaas.doors import SocketDoor
+from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.http import Client
 from tests.selection import each_nth
 from tests.whole.site import Site, is_gone, until
 

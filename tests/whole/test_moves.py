@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.learner.results import load
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.transfer.results import load
+from jupyter_dlaas.wire.journal import Fact, FactKind
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.runtime.jobs import make_job

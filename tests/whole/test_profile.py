@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.wire.journal import Fact, FactKind
 from tests.selection import exhaustive
 from tests.whole.programs import training, trains
 from tests.whole.site import Site, until

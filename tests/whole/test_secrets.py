@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.wire.codec import encode
 from tests.whole.site import Site, until
 
 CANARY = "canary-0123456789"

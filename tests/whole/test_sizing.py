@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.protocol import Elastic
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.protocol import Elastic
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS
 from tests.selection import each_nth, exhaustive
 from tests.whole.programs import BRIEF, training

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jupyter_dlaas.facts import FactKind
-from jupyter_dlaas.runtime.journal import read_facts
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.whole.site import Site, until

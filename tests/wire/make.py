@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from jupyter_dlaas.protocol import (
+from jupyter_dlaas.wire.codec import Json, encode
+from jupyter_dlaas.wire.protocol import (
     PROTOCOL,
     Action,
     ActionId,
@@ -34,7 +35,6 @@ from jupyter_dlaas.protocol import (
     State,
     Where,
 )
-from jupyter_dlaas.wire import Json, encode
 
 T0: Final = 1_773_496_800.0
 """14 March 2026, 14:00 UTC: when the example job was submitted."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.protocol import Bundle, Cursor, DrainView, JobView, PoolView, Progress
-from jupyter_dlaas.wire import Invalid, decode, encode
+from jupyter_dlaas.wire.codec import Invalid, decode, encode
+from jupyter_dlaas.wire.protocol import Bundle, Cursor, DrainView, JobView, PoolView, Progress
 
 HERE = Path(__file__).parent
 

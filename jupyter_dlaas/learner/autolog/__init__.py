@@ -10,7 +10,7 @@ import functools
 import importlib
 from typing import Any, Final
 
-from jupyter_dlaas.learner import imports
+from jupyter_dlaas.learner.environment import import_hooks
 
 __all__ = ["install"]
 
@@ -30,11 +30,11 @@ _HOOKS: Final = {
 def install() -> None:
     """Wait for the frameworks that we know."""
     for name, part in _HOOKS.items():
-        imports.after(name, functools.partial(_hook, part))
+        import_hooks.after(name, functools.partial(_hook, part))
 
 
 def _hook(part: str, module: Any) -> None:
-    from jupyter_dlaas.learner.autolog.calls import tell
+    from jupyter_dlaas.learner.autolog.fit_calls import tell
 
     try:
         importlib.import_module(f"jupyter_dlaas.learner.autolog.{part}").hook(module)

@@ -7,8 +7,8 @@ import inspect
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner.autolog.calls import Call, watching
-from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
+from jupyter_dlaas.learner.autolog.fit_calls import Call, watching
+from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
 
 __all__ = ["hook"]
 

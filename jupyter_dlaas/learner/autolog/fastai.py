@@ -6,8 +6,8 @@ import functools
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner.autolog.calls import Call, watching
-from jupyter_dlaas.learner.autolog.guarded import guarded, made_of
+from jupyter_dlaas.learner.autolog.fit_calls import Call, watching
+from jupyter_dlaas.learner.autolog.safe_callbacks import guarded, made_of
 
 __all__ = ["hook"]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner import values
-from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
-from jupyter_dlaas.learner.autolog.holding import held
-from jupyter_dlaas.learner.autolog.sharing import share
+from jupyter_dlaas.learner.autolog.batch_share import share
+from jupyter_dlaas.learner.autolog.deferred import held
+from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
+from jupyter_dlaas.learner.checkpoint import user_state
 
 __all__ = ["hook"]
 
@@ -109,7 +109,7 @@ def _again(trainer: Any, call: KeptCall) -> Any:
     trainer.model.load_state_dict(end["model"])
     trainer.state = end["state"]
     for one, own in zip(trainer.callback_handler.callbacks, end["callbacks"], strict=False):
-        values.put_back(vars(one), own)
+        user_state.put_back(vars(one), own)
     call.close(lambda: None, 0)
     return end["output"]
 
@@ -206,7 +206,7 @@ class _Watch:
         for name, value in kept["sums"].items():
             setattr(self.trainer, name, value.to(self.trainer.args.device) if hasattr(value, "to") else value)
         for one, own in zip(self._own(), kept["callbacks"], strict=False):
-            values.put_back(vars(one), own)
+            user_state.put_back(vars(one), own)
 
 
 @contextmanager

@@ -17,11 +17,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner import streams, values
-from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
-from jupyter_dlaas.learner.autolog.holding import flat, held
-from jupyter_dlaas.learner.lonely import alone
+from jupyter_dlaas.learner.autolog.deferred import flat, held
+from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
+from jupyter_dlaas.learner.checkpoint import user_state
+from jupyter_dlaas.learner.training_run.independence_check import alone
+from jupyter_dlaas.transfer import rng_state
 
 __all__ = ["hook"]
 
@@ -129,7 +130,7 @@ class _Watch:
         _pending.append(self)
         if (call.state is not None and call.is_replayed) or call.end is not None:
             return
-        now = streams.snapshot()
+        now = rng_state.snapshot()
         self.streams = (self.streams[0] if self.streams is not None else now, now)
         self.data_state = held(self.data) if hasattr(self.data, "on_epoch_end") else {}
 
@@ -193,7 +194,7 @@ class _Watch:
         history.history, history.epoch = kept["history"]
         self.fitted.stop_training = kept["stop_training"]
         for one, own in zip(self.users, kept["callbacks"], strict=False):
-            values.put_back(vars(one), own)
+            user_state.put_back(vars(one), own)
 
     # -- going on
 
@@ -232,10 +233,10 @@ class _Watch:
         """What was not trained of the epoch that was left. Everything is put back on the way."""
         _build(self.fitted, iterator)
         self.streams, self.data_state, self.done = kept["streams"], kept["data"], kept["done"]
-        streams.put_back(self.streams[0])
+        rng_state.put_back(self.streams[0])
         self._pass_epochs(iterator, original)
-        values.put_back(vars(self.data) if self.data_state else {}, self.data_state)
-        streams.put_back(self.streams[1])
+        user_state.put_back(vars(self.data) if self.data_state else {}, self.data_state)
+        rng_state.put_back(self.streams[1])
         _put_back_variables(self.fitted, kept)
         self.put_back_talk(kept)
         steps = original(iterator)

@@ -16,12 +16,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner import checkpoints, streams, values
-from jupyter_dlaas.learner.autolog.calls import Call, KeptCall, keeping
-from jupyter_dlaas.learner.autolog.guarded import attempt, guarded, made_of
-from jupyter_dlaas.learner.autolog.holding import held
-from jupyter_dlaas.learner.autolog.sharing import Shares
-from jupyter_dlaas.learner.lonely import alone
+from jupyter_dlaas.learner.autolog.batch_share import Shares
+from jupyter_dlaas.learner.autolog.deferred import held
+from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
+from jupyter_dlaas.learner.training_run.independence_check import alone
+from jupyter_dlaas.transfer import rng_state
 
 __all__ = ["hook"]
 
@@ -251,7 +252,7 @@ class _Watch:
 
     def put_back_held(self, kept: dict[str, Any]) -> None:
         for one, own in zip(self._holders(), kept["held"], strict=False):
-            values.put_back(vars(one), own)
+            user_state.put_back(vars(one), own)
 
     def temporary(self) -> Path:
         assert isinstance(self.call, KeptCall)
@@ -272,7 +273,7 @@ class _Watch:
         kept = call.state
         generators = _generators(fetcher.combined_loader)
         self.first, self.streams, self.generators = kept["first"], kept["streams"], kept["generators"]
-        streams.put_back(self.streams)
+        rng_state.put_back(self.streams)
         for one, state in zip(generators, self.generators, strict=True):
             one.set_state(state)
         loaders = fetcher.combined_loader.flattened
@@ -286,7 +287,7 @@ class _Watch:
 
     @guarded
     def _note(self, fetcher: Any) -> None:
-        self.streams = streams.snapshot()
+        self.streams = rng_state.snapshot()
         self.generators = [one.get_state() for one in _generators(fetcher.combined_loader)]
 
     def before_batch(self) -> None:
@@ -334,7 +335,7 @@ def _write(trainer: Any, path: Path) -> None:
     strategy = trainer.strategy
     by = (type(strategy).save_checkpoint.__qualname__, type(strategy.checkpoint_io).__name__)
     if by == _USUAL_WRITERS:
-        checkpoints.save_by_torch(content, path)
+        checkpoint_files.save_by_torch(content, path)
     else:
         strategy.save_checkpoint(content, path)
 

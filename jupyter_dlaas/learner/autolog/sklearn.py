@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from jupyter_dlaas.learner import imports
-from jupyter_dlaas.learner.autolog.calls import Call, stepwise, tell, watching
+from jupyter_dlaas.learner.autolog.fit_calls import Call, stepwise, tell, watching
+from jupyter_dlaas.learner.environment import import_hooks
 
 __all__ = ["hook"]
 
@@ -27,8 +27,8 @@ def hook(base: Any) -> None:
         return lambda method: _partial(decorate(method)) if method.__name__ == "partial_fit" else decorate(method)
 
     base._fit_context = fit_context
-    imports.after("sklearn.neural_network._multilayer_perceptron", _hook_perceptron)
-    imports.after("sklearn.ensemble._gb", _hook_boosting)
+    import_hooks.after("sklearn.neural_network._multilayer_perceptron", _hook_perceptron)
+    import_hooks.after("sklearn.ensemble._gb", _hook_boosting)
 
 
 def _quiet(act: Callable[[], None]) -> None:

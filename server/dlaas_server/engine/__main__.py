@@ -23,22 +23,22 @@ from typing import Final
 import tornado.httpserver
 
 import jupyter_dlaas
-from dlaas_server.core.user_limits import UserLimits
+from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
-from dlaas_server.engine.clock import PoolClock
+from dlaas_server.engine.http import BODY_MOST, application
+from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.requests import Requests
-from dlaas_server.engine.service import BODY_MOST, application
-from dlaas_server.engine.socket_stream import StreamHandler
-from dlaas_server.engine.streams import Watchers
+from dlaas_server.engine.operations import Requests
+from dlaas_server.engine.pool_clock import PoolClock
+from dlaas_server.engine.websocket import StreamHandler
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool
-from dlaas_server.pools.local.folder import in_words
+from dlaas_server.pools.local.job_folder import in_words
 from dlaas_server.store import Store
-from jupyter_dlaas.protocol import PROTOCOL
-from jupyter_dlaas.runtime.files import read_json
-from jupyter_dlaas.runtime.process import boot_id, identity, is_alive, recorded
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.runtime.system.process import boot_id, identity, is_alive, recorded
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.protocol import PROTOCOL
 
 log = logging.getLogger("dlaas.engine")
 IDLE_S: Final = 600.0

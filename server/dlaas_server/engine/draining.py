@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core import fold as folding
-from dlaas_server.core.drain import Way, drain
-from dlaas_server.core.model import Pool as Picture
-from dlaas_server.core.plan import Wait
-from dlaas_server.core.saving import may_save
-from dlaas_server.core.shapes import Layout
-from dlaas_server.core.states import Event
-from dlaas_server.engine.draft import Draft
+from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.model.job import Pool as Picture
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.planning.checkpoint_requests import may_save
+from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.rebalancing.drain import Way, drain
+from dlaas_server.engine.transaction import Draft
 
 __all__ = ["ask_to_save", "emptied"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlaas_server.core.fold import Story
-from dlaas_server.core.model import Job, Node
-from dlaas_server.core.settings import nodes_in_force
-from dlaas_server.core.suspects import moved_away, struck, trusted_again
-from dlaas_server.engine.draft import Draft
-from jupyter_dlaas.facts import Fact, FactKind
+from dlaas_server.core.lifecycle.journal_events import Story
+from dlaas_server.core.model.job import Job, Node
+from dlaas_server.core.planning.pool_settings import nodes_in_force
+from dlaas_server.core.planning.suspect_devices import moved_away, struck, trusted_again
+from dlaas_server.engine.transaction import Draft
+from jupyter_dlaas.wire.journal import Fact, FactKind
 
 __all__ = ["count_failure", "trust_again"]
 

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlaas_server.core import fold as folding
-from dlaas_server.core import guardians
-from dlaas_server.engine.draft import Draft
+from dlaas_server.core.lifecycle import guardian_loss
+from dlaas_server.core.lifecycle import journal_events as folding
 from dlaas_server.engine.hardware import count_failure
+from dlaas_server.engine.transaction import Draft
 from dlaas_server.pools.base import Pool
-from jupyter_dlaas.facts import Fact, FactKind
-from jupyter_dlaas.protocol import NotFound
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import NotFound
 
 __all__ = ["read_journal"]
 
@@ -27,7 +27,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
         facts, offset = await pool.facts(job_id, job.journal_offset)
     except NotFound:
         if job.facts_read and not job.is_closed and not job.state.is_final:
-            draft.put(guardians.directory_lost(job, pool.directory(job_id), draft.now_s))
+            draft.put(guardian_loss.directory_lost(job, pool.directory(job_id), draft.now_s))
         return False
     except DlaasError as error:
         log.error("the journal of %s cannot be read: %s", job_id, error)
@@ -51,4 +51,4 @@ def _count_damage(draft: Draft, job_id: str, lost: Iterable[Fact]) -> None:
     places = [fact.why or "" for fact in lost]
     if places:
         log.error("%d lines of the journal of %s cannot be read: %s", len(places), job_id, "; ".join(places[:3]))
-        draft.put(guardians.lines_lost(draft.job(job_id), len(places), places[-1]))
+        draft.put(guardian_loss.lines_lost(draft.job(job_id), len(places), places[-1]))

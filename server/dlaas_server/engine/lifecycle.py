@@ -15,38 +15,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from dlaas_server.core import fold as folding
-from dlaas_server.core import guardians, time_limit
-from dlaas_server.core.crowd import near
-from dlaas_server.core.estimates import width_factor
-from dlaas_server.core.model import Job, Node
-from dlaas_server.core.model import Pool as Picture
-from dlaas_server.core.plan import Wait, plan
-from dlaas_server.core.reconcile import Act, Known, reconcile
-from dlaas_server.core.record import Forecast, track_record
-from dlaas_server.core.saving import asked_to_save
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.core.settings import Settings, nodes_in_force, policy_in_force
-from dlaas_server.core.shift import shifted_view
-from dlaas_server.core.sizing import due
-from dlaas_server.core.suspects import expiry_s
-from dlaas_server.core.user_limits import UserLimits
-from dlaas_server.core.view import HOW_TO_LOG, job_view, pool_view
+from dlaas_server.core.elasticity.size_requests import due
+from dlaas_server.core.forecast.track_record import Forecast, track_record
+from dlaas_server.core.lifecycle import guardian_loss, time_limit
+from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.lifecycle.reconcile import Act, Known, reconcile
+from dlaas_server.core.model.job import Job, Node
+from dlaas_server.core.model.job import Pool as Picture
+from dlaas_server.core.planning.checkpoint_requests import asked_to_save
+from dlaas_server.core.planning.plan import Wait, plan
+from dlaas_server.core.planning.pool_settings import Settings, nodes_in_force, policy_in_force
+from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.planning.suspect_devices import expiry_s
+from dlaas_server.core.planning.user_limits import UserLimits
+from dlaas_server.core.presentation.clock_shift import shifted_view
+from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view, pool_view
+from dlaas_server.core.scheduling.run_length import width_factor
+from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
-from dlaas_server.engine.draft import Draft
 from dlaas_server.engine.draining import ask_to_save, emptied
-from dlaas_server.engine.estimates import Lengths, with_time_left
-from dlaas_server.engine.foretelling import Foreteller
-from dlaas_server.engine.fractions import Fractions
+from dlaas_server.engine.estimation.fractions import Fractions
+from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
+from dlaas_server.engine.estimation.start_estimator import Foreteller
 from dlaas_server.engine.hardware import trust_again
 from dlaas_server.engine.journals import read_journal
-from dlaas_server.engine.telling import told, told_in_crowd
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
+from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.wait_messages import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreDamaged, StoreError
-from jupyter_dlaas.facts import Goal
-from jupyter_dlaas.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
-from jupyter_dlaas.wire import DlaasError, decode
+from jupyter_dlaas.wire.codec import DlaasError, decode
+from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
 
 __all__ = ["Lifecycle", "Listener"]
 
@@ -341,13 +341,13 @@ class Lifecycle:
         if job_id in self._deserted:
             self._deserted.discard(job_id)
             if not draft.job(job_id).is_closed:
-                draft.put(guardians.abandoned(draft.job(job_id), draft.now_s))
+                draft.put(guardian_loss.abandoned(draft.job(job_id), draft.now_s))
         known = self._known.get(job_id)
         if is_read and known is not None and await self.pool.is_guarded(job_id) is False:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded and not draft.job(job_id).is_closed:
                 self._prepared.discard(job_id)  # a file that it needs may be damaged
-                draft.put(guardians.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
+                draft.put(guardian_loss.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
         trust_again(draft)
@@ -460,7 +460,7 @@ class Lifecycle:
     async def _carry_out(self, act: Act) -> None:
         try:
             is_to_end = act.wanted.goal is Goal.STOP
-            if guardians.may_be_over(self.jobs[act.job]) and await self.pool.end(act.job, kill=is_to_end):
+            if guardian_loss.may_be_over(self.jobs[act.job]) and await self.pool.end(act.job, kill=is_to_end):
                 self._known[act.job] = Known(is_guarded=False)
                 self._deserted.add(act.job)
                 return
@@ -482,7 +482,7 @@ class Lifecycle:
         job = draft.job(job_id)
         self._prepared.discard(job_id)
         if not job.is_closed:
-            draft.put(guardians.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
+            draft.put(guardian_loss.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
 
     async def _prepare(self, job_id: str) -> None:
         """Lay out the job's files. The store is the truth; the directory can be made again."""

@@ -6,14 +6,14 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.fold import Story
-from dlaas_server.core.model import Job
-from dlaas_server.core.recovery import number_of, recovered
-from dlaas_server.core.words import count
-from dlaas_server.engine.draft import Draft
+from dlaas_server.core.lifecycle.journal_events import Story
+from dlaas_server.core.lifecycle.recovery import number_of, recovered
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.phrases import count
+from dlaas_server.engine.transaction import Draft
 from dlaas_server.pools.base import Pool
 from dlaas_server.store import DamagedRow, Loaded, Store, StoreDamaged, StoreError
-from jupyter_dlaas.wire import DlaasError
+from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["load"]
 

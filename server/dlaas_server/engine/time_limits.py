@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from dlaas_server.core import fold as folding
-from dlaas_server.core import time_limit
-from dlaas_server.core.model import Job
-from dlaas_server.core.states import Event
-from dlaas_server.engine.draft import Draft
+from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.lifecycle import time_limit
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.states import Event
+from dlaas_server.engine.transaction import Draft
 
 __all__ = ["enforce_time_limits", "next_limit_s"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dlaas_server.core.model import Node
-from dlaas_server.core.recovery import StoredJob
-from jupyter_dlaas.facts import Fact, Wanted
-from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.wire import DlaasError, Json
+from dlaas_server.core.lifecycle.recovery import StoredJob
+from dlaas_server.core.model.job import Node
+from jupyter_dlaas.wire.codec import DlaasError, Json
+from jupyter_dlaas.wire.journal import Fact, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec
 
 __all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "Pool", "PoolError", "log_of"]
 

@@ -39,10 +39,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.scheduler import Policy, Share
-from jupyter_dlaas.protocol import NAME_PATTERN, PoolPlacement
-from jupyter_dlaas.wire import DlaasError, Invalid, decode, rule
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Policy, Share
+from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode, rule
+from jupyter_dlaas.wire.protocol import NAME_PATTERN, PoolPlacement
 
 __all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jupyter_dlaas.protocol import NotFound, Refused
+from jupyter_dlaas.wire.protocol import NotFound, Refused
 
 __all__ = ["readable", "safe_parts", "writable"]
 

@@ -13,29 +13,29 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.core.place import Layout
-from dlaas_server.core.scheduler import Policy, Share
-from dlaas_server.sim.calibration import Foretold, part_of, said_of, scores
-from dlaas_server.sim.collector import collector_at_rest
-from dlaas_server.sim.experiments import EXPERIMENTS
-from dlaas_server.sim.filling import filled_json, filled_table
-from dlaas_server.sim.formats import read_nodes, read_trace
-from dlaas_server.sim.fragmentation import filled_by
-from dlaas_server.sim.history import Past, read_past
-from dlaas_server.sim.loop import Replay, Rule, Unrunnable, replay
-from dlaas_server.sim.muri import RULES as MURI
-from dlaas_server.sim.muri import play as play_muri
+from dlaas_server.core.placement.gang_placement import Layout
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.scheduler import Policy, Share
+from dlaas_server.sim.experiments.calibration import Foretold, part_of, said_of, scores
+from dlaas_server.sim.experiments.fill_cluster import filled_json, filled_table
+from dlaas_server.sim.experiments.fragmentation import filled_by
+from dlaas_server.sim.experiments.registry import EXPERIMENTS
+from dlaas_server.sim.muri.workload import RULES as MURI
+from dlaas_server.sim.muri.workload import play as play_muri
 from dlaas_server.sim.options import check_experiment, check_replay, fills, policies
-from dlaas_server.sim.plot import plot
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.report import as_json, compared, table, write_jobs
+from dlaas_server.sim.replay.event_loop import Replay, Rule, Unrunnable, replay
+from dlaas_server.sim.replay.gc_pause import collector_at_rest
+from dlaas_server.sim.replay.history import Past, read_past
+from dlaas_server.sim.replay.plot import plot
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.replay.report import as_json, compared, table, write_jobs
+from dlaas_server.sim.replay.spot import has_spot, marked, parted
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.rules.names import RULES, pool_rule
-from dlaas_server.sim.spot import has_spot, marked, parted
-from dlaas_server.sim.trace import NodeSpec, Trace
-from jupyter_dlaas.doors import pool_directory
-from jupyter_dlaas.wire import DlaasError
+from dlaas_server.sim.trace.formats import read_nodes, read_trace
+from dlaas_server.sim.trace.trace import NodeSpec, Trace
+from jupyter_dlaas.client.discovery import pool_directory
+from jupyter_dlaas.wire.codec import DlaasError
 
 POLLUX = ("pollux:optimus", "pollux:tiresias")
 POOL = re.compile(
@@ -220,8 +220,8 @@ def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) ->
 def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
     """Workloads whose jobs run by measured profiles: rules of their own, or our core's sizes."""
     try:
-        from dlaas_server.sim.pollux import RULES as OF_POLLUX
-        from dlaas_server.sim.pollux import play
+        from dlaas_server.sim.pollux.workload import RULES as OF_POLLUX
+        from dlaas_server.sim.pollux.workload import play
     except ImportError:
         raise Unrunnable("Pollux' workloads need numpy and scipy: pip install scipy") from None
     name = options.rules or "elastic"

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from dlaas_server.core.orders import ORDERS
-from dlaas_server.sim.loop import Unrunnable
+from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.sim.replay.event_loop import Unrunnable
 from dlaas_server.sim.rules.fgd import FILLERS
-from dlaas_server.sim.trace import Trace
+from dlaas_server.sim.trace.trace import Trace
 
 __all__ = ["check_experiment", "check_replay", "fills", "policies"]
 

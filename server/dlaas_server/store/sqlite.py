@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dlaas_server.core.model import Job
-from dlaas_server.core.record import Forecast
-from dlaas_server.core.settings import Settings
+from dlaas_server.core.forecast.track_record import Forecast
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import schema
-from jupyter_dlaas.protocol import JobSpec
-from jupyter_dlaas.wire import DlaasError, Invalid, Json, decode, encode
+from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
+from jupyter_dlaas.wire.protocol import JobSpec
 
 __all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "StoreDamaged", "StoreError", "StoreTooNew"]
 

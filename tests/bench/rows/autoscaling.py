@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from dlaas_server.sim.autoscaling import Run, both_s, idle_s, judged, share, times_s
-from dlaas_server.sim.autoscaling_paper import OURS, THEIRS, TRAININGS, cases, saved, steps_of
+from dlaas_server.sim.autoscaling.experiment import Run, both_s, idle_s, judged, share, times_s
+from dlaas_server.sim.autoscaling.paper import OURS, THEIRS, TRAININGS, cases, saved, steps_of
 from tests.bench.measuring import Bench
 from tests.bench.table import Figure, Line, ratio
 
@@ -14,7 +14,8 @@ PUBLISHED = "(the paper: 45 % of the time, 85.1 % of the GPU time) its rule, run
 
 
 def measure(bench: Bench) -> list[Line]:
-    """All in one process; nothing is started. `python -m dlaas_server.sim.autoscaling` prints the whole table, and
+    """All in one process; nothing is started. `python -m dlaas_server.sim.autoscaling.experiment` prints the whole
+    table, and
     `python -m dlaas_server.sim autoscaling` the paper's experiment.
     """
     lines: list[Line] = []

@@ -14,7 +14,7 @@ CARD = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell [aria-label^='Job '][
 
 def measure(bench: Bench) -> list[Line]:
     """One page; each run is the same cell again, whose card takes the place of the one before."""
-    if importlib.util.find_spec("jupyter_dlaas.notebook.magics") is None:
+    if importlib.util.find_spec("jupyter_dlaas.kernel.magics") is None:
         raise Unmeasurable("%%train is not there yet")
     if not (ROOT / "jupyter_dlaas" / "labextension" / "static").is_dir():
         raise Unmeasurable("the front end is not built (make .make/front-end)")

@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 
-from jupyter_dlaas.notebook.cells import clean_cell
-from jupyter_dlaas.notebook.checking import run
+from jupyter_dlaas.analysis.cells import clean_cell
+from jupyter_dlaas.cli.check import run
 from tests.bench.measuring import Bench
 from tests.bench.table import Line, figure
 

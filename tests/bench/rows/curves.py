@@ -42,7 +42,7 @@ def switch(on):
 def in_turn(fit, rounds):
     global WRAPPED, HOOKS, STREAMS, calls, steps
     import torch.optim.optimizer as steps
-    from jupyter_dlaas.learner.autolog import calls
+    from jupyter_dlaas.learner.autolog import fit_calls as calls
 
     fit()  # what is looked at only in the beginning is gone then
     bar = sys.modules["tqdm.std"].tqdm if "tqdm.std" in sys.modules else object

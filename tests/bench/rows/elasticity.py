@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from jupyter_dlaas import words
-from jupyter_dlaas.api import Job
-from jupyter_dlaas.runtime.process import stat_of
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.runtime.system.process import stat_of
 from tests.bench.elastic_peers import DATA_AND_MODEL, TELL, Peer, torchft, torchrun
 from tests.bench.measuring import Bench, Unmeasurable, in_turn
 from tests.bench.table import Figure, Line, figure, not_measured, ratio
@@ -177,7 +177,7 @@ def _submit(bench: Bench, source: str, name: str, *, learners: str, start_with: 
 
 
 def _is_warm(bench: Bench) -> bool:
-    return bench.site.client.warm(sys.executable, words.without_jupyter(os.environ) | VARIABLES, "torch")
+    return bench.site.client.warm(sys.executable, option_parsing.without_jupyter(os.environ) | VARIABLES, "torch")
 
 
 def _ours(bench: Bench, source: str, name: str, trials: int, *, kills: bool = True) -> Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from jupyter_dlaas import engines
+from jupyter_dlaas.cli import engine_control
 from tests.bench.measuring import Bench, in_turn, milliseconds
 from tests.bench.table import Line, figure
 
@@ -13,7 +13,7 @@ def measure(bench: Bench) -> list[Line]:
     """From the first request (which starts it) to its answer, with the pool's earlier jobs in the store."""
 
     def first_answer() -> float:
-        engines.stop(bench.site.pool)
+        engine_control.stop(bench.site.pool)
         begin = time.monotonic_ns()
         bench.site.client.pool()
         return milliseconds(begin, time.monotonic_ns())

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.sim.calibration import Foretold, Told, part_of, scores
-from dlaas_server.sim.fairness import fairness_outcome
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.loop import replay
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.sharing import TRACES
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.core.scheduling.scheduler import Policy
+from dlaas_server.sim.experiments.calibration import Foretold, Told, part_of, scores
+from dlaas_server.sim.experiments.fairness import fairness_outcome
+from dlaas_server.sim.experiments.queues import TRACES
+from dlaas_server.sim.replay.event_loop import replay
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.bench.measuring import Bench
 from tests.bench.table import Figure, Line
 

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from jupyter_dlaas import doors, words
-from jupyter_dlaas.client import new_key
-from jupyter_dlaas.protocol import JobSpec, Submit
-from jupyter_dlaas.wire import encode
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.http import new_key
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.protocol import JobSpec, Submit
 from tests.bench.measuring import Bench, Unmeasurable
 from tests.bench.table import Line, figure
 from tests.whole.site import until
@@ -48,7 +49,7 @@ def measure(bench: Bench) -> list[Line]:
 def _request() -> bytes:
     """A submit as bytes, its key still to be put in."""
     spec = JobSpec(name="trivial", directory="/")
-    body = Submit(key="K" * 32, spec=spec, source="pass\n", environment=words.without_jupyter(os.environ))
+    body = Submit(key="K" * 32, spec=spec, source="pass\n", environment=option_parsing.without_jupyter(os.environ))
     raw = json.dumps(encode(body)).encode()
     head = (
         f"POST /dlaas/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
@@ -63,7 +64,7 @@ def _submit(bench: Bench, goes_on: Callable[[int], bool]) -> int:
 
     def client() -> None:
         nonlocal asked, accepted, refused
-        with doors.connect_unix(bench.site.pool / doors.SOCKET, 60.0) as one:
+        with discovery.connect_unix(bench.site.pool / discovery.SOCKET, 60.0) as one:
             while True:
                 with lock:
                     if not goes_on(asked) or refused:

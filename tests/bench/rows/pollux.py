@@ -7,10 +7,10 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from dlaas_server.sim.collector import collector_at_rest
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.pollux import play
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.sim.pollux.workload import play
+from dlaas_server.sim.replay.gc_pause import collector_at_rest
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.bench.measuring import Bench
 from tests.bench.table import Figure, Line, figure
 

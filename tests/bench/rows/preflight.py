@@ -105,8 +105,8 @@ import contextlib, json, os, sys, time
 os.environ["JUPYTER_DLAAS_WARM"] = "0"
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-from jupyter_dlaas.notebook import magics, submitting
-from jupyter_dlaas.notebook.options import parse
+from jupyter_dlaas.kernel import magics, submit as submitting
+from jupyter_dlaas.kernel.options import parse
 given = json.load(sys.stdin)
 config = Config()
 config.HistoryManager.hist_file = ":memory:"

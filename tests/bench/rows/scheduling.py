@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlaas_server.core.place import Layout
-from dlaas_server.core.scheduler import Policy
-from dlaas_server.sim.collector import collector_at_rest
-from dlaas_server.sim.experiments import TRACES, gang_outcome, pack_spread_nodes, tetris_outcome
-from dlaas_server.sim.formats import read_trace
-from dlaas_server.sim.fragmentation import FULL, SEEDS, filled_by, openb, published
-from dlaas_server.sim.loop import Decision, Replay, Run, replay
-from dlaas_server.sim.muri_experiment import NAMES, muri_cases
-from dlaas_server.sim.production import ByCore
-from dlaas_server.sim.report import figures
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.core.placement.gang_placement import Layout
+from dlaas_server.core.scheduling.scheduler import Policy
+from dlaas_server.sim.experiments.fragmentation import FULL, SEEDS, filled_by, openb, published
+from dlaas_server.sim.experiments.registry import TRACES, gang_outcome, pack_spread_nodes, tetris_outcome
+from dlaas_server.sim.muri.experiment import NAMES, muri_cases
+from dlaas_server.sim.replay.event_loop import Decision, Replay, Run, replay
+from dlaas_server.sim.replay.gc_pause import collector_at_rest
+from dlaas_server.sim.replay.production import ByCore
+from dlaas_server.sim.replay.report import figures
+from dlaas_server.sim.trace.formats import read_trace
+from dlaas_server.sim.trace.trace import NodeSpec
 from tests.bench.decisions import cost, memory_mb, planned_s
 from tests.bench.measuring import Bench
 from tests.bench.table import Figure, Line, figure, ratio

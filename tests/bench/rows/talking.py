@@ -11,8 +11,8 @@ from typing import Any
 
 import websocket
 
-from jupyter_dlaas import doors
-from jupyter_dlaas.api import Job
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.client import discovery
 from tests.bench.measuring import Bench, Unmeasurable, cpu_s, milliseconds
 from tests.bench.table import Figure, Line, figure
 
@@ -74,7 +74,7 @@ def measure(bench: Bench) -> list[Line]:
 @contextlib.contextmanager
 def page(bench: Bench) -> Iterator[websocket.WebSocket]:
     """A WebSocket like a page's."""
-    one = doors.connect_unix(bench.site.pool / doors.SOCKET, PATIENCE_S)
+    one = discovery.connect_unix(bench.site.pool / discovery.SOCKET, PATIENCE_S)
     stream = websocket.create_connection("ws://localhost/dlaas/stream", socket=one, timeout=PATIENCE_S)
     with contextlib.closing(stream):
         yield stream

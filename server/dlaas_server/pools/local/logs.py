@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.base import Chunk
-from jupyter_dlaas.masking import Mask
-from jupyter_dlaas.runtime.log_cap import CutLog
+from jupyter_dlaas.jobdir.log_cap import CutLog
+from jupyter_dlaas.wire.secret_masking import Mask
 
 __all__ = ["read_log"]
 

@@ -17,26 +17,26 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import jupyter_dlaas
-from dlaas_server.core.model import Node
-from dlaas_server.core.recovery import StoredJob
+from dlaas_server.core.lifecycle.recovery import StoredJob
+from dlaas_server.core.model.job import Node
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
-from dlaas_server.pools.local.folder import JobFolder, in_words
+from dlaas_server.pools.local.fact_times import on_clock
+from dlaas_server.pools.local.job_folder import JobFolder, in_words
+from dlaas_server.pools.local.job_watch import JobWatch
 from dlaas_server.pools.local.processes import end_processes, is_deserted
-from dlaas_server.pools.local.stored import payload_of, stored_job
-from dlaas_server.pools.local.times import on_clock
-from dlaas_server.pools.local.watching import JobWatch
+from dlaas_server.pools.local.stored_job import payload_of, stored_job
 from dlaas_server.pools.paths import safe_parts
-from jupyter_dlaas.facts import Fact, MemberWanted, Wanted
-from jupyter_dlaas.masking import NO_MASK, Mask, mask_of
-from jupyter_dlaas.protocol import JobSpec, NotFound, Refused
-from jupyter_dlaas.runtime.files import send_datagram
-from jupyter_dlaas.runtime.limits import limits_in_words
-from jupyter_dlaas.runtime.masked import masked_fact
-from jupyter_dlaas.runtime.process import JOB_MARK, Identity, environment_of
-from jupyter_dlaas.runtime.start import Started, StartError, reap, start_caretaker, start_guardian, warm
-from jupyter_dlaas.wire import Json
+from jupyter_dlaas.jobdir.atomic_files import send_datagram
+from jupyter_dlaas.runtime.guardian.resource_limits import limits_in_words
+from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of
+from jupyter_dlaas.runtime.zygote.start_guardian import Started, StartError, reap, start_caretaker, start_guardian, warm
+from jupyter_dlaas.wire.codec import Json
+from jupyter_dlaas.wire.journal import Fact, MemberWanted, Wanted
+from jupyter_dlaas.wire.masked_records import masked_fact
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
+from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask, mask_of
 
 __all__ = ["LocalPool", "Starter"]
 

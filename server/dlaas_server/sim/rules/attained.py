@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from itertools import accumulate
 from typing import Final
 
-from dlaas_server.sim.loop import Decision, Run
+from dlaas_server.sim.replay.event_loop import Decision, Run
 
 __all__ = ["Attained", "Gittins", "GittinsIndex"]
 

@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 from math import exp
 from typing import Final
 
-from dlaas_server.core.fragments import State, Usual, free_milli, ways
-from dlaas_server.core.shapes import WHOLE, Shape
-from dlaas_server.sim.production import GB
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.core.placement.fragmentation import State, Usual, free_milli, ways
+from dlaas_server.core.placement.shape import WHOLE, Shape
+from dlaas_server.sim.replay.production import GB
+from dlaas_server.sim.trace.trace import NodeSpec
 
 __all__ = ["FILLERS", "Scored", "best_fit", "fgd"]
 

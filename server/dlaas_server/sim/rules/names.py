@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.sim.formats import read_gpu_seconds
-from dlaas_server.sim.loop import Rule
+from dlaas_server.sim.replay.event_loop import Rule
 from dlaas_server.sim.rules.attained import Attained, Gittins, GittinsIndex
 from dlaas_server.sim.rules.packspread import PackSpread
 from dlaas_server.sim.rules.tiresias import FirstIn, Sorted, remaining_gpu_s, remaining_s, size
-from dlaas_server.sim.trace import NodeSpec
+from dlaas_server.sim.trace.formats import read_gpu_seconds
+from dlaas_server.sim.trace.trace import NodeSpec
 
 __all__ = ["COUNTING", "PLACING", "RULES", "pool_rule"]
 

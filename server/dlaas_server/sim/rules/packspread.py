@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dlaas_server.sim.loop import Decision, Run
-from dlaas_server.sim.trace import NodeSpec, TraceJob
+from dlaas_server.sim.replay.event_loop import Decision, Run
+from dlaas_server.sim.trace.trace import NodeSpec, TraceJob
 
 __all__ = ["PackSpread"]
 

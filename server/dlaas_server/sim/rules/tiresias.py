@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dlaas_server.sim.loop import Decision, Run
+from dlaas_server.sim.replay.event_loop import Decision, Run
 
 __all__ = ["FirstIn", "Sorted"]
 

@@ -1,0 +1,1 @@
+"""Static analysis of a notebook's cells: names, effects, calls and data flow. Pure."""

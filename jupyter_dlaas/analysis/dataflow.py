@@ -1,0 +1,551 @@
+"""From statements to steps: what each one does in the light of all that ran before it. Pure, forward in time.
+
+A step knows the names that its calls may read (function bodies read globals when they are called, not when they are
+defined), the objects that it changes through other names (`layer = model.fc; layer.weight.zero_()`), whether it trains
+something, and whether it can run again at all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of, own_methods
+from jupyter_dlaas.analysis.cells import Statement
+from jupyter_dlaas.analysis.effects import (
+    BLOCKS,
+    FITS,
+    KEEPS_ARGUMENTS,
+    PROVIDED,
+    QUIET_MODULES,
+    SEEDS,
+    SETS,
+    Call,
+    Effects,
+    dotted_names,
+    effects_of,
+    is_setup,
+    joined,
+    loaded_modules,
+    module_attribute,
+    reach,
+    sets_library,
+    walk_now,
+    words,
+)
+from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
+from jupyter_dlaas.analysis.import_effects import may_register
+from jupyter_dlaas.analysis.names import Flow, flow_of, root_name, walk
+from jupyter_dlaas.analysis.text_lookups import binds_as_text
+from jupyter_dlaas.analysis.trained_objects import Trainings
+
+ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
+GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
+DRAWS = words("one_batch show_batch")  # fastai's loaders have a stream of their own
+QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A change of an object through one of its names."""
+
+    name: str
+    below: frozenset[str]  # the name, and all names whose objects it holds
+    affects: frozenset[str]  # those, and the names that hold any of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One statement with all that it does."""
+
+    statement: Statement
+    flow: Flow
+    reads_late: frozenset[str]  # what the functions and objects that it uses read when they are called
+    touches: tuple[Touch, ...]  # objects that are different afterwards
+    globals_bound: frozenset[str]  # by functions that it calls
+    uses: frozenset[str]  # the notebook's own functions that it may call
+    loads: frozenset[str]  # "package.module" that an import loads beside what it binds
+    dotted: frozenset[str]  # "package.module" that the statement may need loaded
+    is_definition: bool  # an import, function, class or plain constant: the same wherever it runs
+    is_setup: bool
+    saves: bool  # writes a file
+    may_register: bool  # an import that may be there for what it does
+    is_star: bool  # binds names that its text does not show
+    is_future: bool
+    trains: bool  # a gradient step: surely a training
+    trained: frozenset[str]  # what its optimisers and training functions are given
+    passive: frozenset[str]  # of `changes`, modules and data: they may be changed, and are not trained
+    altered: frozenset[str]  # of `changes`, those that are so without a doubt: `losses.append(loss)`
+    fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
+    gradients: Gradients
+    foreign: str  # why it cannot run again, "" if it can
+    calls: tuple[Call, ...]  # that run where they stand
+    changes: frozenset[str]  # all names whose objects are different afterwards
+    is_plain: bool  # nothing speaks for keeping or leaving it but the names that it provides
+    provides: frozenset[str]  # names that it binds, changes or deletes
+
+    @property
+    def is_block(self) -> bool:
+        """A loop, with, if, try or match."""
+        return isinstance(self.statement.node, BLOCKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All steps, and what is known when the last one has run."""
+
+    steps: tuple[Step, ...]
+    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that made it
+    definitions: frozenset[str]  # the notebook's own functions and classes
+    late: dict[str, frozenset[str]]
+    behaviours: dict[str, Behaviour]
+
+
+def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
+    """Go through the statements in the order in which they ran. `immutable`: names that no call can change."""
+    tracer = Tracer(immutable)
+    steps = [tracer.step(statement) for statement in statements]
+    return tracer.trace(steps)
+
+
+class Tracer:
+    """All that is known after the statements so far. Grows step by step."""
+
+    def __init__(self, immutable: Collection[str] = ()) -> None:
+        self.immutable = frozenset(immutable)
+        self.lazy_annotations = False
+        self.seen: set[str] = set()
+        self.plain: set[str] = set()  # bound by imports, definitions, constants
+        self.modules: set[str] = set()
+        self.asking: set[str] = set()  # names of widget libraries
+        self.classes: set[str] = set()
+        self.late: dict[str, frozenset[str]] = {}
+        self.objects: dict[str, frozenset[str]] = {}
+        self.holders: dict[str, set[str]] = {}  # `objects` the other way round, so that a change is not a search
+        self.makers: dict[str, frozenset[str]] = {}
+        self.made: dict[str, set[str]] = {}  # `makers` the other way round
+        self.behaviours: dict[str, Behaviour] = {}
+        self.methods: dict[str, Behaviour] = {}
+        self.globals_of: dict[str, frozenset[str]] = {}
+        self.starts: dict[str, Behaviour] = {}  # class -> what making an object of it does
+        self.handed: dict[str, frozenset[str]] = {}  # object -> own functions that it was given: `Thread(target=work)`
+        self.trainings = Trainings(self.behaviours, self.methods, self.handed, self.objects, self.modules)
+        self.iterators: set[str] = set()  # used up by whoever goes over them
+        self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
+
+    def trace(self, steps: Sequence[Step]) -> Trace:
+        """What is known now. Shares what grows: to be used before the next step."""
+        holds = {name: self.objects.get(name, frozenset()) | self.makers.get(name, frozenset()) for name in self.seen}
+        definitions = frozenset(self.behaviours) | frozenset(self.classes)
+        return Trace(tuple(steps), holds, definitions, self.late, self.behaviours)
+
+    def _gradients(self, node: ast.stmt) -> Gradients:
+        return gradients_of(node, self.modules, self._called, self.trainings.optimisers)
+
+    def step(self, statement: Statement) -> Step:
+        """What the next statement does."""
+        node = statement.node
+        if node is None:
+            return _nothing(statement)
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            self.lazy_annotations = self.lazy_annotations or any(a.name == "annotations" for a in node.names)
+        flow = flow_of(node, lazy_annotations=self.lazy_annotations)
+        effects = effects_of([node])
+        reads = flow.reads | flow.soft
+        if isinstance(node, DEFINITIONS):  # what it reads is not called, but for decorators and the like
+            ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
+        else:
+            # a lambda that only gets a name runs later; any other may run here: `sorted(xs, key=lambda x: x + b)`
+            ran = reads if _only_defines(node) else reads | flow.late
+        reads_late = self._closure(ran) - flow.reads
+        uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
+        behaviour = Behaviour()
+        for name in sorted(uses):
+            behaviour = behaviour.also(self.behaviours[name])
+        globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
+        self._hold(effects, flow)
+        touches = self._touches(effects, behaviour, uses, statement)
+        self.trainings.note(node, effects)
+        fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
+        asks = self._asks(
+            node, reads, uses
+        )  # before the statement's own bindings: it may bind a function anew that it calls
+        self._remember(node, flow, self._carried(node, effects, reads))
+        changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
+        if touches:
+            later = joined([flow.late, self._late_of(reads)])
+            sums: dict[int, tuple[frozenset[str], frozenset[str]]] = {}  # many names share one set; so do their sums
+            for name in changes if later else ():
+                known = self.late.get(name, frozenset())
+                if id(known) not in sums:
+                    sums[id(known)] = (known, joined([known, later]))
+                self.late[name] = sums[id(known)][1]
+        root = module_attribute(node)
+        own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
+        loads = loaded_modules(node)
+        sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
+        sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
+        gradients = Gradients() if isinstance(node, DEFINITIONS) else self._gradients(node)
+        is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
+        is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        registers = may_register(node)
+        is_special = bool(loads) or sets_up or is_star or is_future or any(gradients) or registers
+        return Step(
+            statement=statement,
+            flow=flow,
+            reads_late=reads_late,
+            touches=touches,
+            globals_bound=globals_bound,
+            uses=uses,
+            loads=loads,
+            dotted=self._dotted(node),
+            is_definition=_is_definition(node),
+            is_setup=sets_up,
+            saves=any(call.saves for call in effects.calls),
+            may_register=registers,
+            is_star=is_star,
+            is_future=is_future,
+            trains=trains,
+            trained=trained,
+            passive=self.trainings.passive(changes),
+            altered=(effects.altered | behaviour.altered) - self.modules,
+            fits=fits,
+            gradients=gradients,
+            foreign=statement.foreign or asks,
+            calls=effects.calls,
+            changes=changes,
+            is_plain=not is_special and statement.ran == "yes",
+            provides=flow.binds | flow.deletes | globals_bound | changes,
+        )
+
+    def _called(self, call: Call) -> Gradients:
+        return of_call(call, self.behaviours, self.methods)
+
+    def _sets_library(self, call: Call) -> bool:
+        name = call.receiver or call.function or ""
+        return name in self.modules and self.module_roots.get(name) not in QUIET_MODULES and sets_library(call)
+
+    def _dotted(self, node: ast.stmt) -> frozenset[str]:
+        pairs = [name.split(".") for name in dotted_names(node)]
+        return frozenset(f"{self.module_roots[root]}.{part}" for root, part in pairs if root in self.module_roots)
+
+    # what is read later
+    def _late_of(self, names: Iterable[str]) -> frozenset[str]:
+        return joined([self.late[name] for name in names if name in self.late])
+
+    def _closure(self, names: Iterable[str]) -> frozenset[str]:
+        return reach(names, self.late)
+
+    def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
+        """The names read whose code may live on in what is bound: `x = f(1)` is a number, unless `f` makes objects."""
+        if isinstance(node, DEFINITIONS):
+            return reads
+        called = {call.function for call in effects.calls if call.function is not None}
+        only_called = (called & self.behaviours.keys()) - effects.values
+        return reads - {name for name in only_called if not self._hands_on_code(name)}
+
+    def _hands_on_code(self, function: str) -> bool:
+        """What it returns may have code of the notebook's in it."""
+        for name in {function} | self._closure([function]):
+            own = self.behaviours.get(name)
+            if name in self.classes or (own is not None and own.made is not None):
+                return True
+            if own is not None and any(n in self.behaviours or n in self.classes for n in own.mentions):
+                return True
+        return False
+
+    def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
+        """What the names bound here read when they are used, and what kind of thing they are."""
+        late = joined([flow.late, self._late_of(reads)])
+        is_plain = _binds_plain(node)
+        wrapped = self._wrapped(node)
+        is_used_up = isinstance(node, ast.Assign) and _binds_whole(node) and self._is_used_up(node.value)
+        for name in flow.binds:
+            self.seen.add(name)
+            self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
+            self.behaviours.pop(name, None)
+            self.globals_of.pop(name, None)
+            self.starts.pop(name, None)
+            for group in (self.plain, self.modules, self.asking, self.classes, self.iterators):
+                group.discard(name)
+            if is_used_up:
+                self.iterators.add(name)
+            if is_plain:
+                self.plain.add(name)
+                _link(self.objects, self.holders, name, frozenset())
+                _link(self.makers, self.made, name, frozenset())
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self.behaviours[name] = self._decorated(node)
+                self.globals_of[name] = flow.globals_bound
+            case ast.ClassDef(name=name):
+                self.classes.add(name)
+                self.globals_of[name] = flow.globals_bound
+                own = own_methods(node)
+                for method, behaviour in own.items():
+                    self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
+                start = Behaviour()
+                for base in [self.starts[n] for n in sorted(flow.reads & self.starts.keys())]:
+                    start = start.also(base)
+                for method in {"__new__", "__init__", "__post_init__"} & own.keys():
+                    start = start.also(own[method])
+                self.starts[name] = start
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
+                self.behaviours[name] = behaviour_of(function)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
+                self.behaviours[name], self.globals_of[name] = wrapped
+            case ast.Import() | ast.ImportFrom():
+                self._import(node)
+            case ast.Try() | ast.TryStar() | ast.If() | ast.With():  # `try: import wandb` and the like
+                for part in walk_now([node]):
+                    if isinstance(part, ast.Import | ast.ImportFrom):
+                        self._import(part)
+            case _:
+                return
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        source = (node.module or "") if isinstance(node, ast.ImportFrom) else None
+        for alias in node.names:
+            bound = alias.asname or (alias.name if source is not None else alias.name.partition(".")[0])
+            self.module_roots[bound] = (source or alias.name).partition(".")[0]
+            if source is None or bound.islower():
+                self.modules.add(bound)
+            root = alias.name.partition(".")[0] if source is None else source
+            if root in ASKING_MODULES or f"{source}.{alias.name}" in ASKING_MODULES:
+                self.asking.add(bound)
+
+    def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
+        """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`, `up = counter()`."""
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+            maker = self.behaviours.get(node.value.func.id)
+            if maker is not None and maker.made is not None:
+                return maker.made, frozenset()
+        args = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+        for arg in args:
+            if isinstance(arg, ast.Name) and arg.id in self.behaviours:
+                return self.behaviours[arg.id], self.globals_of.get(arg.id, frozenset())
+        return None
+
+    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Behaviour:
+        """What a call of a function does, its own decorators' functions around it included."""
+        found = behaviour_of(node)
+        for decorator in node.decorator_list:
+            name = root_name(decorator)
+            own = self.behaviours.get(name or "")
+            if own is not None and own.made is not None:
+                found = found.also(own.made)
+        return found
+
+    def _is_used_up(self, value: ast.expr | None) -> bool:
+        """A generator, or what an own function with `yield` returns."""
+        match value:
+            case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
+                return True
+            case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
+                verb in GENERATORS or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
+            ):
+                return True  # each draw, also by those who only look, leaves it elsewhere
+            case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
+                return self._is_used_up(maker)
+            case ast.Call(func=ast.Name(id=name)) if name in self.behaviours:
+                return self.behaviours[name].yields
+            case _:
+                return False
+
+    # what is changed
+    def _hold(self, effects: Effects, flow: Flow) -> None:
+        for hold in effects.holds:
+            objects = frozenset(n for n in hold.objects if self._is_object(n))
+            given = frozenset(n for n in hold.objects if n in self.behaviours)
+            given = given.union(*(self.handed[n] for n in sorted(objects & self.handed.keys())))
+            for target in hold.targets - self.modules:
+                is_new = hold.is_sure and target in flow.kills and target not in hold.objects
+                before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
+                _link(self.objects, self.holders, target, objects if is_new else before | objects)
+                _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
+                kept = frozenset() if is_new else self.handed.get(target, frozenset())
+                if given | kept:
+                    self.handed[target] = given | kept
+                else:
+                    self.handed.pop(target, None)
+
+    def _is_object(self, name: str) -> bool:
+        return name not in self.plain and name not in self.immutable
+
+    def _touches(
+        self, effects: Effects, behaviour: Behaviour, uses: frozenset[str], statement: Statement
+    ) -> tuple[Touch, ...]:
+        touched = set(effects.touches)
+        shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
+        also = set(behaviour.touches)
+        for call in effects.calls:
+            touched |= self._touched_by(call, uses, shows_value=shows_value)
+            also |= self._touched_elsewhere(call)
+        if not effects.entered.isdisjoint(self.seen):
+            for method in {"__enter__", "__exit__", "__aenter__", "__aexit__"} & self.methods.keys():
+                also |= self.methods[method].touches
+        for source in effects.passed & self.iterators:
+            touched.add(source)
+        touched |= {
+            n for n in also if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes)
+        }
+        touched -= PROVIDED - self.seen
+        return tuple(self._touch(name) for name in sorted(touched))
+
+    def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
+        """The variables of the statement that a call changes."""
+        args = {n for n in call.args if self._is_object(n)}
+        receiver = {call.receiver} if call.receiver else set()
+        found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
+        if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
+            found |= receiver
+        if call.verb in {"reload", "setattr", "delattr"}:
+            return set(call.args)
+        own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
+        if call.function is not None and own is not None:
+            found |= {call.function} if own.keeps else set()
+            if call.is_called and own.made_params:
+                found |= set(replace(own, touched_params=own.made_params).touched_args(call))
+            return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
+        if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
+            return found
+        if own is not None and not call.is_dropped:
+            return found | ((receiver | args) if own.touched_params else set())
+        if call.receiver in self.modules:
+            return found | self._touched_by_module(call, args, shows_value=shows_value)
+        if call.is_dropped:
+            if call.function is not None and call.function in self.seen and self._is_object(call.function):
+                receiver = {call.function}  # `add = items.append`, then `add(3)`
+            elif own is None and call.verb in KEEPS_ARGUMENTS | FITS:
+                return found | receiver
+            return found | receiver | args
+        return found | receiver if call.is_in_place else found
+
+    def _touched_by_module(self, call: Call, args: set[str], *, shows_value: bool) -> set[str]:
+        """`random.shuffle(items)` changes the items; `wandb.init()` the module itself."""
+        module = call.receiver or ""
+        sets_up = SETS.match(call.verb) is not None
+        if call.is_in_place:
+            return args or ({module} if call.is_dropped else set())  # `registry.add(3)`
+        if not call.is_dropped or (shows_value and not sets_up) or self.module_roots.get(module) in QUIET_MODULES:
+            return args if call.is_dropped and not shows_value else set()
+        return args | {module}
+
+    def _touched_elsewhere(self, call: Call) -> frozenset[str]:
+        """Objects that the statement does not name, and that a method, a class or the function's maker changes."""
+        handed = self.handed.get(call.receiver or call.function or "", frozenset())
+        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(handed) if n in self.behaviours))
+        if call.receiver is not None:
+            method = self.methods.get(call.verb) if call.receiver not in self.modules else None
+            return found | (method.touches if method is not None else frozenset())
+        if call.function in self.starts:
+            return self.starts[call.function].touches
+        own = self.behaviours.get(call.function or "")
+        return own.made.touches if call.is_called and own is not None and own.made is not None else found
+
+    def _changed_args(self, call: Call, own: Behaviour, uses: frozenset[str]) -> frozenset[str]:
+        """What a call of an own function changes; what its helpers change may be any of its arguments."""
+        called = reach([call.function or ""], self.late) & uses - {call.function}
+        if not own.touched_params and any(self.behaviours[name].touched_params for name in called):
+            return call.args
+        return own.touched_args(call)
+
+    def _touch(self, name: str) -> Touch:
+        below = reach([name], self.objects)
+        above = reach(below, self.holders)
+        # `Net.forward = better` changes every model that `Net` made
+        return Touch(name, below, above | self.made.get(name, frozenset()))
+
+    def runs_training(self, call: Call) -> bool:
+        """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
+        return self.trainings.runs_training(call)
+
+    # what cannot run again
+    def _asks(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
+        if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
+            return ""
+        asked = "input" in reads or not self.asking.isdisjoint(reads)
+        for part in walk_now([node]) if asked else ():
+            if not isinstance(part, ast.Call):
+                continue
+            names = {n.id for n in walk(part.func) if isinstance(n, ast.Name)}
+            if "input" in names and isinstance(part.func, ast.Name) and "input" not in self.seen:
+                return "input()"
+            if names & self.asking:
+                return "a widget or a prompt"
+        asking = sorted(name for name in uses if self.behaviours[name].asks)
+        return f"input(), asked by `{asking[0]}`" if asking else ""
+
+
+def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
+    """Note that `name` leads to `others` and to nobody else, in both directions."""
+    before = there.get(name, frozenset())
+    for other in before - others:
+        back[other].discard(name)
+    for other in others - before:
+        back.setdefault(other, set()).add(name)
+    there[name] = others
+
+
+def _nothing(statement: Statement) -> Step:
+    none: frozenset[str] = frozenset()
+    return Step(
+        statement=statement,
+        flow=Flow(),
+        reads_late=none,
+        touches=(),
+        globals_bound=none,
+        uses=none,
+        loads=none,
+        dotted=none,
+        is_definition=False,
+        is_setup=False,
+        saves=False,
+        may_register=False,
+        is_star=False,
+        is_future=False,
+        trains=False,
+        trained=none,
+        passive=none,
+        altered=none,
+        fits=none,
+        gradients=Gradients(),
+        foreign="",
+        calls=(),
+        changes=none,
+        is_plain=False,
+        provides=none,
+    )
+
+
+def _named(call: Call) -> frozenset[str]:
+    """The variables that a call runs or hands over."""
+    return call.args | {name for name in (call.function, call.receiver) if name is not None}
+
+
+def _is_definition(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return node.value is not None and _is_constant(node.value)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+def _only_defines(node: ast.stmt) -> bool:
+    return isinstance(node, DEFINITIONS) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
+
+
+def _binds_whole(node: ast.Assign) -> bool:
+    """Tell if a name gets the value itself, not its elements: `x = zip(a, b)`, but not `x, y = zip(*pairs)`."""
+    return any(not isinstance(target, ast.Tuple | ast.List) for target in node.targets)
+
+
+def _binds_plain(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return isinstance(node.value, ast.Constant | ast.Lambda)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in walk(node))

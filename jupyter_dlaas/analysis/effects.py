@@ -1,0 +1,552 @@
+"""What a statement may change besides binding names, and which objects hold which. Pure.
+
+Python does not tell whether a call changes its arguments. These are the rules of thumb, made from what notebooks do:
+a call whose value is dropped changes its receiver and its arguments, unless it is known to only show or compute; the
+notebook's own functions are looked into. A wrong guess keeps a statement too many, which costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from jupyter_dlaas.analysis.names import LEAVES, bound_names, children, root_name, walk
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of words written as text."""
+    return frozenset(text.split())
+
+
+SHOW_ROOTS = words(
+    "print display plt sns pprint help len type repr px fig ax axes axs HTML Image Markdown dir vars id isinstance"
+)
+SHOW_VERBS = (
+    "show",
+    "plot",
+    "display",
+    "visual",
+    "print",
+    "summary",
+    "describe",
+    "info",
+    "imshow",
+    "draw",
+    "savefig",
+    "assert_",
+)
+PURE_VERBS = words(
+    """
+    mean sum std var min max any all count unique nunique value_counts head tail sample isnull isna notnull corr
+    mode item items keys values get numpy size dim numel shape argmax argmin softmax round abs parameters
+    named_parameters named_modules state_dict children modules groupby merge query astype dropna fillna tolist
+    startswith endswith format join split strip lower upper predict predict_proba transform score evaluate forward
+    isin equal allclose memory_usage get_params get_weights cpu_count is_available device_count get_device_name
+    cuda_version exists listdir
+    """
+)
+SAVES = words(
+    """
+    save dump to_csv to_parquet to_json to_pickle to_excel to_hdf to_feather savez savez_compressed savetxt savefig
+    log_metric imwrite write_image save_pretrained save_weights save_model save_checkpoint add_scalar add_image
+    add_graph
+    """
+)
+DRAWING_VERBS = words(
+    """
+    bar barh barplot boxplot countplot contour contourf errorbar fill_between heatmap hexbin hist hist2d histplot
+    kdeplot lineplot pairplot pie regplot scatter scatterplot violinplot annotate axhline axvline colorbar legend
+    set_axis_off set_title set_xlabel set_ylabel set_xlim set_ylim set_xticks set_yticks set_xticklabels
+    set_yticklabels suptitle tick_params tight_layout
+    """
+)
+"""Methods of plots, of pandas and of seaborn: they draw from their arguments and leave these as they are."""
+PURE_ENDS = ("_score", "_matrix", "_report", "_error")
+CHANGING_VERBS = words(
+    """
+    append extend insert add update setdefault pop popitem remove discard clear sort reverse popleft appendleft
+    load_state_dict load_weights set_weights setattr partial_fit fit shuffle register_buffer register_forward_hook
+    add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
+    """
+)
+TAKES = words("setdefault pop popitem popleft")  # they change a collection where their value is used, too
+COLLECTS = TAKES | words("append extend insert add update remove discard clear appendleft")
+SEEDS = words(
+    """
+    manual_seed manual_seed_all seed seed_all set_seed set_random_seed seed_everything enable_full_determinism
+    use_deterministic_algorithms set_default_dtype set_default_device set_default_tensor_type set_num_threads
+    set_num_interop_threads set_float32_matmul_precision set_sharing_strategy set_start_method enable_op_determinism
+    set_global_policy set_floatx set_image_data_format set_visible_devices set_memory_growth set_grad_enabled
+    set_detect_anomaly set_per_process_memory_fraction filterwarnings simplefilter setrecursionlimit
+    set_session set_jit enable_eager_execution disable_eager_execution disable_v2_behavior enable_v2_behavior
+    """
+)
+SETS = re.compile(
+    r"(set|enable|disable|use|init|start|register|install|allow|patch|clear|reset)(_|$)|autolog|login|setup|configure"
+)
+"""Verbs of a module whose value nobody needs: they set something up in it."""
+SEEDING = re.compile(r"(^|_)(re)?seeds?(_|$)|determinis|reproducib", re.IGNORECASE)
+"""Other people's names for it: `set_seeds`, `seed_torch`, `make_deterministic`."""
+SETS_LIBRARY = re.compile(r"(set|enable|disable|use|allow|register|install|patch|setup|configure)(_|$)(?!print|option)")
+"""Functions of a library that change it for all that follows, whether anybody names it again or not."""
+QUIET_MODULES = words(
+    """os shutil gc time sys subprocess pathlib glob matplotlib seaborn plotly altair bokeh IPython pprint tqdm
+    inspect pdb traceback matplotlib_inline"""
+)  # what their calls do is there already, or is a picture
+KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weights set_weights compile")
+SETUP_STARTS = (
+    "sys.path.",
+    "sys.path[",
+    "sys.argv",
+    "os.chdir(",
+    "__import__(",
+    "os.environ",
+    "os.putenv(",
+    "torch.backends.",
+    "jax.config.",
+    "tf.config.",
+    "logging.basicConfig(",
+)
+SETUP_ROOTS = words("sys os torch jax tf logging __import__")
+PICTURES = words("plt mpl matplotlib sns pd pandas rcParams alt px pio")
+HANDS_ON = words(
+    """
+    partial jit pmap vmap compile script trace wraps cache lru_cache on attach append register hook grad
+    value_and_grad checkpoint signature getsource help print display type callable
+    """
+)  # calls that are given a function and do not run it
+RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
+FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
+STEPS = words("backward train_on_batch apply_gradients apply_updates minimize manual_backward training_step")
+VIEWS = words(
+    """
+    parameters named_parameters modules named_modules children named_children values items keys view detach numpy
+    state_dict to cuda cpu float half double train eval reshape squeeze get_submodule get_parameter requires_grad_
+    share_memory transpose permute flatten get setdefault layers
+    """
+)
+HOLDING = words(
+    """
+    list tuple dict set zip enumerate map filter reversed sorted chain partial getattr asarray as_tensor from_numpy
+    compile jit
+    """
+)
+GIVEN_IN_JOBS = words("display exit get_ipython quit")  # the job's runner provides them
+PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user bound such a name
+NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.If | ast.Try | ast.TryStar | ast.Match
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that runs where it stands."""
+
+    function: str | None  # `f` of `f(x)`; None for methods
+    receiver: str | None  # `a` of `a.b.c(x)`
+    verb: str  # `f`, `c`
+    handed: tuple[
+        tuple[int | str, frozenset[str]], ...
+    ]  # position or keyword -> variables whose objects are handed over
+    is_dropped: bool  # nobody takes its value
+    is_called: bool  # its value is called at once: `register("net")(Net)`, also as a decorator
+    line: int
+    has_number: bool = False  # a number above 1 stands among its positional arguments
+
+    @property
+    def args(self) -> frozenset[str]:
+        """All variables whose objects are handed over."""
+        return frozenset().union(*(names for _, names in self.handed))
+
+    @property
+    def saves(self) -> bool:
+        """It writes a file and leaves its objects as they are."""
+        return self.verb in SAVES
+
+    @property
+    def only_shows(self) -> bool:
+        """It prints, draws or computes: no object is different afterwards."""
+        verb = self.verb.lower().lstrip("_")
+        root = self.function or self.receiver
+        if self.saves:
+            return True
+        if self.has_option("inplace"):
+            return False
+        if verb in DRAWING_VERBS:
+            return True
+        return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Changes its receiver even where its value is used: `x = items.pop()`, `y = t.add_(1)`."""
+        if self.verb in CHANGING_VERBS or self.has_option("inplace"):
+            return True
+        return self.verb.endswith("_") and not self.verb.startswith("_")
+
+    @property
+    def written(self) -> frozenset[str]:
+        """What it writes into, whatever else it does: `out=x`, `next(numbers)`."""
+        found = [names for key, names in self.handed if key == "out" or (key == 0 and self.function == "next")]
+        return frozenset().union(*found)
+
+    @property
+    def stores(self) -> bool:
+        """Its receiver may hold its arguments from now on: `parts.append(part)`."""
+        if self.receiver is None or self.only_shows or self.verb in FITS or not self.args:
+            return False
+        return self.is_dropped or self.is_in_place
+
+    def has_option(self, name: str) -> bool:
+        """It is given this keyword."""
+        return any(key == name for key, _ in self.handed)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """After this, the objects of `targets` are, hold or are made of those of `objects`."""
+
+    targets: frozenset[str]
+    objects: frozenset[str]
+    makers: frozenset[str]  # called to make it: classes and functions
+    is_sure: bool  # a plain assignment: what the targets held before is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    touches: frozenset[str]  # `x[0] = 1`, `x.a = 1`, `del x[0]`
+    calls: tuple[Call, ...]
+    holds: tuple[Hold, ...]
+    entered: frozenset[str]  # names in the head of a `with`
+    passed: frozenset[str]  # names that a loop or comprehension goes over
+    values: frozenset[str]  # names that stand for their object, not only for what a call of them returns
+
+    @property
+    def altered(self) -> frozenset[str]:
+        """Objects that surely are different afterwards: an item is assigned, or added to a collection."""
+        collects = [call for call in self.calls if call.verb in COLLECTS and (call.is_dropped or call.verb in TAKES)]
+        return self.touches | {call.receiver for call in collects if call.receiver}
+
+
+def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes that run where they stand: function bodies do not."""
+    todo = list(nodes)[::-1]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, NESTED):
+            outside: list[ast.AST] = [d for d in [*node.args.defaults, *node.args.kw_defaults] if d is not None]
+            if not isinstance(node, ast.Lambda):
+                outside += node.decorator_list
+            todo += outside[::-1]
+        elif type(node) not in LEAVES:
+            todo += children(node)
+
+
+def effects_of(nodes: Iterable[ast.AST]) -> Effects:
+    """What these statements change and hold when they run."""
+    nodes = list(nodes)
+    top = {id(n) for n in nodes}
+    touches: set[str] = set()
+    calls: list[Call] = []
+    holds: list[Hold] = []
+    entered: set[str] = set()
+    passed: set[str] = set()
+    values: set[str] = set()
+    functions: set[int] = set()
+    dropped: set[int] = set()
+    called: set[int] = set()
+    for node in walk_now(nodes):
+        match node:
+            case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
+                dropped.add(id(call))
+            case ast.Expr(value=ast.BoolOp(values=[*_, last])):
+                dropped.add(id(last))  # `ready and start()`
+            case ast.Expr(value=ast.IfExp(body=body, orelse=orelse)):
+                dropped |= {id(body), id(orelse)}
+            case ast.Expr(value=ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right)):
+                touches |= objects_in(left) | objects_in(right)  # `first >> second`, which links them
+            case ast.Name(id=name, ctx=ast.Load()) if id(node) not in functions:
+                values.add(name)
+            case ast.Call():
+                functions.add(id(node.func))
+                if isinstance(node.func, ast.Call):
+                    called.add(id(node.func))
+                one = call_of(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
+                calls.append(one)
+                if one.stores:
+                    holds.append(Hold(frozenset({one.receiver or ""}), one.args, frozenset(), False))
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    touches |= _changed_parts(target)
+                holds.append(_hold(targets, value, is_sure=id(node) in top))
+                holds += _same(targets)
+                if all(isinstance(t, ast.Name) and t.id.startswith("_") for t in targets):
+                    dropped.add(id(value))  # `_ = model.apply(init)`
+                touches_into = [t for t in targets if isinstance(t, ast.Attribute | ast.Subscript)]
+                holds += [_stored(t, value) for t in touches_into]  # `model.fc = head`
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                touches |= _changed_parts(target)
+                holds.append(_hold([target], value, is_sure=id(node) in top))
+            case ast.AugAssign(target=target, value=value):
+                touches |= _changed_parts(target) | bound_names(target)
+                holds.append(_hold([target], value, is_sure=False))
+            case ast.NamedExpr(target=target, value=value):
+                holds.append(_hold([target], value, is_sure=False))
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    touches |= _changed_parts(target)
+            case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
+                touches |= _changed_parts(target)
+                objects = frozenset(n.id for n in walk(source) if isinstance(n, ast.Name))
+                passed |= objects_in(source)
+                holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
+            case ast.comprehension(iter=source):
+                passed |= objects_in(source)
+            case ast.withitem(context_expr=value, optional_vars=target):
+                if target is not None:
+                    holds.append(_hold([target], value, is_sure=False))
+                entered |= {n.id for n in walk(value) if isinstance(n, ast.Name)}
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if id(node) in top:
+                for decorator in node.decorator_list:
+                    if isinstance(decorator, ast.Call):
+                        dropped.add(id(decorator))
+                        called.add(id(decorator))
+                    else:
+                        calls.append(_decoration(decorator, node.name))
+            case _:
+                continue
+    return Effects(
+        frozenset(touches), tuple(calls), tuple(holds), frozenset(entered), frozenset(passed), frozenset(values)
+    )
+
+
+def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
+    """The names and all that their objects hold."""
+    found = set(start)
+    todo = list(found)
+    done: set[int] = set()  # many names share one set, which may be large: each is gone through once
+    while todo:
+        more = held.get(todo.pop())
+        if more and id(more) not in done:
+            done.add(id(more))
+            new = more - found
+            found |= new
+            todo += new
+    return frozenset(found)
+
+
+def joined(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    """Their union: one of them itself where it has all the others in it, so that names share sets."""
+    largest: frozenset[str] = frozenset()
+    for one in sets:
+        if not one <= largest:
+            largest = one if largest <= one else largest | one
+    return largest
+
+
+def is_step(call: Call) -> bool:
+    """A call that only training makes: a gradient, or a step of an optimiser."""
+    if call.verb == "step" and call.receiver:
+        return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
+    return call.verb in STEPS
+
+
+def is_seed(verb: str) -> bool:
+    """A call of this name, whose value nobody takes, starts random streams."""
+    return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
+
+
+def sets_library(call: Call) -> bool:
+    """`numpyro.enable_x64()`, `set_config(…)`, `config.update(…)`; the library is for the caller to know."""
+    is_update = call.verb == "update" and (call.receiver or "").endswith("config")
+    return call.is_dropped and (is_update or SETS_LIBRARY.match(call.verb) is not None)
+
+
+def is_setup(node: ast.stmt) -> bool:
+    """Seeds, search paths, environment, defaults: libraries depend on them and nothing names them."""
+    if isinstance(node, BLOCKS):
+        return _sets_up_only(node)
+    if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
+        return False
+    value = node.value
+    if isinstance(value, ast.Call) and (
+        verb_of(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(verb_of(value.func)))
+    ):
+        return True
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    if root_name(targets[0] if targets else value) not in SETUP_ROOTS:
+        return False
+    texts = [ast.unparse(t) for t in targets] or [ast.unparse(value)]
+    return any(text.startswith(SETUP_STARTS) or text == "sys.path" for text in texts)
+
+
+def _sets_up_only(block: ast.stmt) -> bool:
+    """`for gpu in gpus: set_memory_growth(gpu, True)`: set-up, and nothing else but prints and plain variables."""
+    found = False
+    for node in walk_now([block]):
+        if not isinstance(node, ast.stmt) or isinstance(node, BLOCKS | ast.Pass):
+            continue
+        if is_setup(node):
+            found = True
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if not call_of(node.value, is_dropped=True, is_called=False).only_shows:
+                return False
+        elif not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):
+            return False
+    return found
+
+
+def changes_directory(node: ast.AST) -> bool:
+    """A call in it goes to another directory: `os.chdir(path)`."""
+    return any(isinstance(part, ast.Call) and verb_of(part.func) == "chdir" for part in walk(node))
+
+
+def module_attribute(node: ast.stmt) -> str | None:
+    """The root of `ssl._create_default_https_context = f`: set-up for all, if the root is a module."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
+        return None
+    root = root_name(node.targets[0])
+    return None if root in PICTURES else root
+
+
+def loaded_modules(node: ast.stmt) -> frozenset[str]:
+    """The submodules that an import loads beside what it binds, as "package.module"."""
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module else []
+    else:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return frozenset(".".join(name.split(".")[:2]) for name in names if "." in name)
+
+
+def dotted_names(node: ast.AST) -> frozenset[str]:
+    """The first two parts of `a.b.c`, wherever it stands, bodies of functions included."""
+    pairs = [n for n in walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
+
+
+def verb_of(function: ast.expr) -> str:
+    """The last name of what is called: `f` of `f(x)`, `c` of `a.b.c(x)`; "" where there is none."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _same(targets: list[ast.expr]) -> list[Hold]:
+    """`a = b = []`: each is the other."""
+    names = [t.id for t in targets if isinstance(t, ast.Name)]
+    return [Hold(frozenset({name}), frozenset({names[0]}), frozenset(), False) for name in names[1:]]
+
+
+def _decoration(decorator: ast.expr, name: str) -> Call:
+    """`@register` calls `register` with the function; `@app.route` changes `app`."""
+    function = decorator.id if isinstance(decorator, ast.Name) else None
+    return Call(
+        function=function,
+        receiver=None if function else root_name(decorator),
+        verb=verb_of(decorator),
+        handed=((0, frozenset({name})),) if function else (),
+        is_dropped=function is None,
+        is_called=False,
+        line=decorator.lineno,
+    )
+
+
+def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
+    is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
+    handed: list[tuple[int | str, frozenset[str]]] = []
+    for position, arg in enumerate(node.args):
+        handed.append((-1 if is_spread else position, frozenset(objects_in(arg))))
+    for keyword in node.keywords:
+        handed.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
+    return Call(
+        function=node.func.id if isinstance(node.func, ast.Name) else None,
+        receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
+        verb=verb_of(node.func),
+        handed=tuple(handed),
+        is_dropped=is_dropped,
+        is_called=is_called,
+        line=node.lineno,
+        has_number=any(_is_number(arg) for arg in node.args),
+    )
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value > 1  # True and 1 are modes
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) or _is_number(right)
+        case _:
+            return False
+
+
+def objects_in(node: ast.AST) -> set[str]:
+    """The variables whose objects an expression hands on, rather than copies or computes with."""
+    match node:
+        case ast.Name(id=name):
+            return {name}
+        case (
+            ast.Starred(value=inner) | ast.Await(value=inner) | ast.Subscript(value=inner) | ast.NamedExpr(value=inner)
+        ):
+            return objects_in(inner)
+        case ast.Attribute(value=inner):
+            return objects_in(inner)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return {name for part in parts for name in objects_in(part)}
+        case ast.Dict(values=parts):
+            return {name for part in parts for name in objects_in(part)}
+        case ast.IfExp(body=one, orelse=other):
+            return objects_in(one) | objects_in(other)
+        case ast.ListComp(elt=elt, generators=generators) | ast.GeneratorExp(elt=elt, generators=generators):
+            own = {name for g in generators for name in bound_names(g.target)}
+            sources = {name for g in generators for name in objects_in(g.iter)}
+            return (objects_in(elt) - own) | sources
+        case ast.Call(func=ast.Attribute(value=inner, attr=verb), args=args) if verb in VIEWS | HOLDING:
+            found = objects_in(inner)
+            return found | {name for arg in args for name in objects_in(arg)} if verb in HOLDING else found
+        case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING:
+            return {name for arg in args for name in objects_in(arg)}
+        case _:
+            return set()
+
+
+def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
+    """The callables that make a value, and the objects that a class or an own function is given."""
+    makers: set[str] = set()
+    given: set[str] = set()
+    for node in walk_now([value]):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name):
+            makers.add(node.func.id)
+        verb = verb_of(node.func)
+        if verb[:1].isupper() or isinstance(node.func, ast.Name):
+            for arg in [*node.args, *(k.value for k in node.keywords)]:
+                given |= objects_in(arg)
+    return makers, given
+
+
+def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
+    names = frozenset(name for target in targets for name in bound_names(target))
+    makers, given = _makers(value)
+    objects = objects_in(value) | given
+    return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
+
+
+def _stored(target: ast.expr, value: ast.expr) -> Hold:
+    root = root_name(target)
+    return Hold(frozenset({root} if root else ()), _hold([], value, is_sure=False).objects, frozenset(), False)
+
+
+def _changed_parts(target: ast.AST) -> set[str]:
+    match target:
+        case ast.Attribute() | ast.Subscript():
+            root = root_name(target)
+            return {root} if root else set()
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return {name for part in parts for name in _changed_parts(part)}
+        case ast.Starred(value=inner):
+            return _changed_parts(inner)
+        case _:
+            return set()

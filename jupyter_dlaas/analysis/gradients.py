@@ -1,0 +1,104 @@
+"""What statements do with gradients: who makes them for others, who uses those of others. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Set
+from typing import Final, NamedTuple, Protocol
+
+from jupyter_dlaas.analysis.effects import Call, call_of, is_step, walk_now, words
+from jupyter_dlaas.analysis.names import root_name, walk
+
+__all__ = ["NO_GRADIENTS", "Gradients", "gradients_of", "of_call"]
+
+NO_OPTIMISERS: Final = re.compile(r"sched|lr|warm|anneal|prof|env|sim|bar|timer|meter|game|world|agent|writer", re.I)
+"""Other objects with a method `step`."""
+USES = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value unscale_")
+
+
+class Gradients(NamedTuple):
+    """What a statement does with gradients."""
+
+    makes: bool = False  # for others to use: `loss.backward()`, without a step of an optimiser
+    uses: bool = False  # those that an earlier statement made
+    clears: bool = False
+
+    def also(self, other: Gradients) -> Gradients:
+        """Of both together: who makes gradients and uses them leaves none for others."""
+        makes, uses = self.makes or other.makes, self.uses or other.uses
+        return Gradients(makes and not uses, uses and not makes, self.clears or other.clears)
+
+
+NO_GRADIENTS: Final = Gradients()
+
+
+class _Function(Protocol):
+    @property
+    def gradients(self) -> Gradients: ...
+
+    @property
+    def calls(self) -> frozenset[str]: ...
+
+
+def of_call(call: Call, functions: Mapping[str, _Function], methods: Mapping[str, _Function]) -> Gradients:
+    """What a call of one of the notebook's own functions or methods does with gradients."""
+    found, seen, todo = NO_GRADIENTS, set[str](), [call.function or f".{call.verb}"]
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        own = methods.get(name[1:]) if name.startswith(".") else functions.get(name)
+        if own is not None:
+            found = found.also(own.gradients)
+            todo += sorted(own.calls)
+    return found
+
+
+def gradients_of(
+    node: ast.AST,
+    modules: Set[str] = frozenset(),
+    called: Callable[[Call], Gradients] = lambda _: NO_GRADIENTS,
+    optimisers: Set[str] = frozenset(),
+) -> Gradients:
+    """What a statement does with gradients when it runs. `called` tells what a call of an own function does.
+
+    `optimisers`: names of which it is known.
+
+    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
+    """
+    made: tuple[int, int] | None = None
+    used: list[tuple[int, int]] = []
+    clears = steps = False
+    functions = {id(part.func) for part in walk_now([node]) if isinstance(part, ast.Call)}
+    for part in walk_now([node]):
+        if isinstance(part, ast.Call):
+            call = call_of(part, is_dropped=True, is_called=False)
+            at = (part.lineno, part.col_offset)
+            own = called(call)
+            clears = clears or own.clears
+            if call.verb == "backward" or own.makes:
+                made = min(made or at, at)
+            elif own.uses or call.verb in USES or (call.verb == "step" and _takes_step(call, optimisers)):
+                used.append(at)
+                steps = steps or call.verb == "step"
+            elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
+                clears = True
+        elif isinstance(part, ast.Attribute) and part.attr == "grad" and root_name(part) not in modules:
+            clears = clears or isinstance(part.ctx, ast.Store)
+            if isinstance(part.ctx, ast.Load) and id(part) not in functions:
+                used.append((part.lineno, part.col_offset))
+    return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
+
+
+def _takes_step(call: Call, optimisers: Set[str]) -> bool:
+    """An optimiser's step: by its name, by what made it, or since it is given nothing, as `sgd.step()`."""
+    receiver = call.receiver or ""
+    is_bare = bool(receiver) and not call.handed and not call.has_number and not NO_OPTIMISERS.search(receiver)
+    return is_step(call) or receiver in optimisers or is_bare
+
+
+def _is_gradient(function: ast.expr) -> bool:
+    """`w.grad.zero_`, `w.grad.data.zero_`."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in walk(function))

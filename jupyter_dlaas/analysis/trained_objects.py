@@ -1,0 +1,209 @@
+"""Which statements train, and what they train: the parameters given to optimisers, the receivers of `fit`. Pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Set
+from typing import Final
+
+from jupyter_dlaas.analysis.call_effects import Behaviour
+from jupyter_dlaas.analysis.effects import FITS, HANDS_ON, RUNS, Call, Effects, is_step, reach, verb_of, words
+from jupyter_dlaas.analysis.optimisers import is_optimiser_class, optimised_names
+
+__all__ = ["Trainings", "only_hands_on"]
+
+DATA: Final = re.compile(
+    r"load|data|device|split|read|array|frame|zeros|ones|tensor|range|^list$|^dict$|^tuple$|shape|loss|entropy|criterion"
+    r"|metric|callback|^input|transform|token|writer|logger|stopping|checkpoint|seed|generator|tqdm",
+    re.IGNORECASE,
+)
+"""Makers of what a training reads or writes to, and does not train."""
+APPLIES: Final = words("apply_gradients apply_updates minimize")
+EPOCHS: Final = words(
+    "epochs max_epochs n_epochs num_epochs nb_epochs epoch n_epoch num_epoch nb_epoch epoch_length total_timesteps"
+)
+"""Arguments by which a call is told how long to train."""
+INFERENCE: Final = {"SVI": words("run step update"), "MCMC": words("run"), "NUTS": words("run"), "ADVI": words("fit")}
+"""Makers of objects of NumPyro, Pyro and their like, and the methods by which these learn."""
+_TRAINERS: Final = re.compile(r"trainer|^train$|runner|solver|experiment", re.IGNORECASE)
+_TRAINER_KINDS: Final = re.compile(r"Trainer|trainer$|Runner|Solver|Experiment")
+_MODES: Final = re.compile(r"mode|^(is|was)_|training$|flag", re.IGNORECASE)
+_LEARNERS: Final = words("learn learner")
+
+
+class Trainings:
+    """Which calls train, by what is known of the notebook's own functions and objects. Grows with the tracer's."""
+
+    def __init__(
+        self,
+        behaviours: Mapping[str, Behaviour],
+        methods: Mapping[str, Behaviour],
+        handed: Mapping[str, frozenset[str]],
+        objects: Mapping[str, frozenset[str]],
+        modules: Set[str],
+    ) -> None:
+        self.behaviours, self.methods, self.handed, self.objects = behaviours, methods, handed, objects
+        self.modules = modules
+        self.optimised: set[str] = set()  # optimisers, and what they were given
+        self.optimisers: set[str] = set()
+        self.optimiser_kinds: set[str] = set()  # classes of the notebook
+        self.data: set[str] = set()  # what loops go over, and what `fit` is given
+        self.kinds: dict[str, str] = {}  # name -> what was called to make it; "" where nothing was
+
+    def note(self, node: ast.stmt, effects: Effects) -> None:
+        """Take in what a statement tells of optimisers, models and data. To be asked before `training`."""
+        self.data |= effects.passed
+        for call in effects.calls:
+            if call.verb in FITS and call.receiver and not _takes_model(call):
+                self.data |= call.args
+        if isinstance(node, ast.ClassDef):
+            self.optimiser_kinds.discard(node.name)
+            if is_optimiser_class(node, self.optimiser_kinds):
+                self.optimiser_kinds.add(node.name)
+        names = optimised_names([node], self.optimiser_kinds, self.optimisers)
+        self.optimised |= names
+        if isinstance(node, ast.Assign):
+            targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            self.optimised.difference_update(targets)
+            self.optimisers.difference_update(targets)
+            self.optimised.update(targets if names else ())
+            self.optimisers.update(targets if names else ())
+            for target in targets:
+                self.data.discard(target)
+                match node.value:
+                    case ast.Call(func=function):
+                        self.kinds[target] = verb_of(function)
+                    case ast.Name(id=other):
+                        self.kinds[target] = self.kinds.get(other, other)
+                    case _:
+                        self.kinds[target] = ""
+
+    def training(
+        self, effects: Effects, uses: frozenset[str], binds: frozenset[str]
+    ) -> tuple[frozenset[str], frozenset[str], bool]:
+        """What a statement fits, what it trains as far as that is known, and whether it surely trains."""
+        fits: set[str] = set()
+        trained: set[str] = set()
+        trains = False
+        for call in effects.calls:
+            if self.call_trains(call):
+                trains = True
+                trained |= self._trained_by(call, uses, binds)
+            elif call.receiver and call.receiver not in self.modules and self._may_fit(call):
+                if call.verb == "train" and not self.is_training(call):
+                    continue  # `model.train()` sets a mode
+                fits |= self._with_parts({call.receiver, *self._first_of(call)})
+        return frozenset(fits), frozenset(trained - self.modules), trains
+
+    def passive(self, names: frozenset[str]) -> frozenset[str]:
+        """Those of the names that a training uses and does not train: modules and data."""
+        return names & (self.data | self.modules)
+
+    def _first_of(self, call: Call) -> frozenset[str]:
+        """The model that `trainer.fit(model, …)` is given."""
+        first = [names for key, names in call.handed if key in {0, "model"}] if _takes_model(call) else []
+        return frozenset().union(*first)
+
+    def _may_fit(self, call: Call) -> bool:
+        return call.verb in FITS or self.is_training(call)
+
+    def is_training(self, call: Call) -> bool:
+        """A method trains by what it is given, or by what made its object.
+
+        `stepper.train(20)`, `trainer.run(loader, max_epochs=5)`, `svi.run(key, 9, data)`, `nlp.update(docs, sgd=opt)`.
+        """
+        receiver = call.receiver or ""
+        kind = self.kinds.get(receiver, "")
+        is_trainer = _TRAINERS.search(receiver) is not None or _TRAINER_KINDS.search(kind) is not None
+        options = {key for key, _ in call.handed if isinstance(key, str)}
+        match call.verb:
+            case "train":  # without any of these it sets a mode
+                is_given = any(not _MODES.search(name) for name in call.args)
+                return is_trainer or call.has_number or is_given or bool(options - {"mode"})
+            case "run" | "search" | "start":
+                is_evaluator = "eval" in f"{receiver} {kind}".lower()
+                made_to_train = call.verb == "run" and kind.startswith("create_") and is_trainer
+                if not is_evaluator and (made_to_train or not options.isdisjoint(EPOCHS)):
+                    return True
+            case "update" if "sgd" in options:
+                return True
+            case _:
+                pass
+        return call.verb in INFERENCE.get(kind, ()) or (receiver == "svi" and call.verb in INFERENCE["SVI"])
+
+    def _trained_by(self, call: Call, uses: frozenset[str], binds: frozenset[str]) -> frozenset[str]:
+        if self._is_step(call):
+            found = {call.receiver} if call.receiver and call.verb != "backward" else set()
+            found |= call.args if call.verb in APPLIES else set()
+            return self._with_parts(found - self.modules)
+        if call.function is not None:
+            own = self.behaviours.get(call.function, Behaviour())
+            others = [self.behaviours[name] for name in sorted(uses) if name in self.behaviours]
+            found = set(own.given_for(call, own.trained_params)).union(*(one.trained for one in [own, *others]))
+            found = found or set(reach(call.args, self.objects) & self.optimised)
+            found = found or set(call.args & binds)
+            return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)
+        own = self.methods.get(call.verb, Behaviour())
+        receiver = {call.receiver} if call.receiver else set()
+        found = receiver.union(self._first_of(call), own.given_for(call, own.trained_params), own.trained)
+        return self._with_parts(found)
+
+    def _with_parts(self, names: set[str]) -> frozenset[str]:
+        """The names, and what their objects hold that can be trained."""
+        return frozenset(names).union(name for name in reach(names, self.objects) if self._is_trainable(name))
+
+    def _is_trainable(self, name: str) -> bool:
+        if name in self.optimised:
+            return True
+        kind = self.kinds.get(name)
+        return name not in self.data and kind != "" and not (kind and DATA.search(kind))
+
+    def _is_step(self, call: Call) -> bool:
+        return is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
+
+    def call_trains(self, call: Call) -> bool:
+        """It takes training steps: here, in an own function or method, or in one that it is given to run."""
+        if self._is_step(call):
+            return True
+        if call.function is not None and call.function in self.behaviours:
+            if self.trains(call.function):
+                return True
+        elif call.receiver is not None and call.receiver not in self.modules:
+            if call.verb in self.methods and self.trains(f".{call.verb}"):
+                return True
+            if self.runs_training(call):
+                return True
+        if only_hands_on(call):
+            return False
+        return any(name in self.behaviours and self.trains(name) for name in call.args)
+
+    def runs_training(self, call: Call) -> bool:
+        """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
+        given = self.handed.get(call.receiver or "", frozenset())
+        return RUNS.match(call.verb) is not None and any(self.trains(name) for name in given)
+
+    def trains(self, function: str) -> bool:
+        """An own function, or with a dot a method, takes training steps, or one that it calls does."""
+        seen, waiting = {function}, [function]
+        while waiting:
+            name = waiting.pop()
+            own = self.methods.get(name[1:]) if name.startswith(".") else self.behaviours.get(name)
+            if own is None:
+                continue
+            if own.trains:
+                return True
+            new = (own.calls | own.mentions) - seen
+            seen |= new
+            waiting += new
+        return False
+
+
+def only_hands_on(call: Call) -> bool:
+    """The functions that a call is given do not run in it: constructors, wrappers, what registers."""
+    starts = ("add_", "register", "set_", "on_")
+    return call.verb in HANDS_ON or call.verb[:1].isupper() or call.verb.startswith(starts)
+
+
+def _takes_model(call: Call) -> bool:
+    return "trainer" in (call.receiver or "").lower() or call.receiver in _LEARNERS

@@ -1,0 +1,173 @@
+"""A script and the files that travel with it, read before a submit. Standard library only; nothing is executed.
+
+Modules of one's own are copied with the job, so that an edit during training cannot give learner 5 another program than
+learner 4.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import File
+
+__all__ = ["Parcel", "Script", "own_modules", "pack", "read_script"]
+
+FILES: Final = "files"
+"""The folder of a job's directory that is first on its `sys.path`."""
+_INLINE_BYTES_MAX: Final = 262_144
+_FILES_MAX: Final = 5000
+_PASSED_OVER: Final = frozenset({"__pycache__", "node_modules"})
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program to train: its text, and where it stands (None: it was given as text)."""
+
+    text: str
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Files of a job: `files` as the submit names them, `uploads` (SHA-256 to file) as must be sent before it."""
+
+    files: tuple[File, ...] = ()
+    uploads: Mapping[str, Path] | None = None
+
+
+def read_script(source: str | Path) -> Script:
+    """A script by its path, or as text (which has a line break in it). Raises Invalid, in words."""
+    if isinstance(source, str) and "\n" in source:
+        return Script(source, None)
+    path = Path(source).expanduser()
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise Invalid(f"source: there is no file {path} (source text must have a line break in it)") from None
+    except OSError as error:
+        raise Invalid(f"source: {path} cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+        ast.parse(text, str(path))
+    except UnicodeDecodeError:
+        raise Invalid(f"source: {path} is no UTF-8 text") from None
+    except SyntaxError as error:
+        raise Invalid(f"source: {path}, line {error.lineno}: {error.msg}") from None
+    except ValueError as error:
+        raise Invalid(f"source: {path}: {error}") from None
+    return Script(text, path.absolute())
+
+
+def own_modules(text: str, folder: Path, path: Path | None = None) -> dict[str, Path]:
+    """The modules below `folder` that a program imports, and that those import: name in the job to file.
+
+    Of a package that is imported, all its `.py` files go; also of one without `__init__.py`.
+    `path` is the program itself, which does not travel twice.
+    """
+    found: dict[str, Path] = {}
+    texts = [text]
+    while texts:
+        for module in sorted(_imported(texts.pop())):
+            for file in _files_of(folder, module):
+                name = file.relative_to(folder).as_posix()
+                if name not in found and file != path:
+                    found[name] = file
+                    texts.append(_text(file))
+    return dict(sorted(found.items()))
+
+
+def _imported(text: str) -> set[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return set()  # it fails where it is imported, with its own traceback
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
+
+
+def _files_of(folder: Path, module: str) -> list[Path]:
+    root = module.partition(".")[0]
+    is_package = (folder / root / "__init__.py").is_file()
+    if not is_package and (file := folder / f"{root}.py").is_file():
+        return [file]
+    path = folder.joinpath(*module.split("."))
+    if is_package or (
+        path != folder / root and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
+    ):
+        return [file for file in _walk(folder / root) if file.suffix == ".py"]
+    return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files below a folder, sorted; hidden ones and caches are passed over, links are not followed."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or entry.name in _PASSED_OVER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry)
+        elif entry.is_file():
+            yield entry
+
+
+def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
+    """The files that `--include` names: below `directory` under their relative name, others under their own name."""
+    found: dict[str, Path] = {}
+    for given in paths:
+        path = (directory / Path(given).expanduser()).absolute()
+        if not path.exists():
+            raise Invalid(f"include: there is no {path}")
+        base = directory if path.is_relative_to(directory) else path.parent
+        for file in _walk(path) if path.is_dir() else [path]:
+            found[file.relative_to(base).as_posix()] = file
+    return found
+
+
+def pack(named: Mapping[str, Path]) -> Parcel:
+    """Make files of these (name in the job to file): small text inline, everything else by SHA-256."""
+    if len(named) > _FILES_MAX:
+        raise Invalid(
+            f"include: {len(named):,} files; {_FILES_MAX:,} is the most. Include fewer, or name a data folder"
+        )
+    files: list[File] = []
+    uploads: dict[str, Path] = {}
+    for name, path in sorted(named.items()):
+        try:
+            text = _inline(path)
+            if text is None:
+                with path.open("rb") as file:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                uploads[sha256] = path
+                files.append(File(path=f"{FILES}/{name}", sha256=sha256))
+            else:
+                files.append(File(path=f"{FILES}/{name}", text=text))
+        except OSError as error:
+            raise Invalid(f"include: {path} cannot be read: {error.strerror}") from None
+    return Parcel(tuple(files), uploads)
+
+
+def _inline(path: Path) -> str | None:
+    if path.stat().st_size > _INLINE_BYTES_MAX:
+        return None
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

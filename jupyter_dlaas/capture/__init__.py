@@ -1,0 +1,1 @@
+"""Capture of a training cell as a program of its own: slice, checks, rendering. Pure."""

@@ -1,0 +1,223 @@
+"""A training cell, with what it needs of the cells that ran before, as one readable program.
+
+Nothing is executed, imported or read here: cells and facts in, a frozen `Capture` out. `recorder.py` gathers both from
+a running kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from jupyter_dlaas.analysis.cells import Line, files_run, files_written, labels, statements_of, training_statements
+from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
+from jupyter_dlaas.analysis.effects import words
+from jupyter_dlaas.analysis.model import (
+    Capture,
+    ExecutedCell,
+    Kept,
+    KernelFacts,
+    LeftOut,
+    OwnModule,
+    Problem,
+    TrainingCell,
+)
+from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.capture.input_files import check_files
+from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
+from jupyter_dlaas.capture.loss_check import check_losses
+from jupyter_dlaas.capture.nondeterminism import scan
+from jupyter_dlaas.capture.preflight import (
+    check_asking,
+    check_modules,
+    check_pushes,
+    check_raised,
+    check_reloaded,
+    check_request,
+    check_size,
+    check_slow,
+    check_source,
+    check_trainings,
+    check_writes,
+    too_deep,
+)
+from jupyter_dlaas.capture.render import render
+from jupyter_dlaas.capture.repeatability import judge
+from jupyter_dlaas.capture.resolve import Solved, solve
+from jupyter_dlaas.capture.rng_restore import Streams, follow
+from jupyter_dlaas.capture.slicer import Given
+from jupyter_dlaas.capture.working_dir import with_directories
+
+__all__ = ["capture", "files_run"]
+
+
+@deep_trees()
+def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None = None) -> Capture:
+    """Make the training cell a program.
+
+    `cells` are the executed ones in the order of execution, without the training cell itself. `facts` is what the
+    kernel knows; None where there is no kernel (`jupyter dlaas check`), then values are not judged. Never raises for
+    anything that a user may have typed: what is wrong is in `errors`.
+    """
+    if too_long := check_size(cells, training):
+        return _refused(too_long)
+    try:
+        return _capture(cells, training, facts)
+    except RecursionError:
+        return _refused((too_deep(training),))
+
+
+def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None) -> Capture:
+    names = labels(cells)
+    files = facts.files if facts is not None else {}
+    label = f"cell [{training.count}]"
+    ran = zip(cells, files_written(cells, files), strict=True)
+    history = with_directories(cells, [statements_of(c, names[c.count], f) for c, f in ran], facts, label)
+    goal_statements, goal_text = training_statements(training, label)
+    source_errors = check_source(goal_text, training, label)
+    if source_errors:
+        return _refused(source_errors)
+    immutable = [n for n, fact in facts.names.items() if fact.is_immutable] if facts is not None else []
+    traced = trace([*history, *goal_statements], immutable)
+    goal = len(history)
+    solved, random, again = _solve(cells, traced, goal, training, facts)
+    modules = _own_modules(traced, solved, facts)
+    prelude = [i for i in sorted(solved.slice.kept) if i < goal]
+    lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
+    placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random.restores)]
+    placed += [_anew(traced, goal)] if random.is_anew else []
+    text, refs = render(
+        [traced.steps[i] for i in prelude],
+        [(sum(1 for i in prelude if i < line.index), line) for line in placed],
+        goal_text,
+        traced.steps[goal:],
+        label,
+        needs_dlaas=solved.needs_dlaas or bool(random.restores),
+    )
+    problems = (
+        *check_request(cells, training, facts),
+        *solved.errors,
+        *check_asking(traced, goal),
+        *check_pushes(traced, solved, facts),
+        *solved.warnings,
+        *check_trainings(traced, solved.slice),
+        *check_raised(traced, solved.slice),
+        *again,
+        *check_slow(traced, solved.slice, cells, goal, training.push, facts),
+        *check_modules((*modules, *_imported(traced, solved, facts.edited_elsewhere if facts is not None else ()))),
+        *check_reloaded(traced, solved.slice, goal, facts),
+        *check_files(traced, solved.slice, cells, goal, facts),
+        *check_writes(traced, goal, training.learners_max),
+        *check_losses(cells, training, training.learners_max),
+        *check_keras_outputs(traced, training),
+    )
+    return Capture(
+        text=text,
+        lines=refs,
+        kept=tuple(_kept(traced.steps[i], solved.slice.kept[i]) for i in prelude),
+        left_out=(*_left_out(traced, solved), *(_command(line, label) for line in goal_text.magics)),
+        pushed=tuple(name for g in lines if g.kind == "pushed" for name in g.names),
+        results=tuple(ref for g in lines for ref in g.refs),
+        literals=tuple(solved.literals),
+        modules=modules,
+        unbound=tuple(solved.unbound),
+        errors=tuple(p for p in problems if p.code not in WARNINGS),
+        warnings=tuple(p for p in problems if p.code in WARNINGS),
+        chance={one.cell: one.state for one in random.restores},
+    )
+
+
+def _solve(
+    cells: Sequence[ExecutedCell], traced: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None
+) -> tuple[Solved, Streams, list[Problem]]:
+    """Find what the training cell needs; values that would be drawn anew come from the kernel where they are small."""
+    scanned = scan(traced.steps, goal, facts)
+    now = facts.chance if facts is not None else None
+    literals: dict[int, str] = {}
+    first: Solved | None = None
+    while True:
+        solved = solve(traced, goal, training, facts, literals)
+        if first is not None and len(solved.errors) > len(first.errors):
+            solved, literals, is_last = first, {}, True
+        else:
+            is_last = False
+        first = first or solved
+        random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
+        verdict = judge(traced.steps, solved, training, facts, scanned, random)
+        new = verdict.literals.keys() - literals.keys()
+        if is_last or not new:
+            return solved, random, verdict.warnings
+        literals |= verdict.literals
+
+
+WARNINGS = words(
+    """late_undefined earlier_training training_again raised_cell slow_prelude module_edited module_reloaded
+    every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed file_gone"""
+)
+
+
+def _refused(errors: tuple[Problem, ...]) -> Capture:
+    return Capture(
+        text="",
+        lines=(),
+        kept=(),
+        left_out=(),
+        pushed=(),
+        results=(),
+        literals=(),
+        modules=(),
+        unbound=(),
+        errors=errors,
+        warnings=(),
+    )
+
+
+def _restoring(traced: Trace, index: int, cell: int) -> Given:
+    """The line that puts the random streams where they were before a cell."""
+    statement = traced.steps[index].statement
+    text = f"dlaas.random_as_before({cell})  # random numbers go on where the notebook's did"
+    return Given(index, (), text, "chance", cell=statement.label, line=statement.line)
+
+
+def _anew(traced: Trace, goal: int) -> Given:
+    """The line that gives the training random numbers of its own, as in a notebook that sets no seed."""
+    statement = traced.steps[goal].statement
+    text = "dlaas.random_anew()  # no seed is set: the training draws numbers of its own"
+    return Given(goal, (), text, "chance", cell=statement.label, line=statement.line)
+
+
+def _kept(step: Step, reason: str) -> Kept:
+    return Kept(step.statement.label, step.statement.line, step.statement.source, reason)
+
+
+def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
+    found = []
+    for index in sorted(solved.slice.left):
+        kind, reason = solved.slice.left[index]
+        statement = traced.steps[index].statement
+        option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
+        found.append(LeftOut(statement.label, statement.line, statement.head, kind, reason, option))
+    return tuple(found)
+
+
+def _command(line: Line, label: str) -> LeftOut:
+    reason = "a notebook command that shows something or sets the notebook up; a job does without"
+    return LeftOut(label, line.line, line.text, "magic", reason)
+
+
+def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:
+    """All own modules once one is imported: modules import each other, and only the kernel knows which."""
+    modules = facts.own_modules if facts is not None else ()
+    return modules if _imported(traced, solved, modules) else ()
+
+
+def _imported(traced: Trace, solved: Solved, modules: Sequence[OwnModule]) -> tuple[OwnModule, ...]:
+    """Those of the modules whose package the kept statements import."""
+    roots: set[str] = set()
+    for index in solved.slice.kept if modules else ():
+        node = traced.steps[index].statement.node
+        for part in ast.walk(node) if node is not None else ():
+            names = [part.module or ""] if isinstance(part, ast.ImportFrom) else []
+            names += [alias.name for alias in part.names] if isinstance(part, ast.Import) else []
+            roots |= {name.partition(".")[0] for name in names}
+    return tuple(module for module in modules if module.name.partition(".")[0] in roots)

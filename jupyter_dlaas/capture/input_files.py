@@ -1,0 +1,193 @@
+"""Files and folders that cells have read: the job reads them again, as they are by then.
+
+Paths are those that the text says: a string, a variable that holds one, `os.path.join` or `Path(…) / "x"` of these.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.analysis.cells import UNREADABLE, clean_cell, parse
+from jupyter_dlaas.analysis.dataflow import Trace
+from jupyter_dlaas.analysis.effects import verb_of, walk_now, words
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem
+from jupyter_dlaas.capture.slicer import Slice
+
+__all__ = ["ReadFiles", "check_files", "read_files"]
+
+_READERS: Final = words(
+    """read_csv read_table read_json read_excel read_parquet read_pickle read_feather read_hdf read_fwf read_text
+    read_bytes read_image load loadtxt genfromtxt imread loadmat load_npz load_image memmap fromfile open
+    load_svmlight_file listdir scandir walk glob iglob rglob iterdir ImageFolder DatasetFolder
+    image_dataset_from_directory flow_from_directory"""
+)
+_HINT: Final = re.compile(r"read|load|open|glob|listdir|scandir|walk|iterdir|memmap|fromfile|Folder|directory")
+_PATH_OPTIONS: Final = frozenset({"filepath_or_buffer", "file", "path", "root", "fname", "io", "directory", "pathname"})
+_OF_PATHS: Final = frozenset({"read_text", "read_bytes", "open", "iterdir", "glob", "rglob"})
+_PATHS: Final = frozenset({"join", "Path", "PosixPath", "str"})
+_FOLDERS_MAX: Final = 200
+
+
+def check_files(
+    trace: Trace, found: Slice, cells: Sequence[ExecutedCell], goal: int, facts: KernelFacts | None
+) -> tuple[Problem, ...]:
+    """Warn of files that kept cells have read and that were changed since, or are gone."""
+    if facts is None or not (facts.modified or facts.missing):
+        return ()
+    ended = {cell.count: cell.ended_s for cell in cells}
+    functions = {
+        step.statement.node.name: step.statement.node
+        for step in trace.steps[:goal]
+        if isinstance(step.statement.node, ast.FunctionDef)
+    }
+    steady = _bound_once(trace, facts.names)
+    problems = []
+    for index in sorted(found.kept):
+        step = trace.steps[index]
+        since = ended.get(step.statement.cell)
+        if index >= goal or step.is_definition or step.statement.node is None or since is None:
+            continue
+        nodes = [step.statement.node, *(functions[name] for name in sorted(step.uses & functions.keys()))]
+        paths = dict.fromkeys(path for node in nodes for path in _paths_in(node, facts.names))
+        changed = [path for path in paths if facts.modified.get(path, 0.0) > since]
+        names = [name for name in sorted(step.flow.binds | step.changes) if _may_go(facts.names.get(name))]
+        gone = [path for path in _paths_in(step.statement.node, steady, is_certain=True) if path in facts.missing]
+        gone = [path for path in gone if not _may_be_written(path, trace, found, index)]
+        if not changed and not gone:
+            continue
+        statement = step.statement
+        line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
+        text = f"{statement.label}, line {line} read `{(changed or gone)[0]}`, which "
+        text += "was changed since; the job reads it as it is now." if changed else "is gone; the job fails there."
+        text += f" --push {','.join(names)} sends what the notebook has." if names else ""
+        code = "file_changed" if changed else "file_gone"
+        problems.append(Problem(code, text, statement.label, line, tuple(names)))
+    return tuple(problems)
+
+
+def _bound_once(trace: Trace, names: Mapping[str, NameFact]) -> dict[str, NameFact]:
+    """The variables that still are what any cell has read of them."""
+    count = Counter(name for step in trace.steps for name in step.flow.binds | step.globals_bound)
+    return {name: fact for name, fact in names.items() if count[name] == 1}
+
+
+def _may_be_written(path: str, trace: Trace, found: Slice, before: int) -> bool:
+    """Tell whether an earlier statement of the job gives the path to a call that may make the file again."""
+    nodes = [trace.steps[index].statement.node for index in found.kept if index < before]
+    calls = [one for node in nodes if node is not None for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(
+        isinstance(one, ast.Constant) and one.value == path
+        for call in calls
+        if verb_of(call.func) not in _READERS | _PATHS
+        for one in call.args
+    )
+
+
+def _may_go(fact: NameFact | None) -> bool:
+    return fact is not None and not fact.is_callable and fact.cannot_travel is None and fact.type_name != "module"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """The files and folders that cells have read, by their paths as the cells write them."""
+
+    modified: Mapping[str, float]
+    """When they were last changed."""
+    missing: frozenset[str]
+    """Those that are not there any more."""
+
+
+def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here: Path) -> ReadFiles:
+    """Look at the files and folders that cells have read."""
+    found: dict[str, float] = {}
+    missing: set[str] = set()
+    for cell in cells:
+        if cell.ended_s is None or not _HINT.search(cell.source):
+            continue
+        try:
+            tree = parse(clean_cell(cell.source).source)
+        except UNREADABLE:
+            continue
+        base = Path(cell.directory) if cell.directory is not None else here
+        for path in _paths_in(tree, names):
+            at_s = _modified_s(base / path)
+            if at_s is not None:
+                found[path] = max(at_s, found.get(path, 0.0))
+            else:
+                missing.add(path)
+    return ReadFiles(found, frozenset(missing - found.keys()))
+
+
+def _modified_s(path: Path) -> float | None:
+    """When a file was changed; of a folder, or of what a pattern names, when files came or went."""
+    while set("*?[") & set(path.name):
+        path = path.parent
+    try:
+        times = [path.stat().st_mtime]
+        if path.is_dir():
+            with os.scandir(path) as entries:
+                folders = [one for one, _ in zip(entries, range(_FOLDERS_MAX), strict=False) if one.is_dir()]
+            times += [one.stat().st_mtime for one in folders]
+    except (OSError, ValueError):
+        return None
+    return max(times)
+
+
+def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool = False) -> Iterator[str]:
+    """Return the paths that calls read; `is_certain`: only of calls that run once where they stand."""
+    for node in walk_now([tree]) if is_certain else ast.walk(tree):
+        if is_certain and isinstance(node, ast.If | ast.Try | ast.For | ast.While | ast.IfExp | ast.BoolOp):
+            return
+        if not isinstance(node, ast.Call) or verb_of(node.func) not in _READERS or _writes(node):
+            continue
+        options = [one.value for one in node.keywords if one.arg in _PATH_OPTIONS]
+        given = [*node.args[:1], *options]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_PATHS:
+            given.append(node.func.value)
+        for one in given:
+            path = _path(one, names)
+            if path and "\n" not in path and "://" not in path and len(path) < 1000:
+                yield path
+
+
+def _writes(call: ast.Call) -> bool:
+    """`open(path, "w")`."""
+    modes = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "mode")]
+    return verb_of(call.func) == "open" and any(
+        isinstance(one, ast.Constant) and isinstance(one.value, str) and set(one.value) & set("wax") for one in modes
+    )
+
+
+def _path(node: ast.expr, names: Mapping[str, NameFact]) -> str:
+    """The path that an expression says; "" where that is not known."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name):
+            fact = names.get(name)
+            return _text(fact.literal) if fact is not None and fact.literal is not None else ""
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            parts = [_path(left, names), _path(right, names)]
+        case ast.Call(func=function, args=args) if args and verb_of(function) in _PATHS:
+            parts = [_path(one, names) for one in args]
+        case _:
+            return ""
+    return str(Path(*parts)) if all(parts) else ""
+
+
+def _text(literal: str) -> str:
+    """The text of a string, or of a path: `PosixPath('data')`."""
+    try:
+        node = ast.parse(literal, mode="eval").body
+    except SyntaxError:
+        return ""
+    if isinstance(node, ast.Call) and verb_of(node.func).endswith("Path") and node.args:
+        node = node.args[0]
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

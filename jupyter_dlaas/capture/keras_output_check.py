@@ -1,0 +1,109 @@
+"""Models of Keras that cannot come back with `-o`: said before the job starts, not when its work is done. Pure.
+
+Keras stores a model of one's own class by its configuration, which it only knows where the class tells it, or where
+`__init__` takes plain values and hands all others on.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from jupyter_dlaas.analysis.dataflow import Step, Trace
+from jupyter_dlaas.analysis.effects import verb_of
+from jupyter_dlaas.analysis.model import Problem, TrainingCell
+from jupyter_dlaas.analysis.names import root_name
+
+__all__ = ["check_keras_outputs"]
+
+_KERAS = ("keras", "tensorflow")
+_BASES = frozenset({"Model", "Layer", "Sequential"})
+_MAKES_PLAIN = frozenset({"int", "float", "str", "bool", "len", "list", "tuple", "dict", "range", "min", "max", "sum"})
+
+
+def check_keras_outputs(trace: Trace, training: TrainingCell) -> tuple[Problem, ...]:
+    """Warn of `-o` names that are made of a Keras class which cannot be made again."""
+    if not training.outputs:
+        return ()
+    made = {name: (step, call) for step in trace.steps for name, call in _makings(step)}
+    classes = {
+        step.statement.node.name: step.statement.node
+        for step in trace.steps
+        if isinstance(step.statement.node, ast.ClassDef)
+    }
+    imported = {name for step in trace.steps for name in _keras_names(step)}
+    found = []
+    for name in training.outputs:
+        step, call = made.get(name, (None, None))
+        kind = classes.get(verb_of(call.func)) if call is not None else None
+        if step is None or call is None or kind is None or not _is_keras(kind, classes, imported):
+            continue
+        others = {other: one for other, (_, one) in made.items()}
+        if _has(kind, "get_config", classes) or not _is_lost(kind, call, others, classes):
+            continue
+        names = [one.id for one in _arguments(call) if isinstance(one, ast.Name) and one.id in others]
+        parts = [one for one in names if _may_be_model(others[one])]
+        also = f", or its models: -o {','.join(parts)}" if parts else ""
+        text = (
+            f"-o {name}: Keras cannot make a `{kind.name}` again, which has no get_config. Add "
+            f"`{name}_weights = {name}.get_weights()` at the end of the cell and take -o {name}_weights{also}."
+        )
+        label, line = f"cell [{training.count}]", training.first_line - 1
+        found.append(Problem("keras_config", text, label, line, (name,)))
+    return tuple(found)
+
+
+def _makings(step: Step) -> Iterator[tuple[str, ast.Call]]:
+    node = step.statement.node
+    for part in ast.walk(node) if node is not None and not isinstance(node, ast.FunctionDef | ast.ClassDef) else ():
+        if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
+            yield from ((target.id, part.value) for target in part.targets if isinstance(target, ast.Name))
+
+
+def _keras_names(step: Step) -> Iterator[str]:
+    """Names that an import binds to parts of Keras."""
+    node = step.statement.node
+    if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _KERAS:
+        yield from (one.asname or one.name for one in node.names)
+    elif isinstance(node, ast.Import):
+        for one in node.names:
+            if one.name.partition(".")[0] in _KERAS:
+                yield one.asname or one.name.partition(".")[0]
+
+
+def _is_keras(kind: ast.ClassDef, classes: dict[str, ast.ClassDef], imported: set[str], depth: int = 0) -> bool:
+    for base in kind.bases:
+        if isinstance(base, ast.Name) and base.id in classes and depth < len(classes):
+            if _is_keras(classes[base.id], classes, imported, depth + 1):
+                return True
+        elif verb_of(base) in _BASES and root_name(base) in imported:
+            return True
+    return False
+
+
+def _method(kind: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef]) -> ast.FunctionDef | None:
+    found = next((one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    bases = [one.id for one in kind.bases if isinstance(one, ast.Name) and one.id in classes and one.id != kind.name]
+    return found or next((one for base in bases if (one := _method(classes[base], name, classes))), None)
+
+
+def _has(kind: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef]) -> bool:
+    return _method(kind, name, classes) is not None
+
+
+def _is_lost(kind: ast.ClassDef, call: ast.Call, made: dict[str, ast.Call], classes: dict[str, ast.ClassDef]) -> bool:
+    init = _method(kind, "__init__", classes)
+    if init is None:
+        return False
+    return init.args.kwarg is None or any(
+        isinstance(one, ast.Call) or (isinstance(one, ast.Name) and one.id in made and _may_be_model(made[one.id]))
+        for one in _arguments(call)
+    )
+
+
+def _arguments(call: ast.Call) -> Sequence[ast.expr]:
+    return [*call.args, *(one.value for one in call.keywords)]
+
+
+def _may_be_model(call: ast.Call) -> bool:
+    return verb_of(call.func) not in _MAKES_PLAIN

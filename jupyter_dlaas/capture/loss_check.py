@@ -1,0 +1,52 @@
+"""Losses that add up over samples where several learners share a batch: said before the job starts. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from jupyter_dlaas.analysis.call_graph import Call, Notebook
+from jupyter_dlaas.analysis.loss_reduction import Kind, kind_of
+from jupyter_dlaas.analysis.model import ExecutedCell, Problem, TrainingCell
+
+__all__ = ["check_losses"]
+
+
+def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners_max: int) -> tuple[Problem, ...]:
+    """Warn of a sum that `run.prepare` was not told of: gradients of learners are averaged."""
+    if learners_max < 2 or "prepare" not in training.source + "".join(cell.source for cell in cells):
+        return ()
+    notebook = Notebook.of(cells, training)
+    if notebook is None:
+        return ()
+    prepared = [way for way in notebook.calls(frozenset({"prepare"})) if _is_run(way, notebook)]
+    if not prepared or any(one.arg == "loss" for way in prepared for one in way[-1].call.keywords):
+        return ()
+    ends = notebook.calls(frozenset({"backward"}))
+    kind = kind_of(notebook, ends)
+    if kind is Kind.SUM:
+        said = (
+            "the loss adds up over samples, and gradients of learners are averaged: with n of them steps are n times "
+            'smaller. Type run.prepare(…, loss="sum").'
+        )
+    elif kind is Kind.MIXED:
+        said = (
+            "the loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
+            'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
+        )
+    else:
+        return ()
+    frame = prepared[0][-1]
+    sheet = frame.scope.sheet
+    at = frame.call.lineno
+    line = (sheet.clean.lines[at - 1] if at <= len(sheet.clean.lines) else at) + sheet.first_line - 1
+    return (Problem("loss_is_sum", f"{sheet.label}, line {line}: {said}", sheet.label, line),)
+
+
+def _is_run(way: Call, notebook: Notebook) -> bool:
+    """`run.prepare` of `run = dlaas.run()`; not `accelerator.prepare`."""
+    function = way[-1].call.func
+    if not isinstance(function, ast.Attribute):
+        return False
+    made = notebook.made_by(ast.unparse(function.value), way[-1].scope, way[:-1])
+    return ast.unparse(made if made is not None else function.value) in ("dlaas.run()", "jupyter_dlaas.run()", "run")

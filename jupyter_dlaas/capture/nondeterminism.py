@@ -1,0 +1,364 @@
+"""Which statements give another value each time they run: unseeded draws, clocks, unique names, orders of sets. Pure.
+
+What is found is certain by its text: functions of libraries that are known to draw, called where the statement runs or
+in the notebook's own functions that it calls. Initial weights of layers are no finding: a job starts from fresh ones.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from jupyter_dlaas.analysis.dataflow import Step
+from jupyter_dlaas.analysis.effects import words
+from jupyter_dlaas.analysis.model import KernelFacts, NameFact
+from jupyter_dlaas.analysis.names import LEAVES, children, root_name, walk
+from jupyter_dlaas.capture import remote_reads
+from jupyter_dlaas.capture.set_order import order_seen
+
+__all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "scan"]
+
+LIBRARIES: Final = ("random", "numpy.random", "torch", "tensorflow", "keras")
+"""The global random streams, by the names under which the kernel notes them."""
+_PYTHON: Final = words(
+    """random randint randrange choice choices sample shuffle uniform gauss normalvariate triangular betavariate
+    expovariate gammavariate lognormvariate vonmisesvariate paretovariate weibullvariate getrandbits randbytes
+    binomialvariate"""
+)
+_NO_DRAWS: Final = words(
+    """seed get_state set_state Generator SeedSequence BitGenerator PCG64 PCG64DXSM MT19937 Philox SFC64"""
+)
+_TORCH: Final = words(
+    """rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson"""
+)
+_TORCH_IN_PLACE: Final = words("normal_ uniform_ random_ exponential_ cauchy_ geometric_ log_normal_ bernoulli_")
+_TENSORFLOW: Final = words("normal uniform truncated_normal gamma poisson shuffle categorical")
+_KERAS: Final = words("normal uniform truncated_normal gamma binomial beta randint categorical shuffle")
+_CLOCKS: Final = words(
+    """time.time time.time_ns time.ctime time.localtime time.gmtime datetime.datetime.now datetime.datetime.utcnow
+    datetime.datetime.today datetime.date.today pandas.Timestamp.now pandas.Timestamp.today pandas.Timestamp.utcnow"""
+)
+_OF_NOW: Final = {"time.strftime": 1, "time.asctime": 0}
+"""Number of arguments with which these tell the present time."""
+_UNIQUE: Final = words(
+    """uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 os.urandom os.getrandom tempfile.mkdtemp tempfile.mkstemp
+    tempfile.mktemp tempfile.TemporaryDirectory tempfile.NamedTemporaryFile"""
+)
+_MAKERS: Final = words("numpy.random.default_rng numpy.random.RandomState random.Random random.SystemRandom")
+_SPLITTERS: Final = words(
+    """ShuffleSplit GroupShuffleSplit StratifiedShuffleSplit RepeatedKFold RepeatedStratifiedKFold"""
+)
+_QUIET_OF_GENERATORS: Final = words("seed getstate get_state setstate set_state spawn bit_generator")
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Kind(StrEnum):
+    STREAM = "stream"  # of a library's global stream, `library`
+    GENERATOR = "generator"  # of a generator object without a seed
+    CLOCK = "clock"
+    UNIQUE = "unique"
+    NETWORK = "network"
+    DATABASE = "database"
+    HASH = "hash"  # the order of a set, or hash(): another one in each process
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One reason why a statement gives another value when it runs again."""
+
+    kind: Kind
+    what: str  # as code: "np.random.permutation"
+    library: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the steps draw, and what the imports of the notebook call things."""
+
+    draws: Mapping[int, tuple[Draw, ...]]  # step -> what it draws; steps that draw nothing are left out
+    loaders: frozenset[str]  # variables that are PyTorch's data loaders: whoever goes over one draws a number
+    names: Mapping[str, str]  # `np` -> "numpy", `split` -> "sklearn.model_selection.train_test_split"
+
+    def dotted(self, node: ast.expr) -> str:
+        """The full name of a library's function; "" for everything else."""
+        return _dotted(node, self.names)
+
+    def draws_anew(self, call: ast.Call) -> bool:
+        """A clock or something unique: `time.time()`, `os.urandom(4)`."""
+        name = self.dotted(call.func)
+        return name in _CLOCKS | _UNIQUE or name.startswith("secrets.")
+
+
+def scan(steps: Sequence[Step], goal: int, facts: KernelFacts | None) -> Scan:
+    """Look through the steps before the training cell, in the order in which they ran."""
+    scanner = _Scanner(facts)
+    draws = {}
+    for index, step in enumerate(steps[:goal]):
+        if step.statement.node is not None and (found := scanner.step(step.statement.node)):
+            draws[index] = found
+    types = {name: fact.type_name for name, fact in facts.names.items()} if facts is not None else {}
+    loaders = frozenset(name for name, kind in types.items() if kind.endswith(".DataLoader"))
+    return Scan(draws, loaders, scanner.names)
+
+
+class _Scanner:
+    def __init__(self, facts: KernelFacts | None) -> None:
+        self.facts = facts
+        self.names: dict[str, str] = {}
+        self.functions: dict[str, ast.AST] = {}  # own functions, and methods with a dot before their names
+        self.generators: set[str] = set()
+        self.splitters: set[str] = set()
+        self.sets: set[str] = set()
+        self.clients: set[str] = set()  # that read from the network
+        self.is_near_address = False
+        known = facts.names.items() if facts is not None else ()
+        self.kernel_sets = {n for n, fact in known if fact.type_name in {"set", "frozenset"} and fact.has_text}
+
+    def step(self, node: ast.stmt) -> tuple[Draw, ...]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self._import(node)
+            return ()
+        for part in ast.walk(node) if isinstance(node, ast.Try | ast.If) else ():
+            if isinstance(part, ast.Import | ast.ImportFrom):
+                self._import(part)
+        if isinstance(node, _FUNCTIONS):
+            self._bind(node.name)
+            self.functions[node.name] = node
+            return ()
+        if isinstance(node, ast.ClassDef):
+            self._bind(node.name)
+            methods = [part for part in node.body if isinstance(part, _FUNCTIONS)]
+            self.functions |= {f".{method.name}": method for method in methods}
+            made = [method for method in methods if method.name in {"__init__", "__post_init__"}]
+            self.functions[node.name] = ast.Module(body=list(made), type_ignores=[])
+            return ()
+        self.is_near_address = remote_reads.names_address(node, self._facts())
+        found = self._draws([node], frozenset())
+        self._note(node)
+        return tuple(dict.fromkeys(found))
+
+    def _facts(self) -> Mapping[str, NameFact]:
+        return self.facts.names if self.facts is not None else {}
+
+    # names
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.ImportFrom):
+                self._bind(alias.asname or alias.name)
+                self.names[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
+            else:
+                bound = alias.asname or alias.name.partition(".")[0]
+                self._bind(bound)
+                self.names[bound] = alias.name if alias.asname else bound
+
+    def _bind(self, name: str) -> None:
+        self.names.pop(name, None)
+        self.functions.pop(name, None)
+        for group in (self.generators, self.splitters, self.sets, self.clients):
+            group.discard(name)
+
+    def _note(self, node: ast.stmt) -> None:
+        """What kind of thing the names are that a statement binds."""
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets, value = [node.target], node.value
+        for part in walk(node):
+            if type(part) is ast.Name and type(part.ctx) is ast.Store:
+                self._bind(part.id)
+        for target in targets:
+            if not isinstance(target, ast.Name) or value is None:
+                continue
+            if self._is_unseeded_generator(value):
+                self.generators.add(target.id)
+            elif self._is_unseeded_splitter(value):
+                self.splitters.add(target.id)
+            elif self._is_client(value):
+                self.clients.add(target.id)
+            elif order_seen([value], self.sets).is_set:
+                self.sets.add(target.id)
+            elif isinstance(value, ast.Lambda):
+                self.functions[target.id] = value
+
+    # draws
+    def _draws(self, nodes: Iterable[ast.AST], seen: frozenset[str]) -> list[Draw]:
+        nodes = list(nodes)
+        found: list[Draw] = []
+        for part in _running(nodes):
+            if isinstance(part, ast.Call):
+                found += self._call(part)
+                for name in self._own(part) - seen:
+                    body = self.functions[name]
+                    inside = body.body if isinstance(body, ast.Module | _FUNCTIONS | ast.Lambda) else [body]
+                    bodies: list[ast.AST] = list(inside) if isinstance(inside, list) else [inside]
+                    if isinstance(body, ast.Module):
+                        bodies = [line for method in bodies if isinstance(method, _FUNCTIONS) for line in method.body]
+                    found += self._draws(bodies, seen | {name})
+        seen_order = order_seen(nodes, self.sets | self.kernel_sets if self.kernel_sets else self.sets)
+        if seen_order.place:
+            found.append(Draw(Kind.HASH, seen_order.place))
+        return found
+
+    def _own(self, call: ast.Call) -> set[str]:
+        """The notebook's own functions that a call runs, or is given to run: `df.apply(draw)`."""
+        names = {arg.id for arg in call.args if isinstance(arg, ast.Name)}
+        if isinstance(call.func, ast.Name):
+            names.add(call.func.id)
+        elif isinstance(call.func, ast.Attribute):
+            names.add(f".{call.func.attr}")
+        return names & self.functions.keys()
+
+    def _call(self, call: ast.Call) -> Iterator[Draw]:
+        name = _dotted(call.func, self.names)
+        what = ast.unparse(call.func)
+        library = self._library(call, name)
+        if library:
+            yield Draw(Kind.STREAM, what, library)
+        elif self._is_of_generator(call):
+            yield Draw(Kind.GENERATOR, what)
+        elif name in _CLOCKS or len(call.args) == _OF_NOW.get(name, -1):
+            yield Draw(Kind.CLOCK, what)
+        elif name in _UNIQUE or name.startswith("secrets."):
+            yield Draw(Kind.UNIQUE, what)
+        elif self._reads_network(call, name):
+            yield Draw(Kind.NETWORK, what)
+        elif remote_reads.reads_database(name):
+            yield Draw(Kind.DATABASE, what)
+        elif isinstance(call.func, ast.Name) and call.func.id == "hash" and "hash" not in self.functions:
+            yield Draw(Kind.HASH, "hash()")
+
+    def _reads_network(self, call: ast.Call, name: str) -> bool:
+        if remote_reads.reads_network(name):
+            return True
+        if isinstance(call.func, ast.Attribute) and remote_reads.is_of_client(call.func.attr):
+            receiver = call.func.value
+            if (isinstance(receiver, ast.Name) and receiver.id in self.clients) or self._is_client(receiver):
+                return True
+        return remote_reads.reads_address(call, self._facts(), is_near_address=self.is_near_address)
+
+    def _is_client(self, value: ast.expr) -> bool:
+        return isinstance(value, ast.Call) and _dotted(value.func, self.names) in remote_reads.CLIENTS
+
+    def _library(self, call: ast.Call, name: str) -> str:
+        """The global stream from which a call draws; "" for none."""
+        root, _, verb = name.rpartition(".")
+        attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        match root:
+            case "random" if verb in _PYTHON:
+                return "random"
+            case "numpy.random" if verb not in _NO_DRAWS and name not in _MAKERS:
+                return "numpy.random"
+            case "torch" if verb in _TORCH and not _has(call, "generator"):
+                return "torch"
+            case "tensorflow.random" if verb in _TENSORFLOW and not _has(call, "seed"):
+                return "tensorflow"
+            case "keras.random" | "tensorflow.keras.random" if verb in _KERAS and not _has(call, "seed"):
+                return "keras"
+            case "sklearn.utils" if verb in {"shuffle", "resample"} and not _has(call, "random_state"):
+                return "numpy.random"
+            case "sklearn.datasets" if verb.startswith("make_") and not _has(call, "random_state"):
+                return "numpy.random"
+        if verb == "random_split" and not _has(call, "generator"):
+            return "torch"
+        if (verb or attribute) == "train_test_split":
+            return "" if _has(call, "random_state", "seed") or _is_false(call, "shuffle") else "numpy.random"
+        return "" if name else self._library_of_method(call, attribute)
+
+    def _library_of_method(self, call: ast.Call, verb: str) -> str:
+        kind = self._type_of(call)
+        if verb == "sample" and not _has(call, "random_state"):
+            if kind.startswith("torch.distributions"):
+                return "torch"
+            is_frame = kind.startswith("pandas") or any(option.arg in {"frac", "n"} for option in call.keywords)
+            return "numpy.random" if is_frame else ""
+        if verb == "shuffle" and kind.startswith("datasets.") and not call.args and not _has(call, "seed", "generator"):
+            return "numpy.random"
+        if verb == "rvs" and not _has(call, "random_state"):
+            return "numpy.random"
+        if verb == "split" and isinstance(call.func, ast.Attribute):
+            receiver = call.func.value
+            is_splitter = isinstance(receiver, ast.Name) and receiver.id in self.splitters
+            return "numpy.random" if is_splitter or self._is_unseeded_splitter(receiver) else ""
+        if verb in _TORCH_IN_PLACE and not _has(call, "generator"):
+            attributes = {part.attr for part in ast.walk(call.func) if isinstance(part, ast.Attribute)}
+            return "" if attributes & {"weight", "bias"} else "torch"
+        return ""
+
+    def _type_of(self, call: ast.Call) -> str:
+        """The type of a method's object, as far as it is a variable or made by a library's function."""
+        if not isinstance(call.func, ast.Attribute):
+            return ""
+        receiver = call.func.value
+        if isinstance(receiver, ast.Call) and (made := _dotted(receiver.func, self.names)):
+            return made
+        fact = self.facts.names.get(root_name(receiver) or "") if self.facts is not None else None
+        return fact.type_name if fact is not None else ""
+
+    def _is_of_generator(self, call: ast.Call) -> bool:
+        if isinstance(call.func, ast.Attribute) and call.func.attr not in _QUIET_OF_GENERATORS:
+            receiver = call.func.value
+            if isinstance(receiver, ast.Name) and receiver.id in self.generators:
+                return True
+            if self._is_unseeded_generator(receiver):
+                return True
+        given = [*call.args, *(option.value for option in call.keywords)]
+        return any(isinstance(arg, ast.Name) and arg.id in self.generators for arg in given)
+
+    def _is_unseeded_generator(self, value: ast.expr) -> bool:
+        if not isinstance(value, ast.Call) or _dotted(value.func, self.names) not in _MAKERS:
+            return False
+        given = [*value.args, *(option.value for option in value.keywords)]
+        return all(isinstance(arg, ast.Constant) and arg.value is None for arg in given)
+
+    def _is_unseeded_splitter(self, value: ast.expr) -> bool:
+        """`KFold(5, shuffle=True)` draws at each `split`."""
+        if not isinstance(value, ast.Call) or _has(value, "random_state"):
+            return False
+        root, _, verb = _dotted(value.func, self.names).rpartition(".")
+        if root != "sklearn.model_selection":
+            return False
+        is_shuffled = _has(value, "shuffle") and not _is_false(value, "shuffle")
+        return verb in _SPLITTERS or (verb.endswith("KFold") and is_shuffled)
+
+
+def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All that runs where it stands, and the lambdas that are handed to what stands there."""
+    todo = list(nodes)[::-1]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, _FUNCTIONS | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            continue
+        if type(node) not in LEAVES:
+            todo += children(node)
+
+
+def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in names:
+        return ""
+    return ".".join([names[node.id], *parts[::-1]])
+
+
+def _has(call: ast.Call, *options: str) -> bool:
+    """It is given one of these options, and not as None."""
+    return any(
+        option.arg in options and not (isinstance(option.value, ast.Constant) and option.value.value is None)
+        for option in call.keywords
+    )
+
+
+def _is_false(call: ast.Call, option: str) -> bool:
+    return any(
+        one.arg == option and isinstance(one.value, ast.Constant) and not one.value.value for one in call.keywords
+    )

@@ -1,0 +1,192 @@
+"""Statements that would give the job another value than the notebook has: take the value, or tell the user. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from jupyter_dlaas.analysis.dataflow import Step
+from jupyter_dlaas.analysis.model import KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.capture.nondeterminism import Draw, Kind, Scan
+from jupyter_dlaas.capture.resolve import Solved
+from jupyter_dlaas.capture.rng_restore import Streams
+
+__all__ = ["Verdict", "judge"]
+
+CODE: Final = "drawn_again"
+_LISTED: Final = 5
+_PLAIN: Final = frozenset({"list", "tuple", "dict", "set", "frozenset", "str"})
+
+
+_READ: Final = {Kind.NETWORK: "the network", Kind.DATABASE: "a database"}
+"""Kinds that are reported once for all statements."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is to be done about values that the job would not make as the notebook did."""
+
+    literals: dict[int, str] = field(default_factory=dict)
+    """Steps whose values are written into the program, and why."""
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def judge(
+    steps: Sequence[Step],
+    solved: Solved,
+    training: TrainingCell,
+    facts: KernelFacts | None,
+    scan: Scan,
+    streams: Streams,
+) -> Verdict:
+    """Look at the kept steps before the training cell. Without a kernel there is no value to differ from."""
+    found = Verdict()
+    if facts is None or not scan.draws:
+        return found
+    values = _Values(steps, solved, training, facts)
+    drawn: list[tuple[Step, Draw, list[str]]] = []
+    without: dict[str, str] = {}  # names that the job would have otherwise -> why
+    for index in values.kept:
+        step = steps[index]
+        draw = _unsteady(scan.draws.get(index, ()), streams.elsewhere.get(index, frozenset()), facts)
+        taken = sorted(step.flow.reads & without.keys()) if without and not step.is_definition else []
+        if (draw is None and not taken) or step.statement.cell in training.with_cells:
+            continue
+        names = values.needed(index)
+        if draw is not None and draw.kind is Kind.HASH:
+            names = [name for name in names if _may_hold_order(facts.names[name])]
+        if not names:
+            continue
+        place = f"{step.statement.label}, line {step.statement.line}"
+        reason = f"{place} {_reason(draw)}" if draw is not None else without[taken[0]]
+        if all(values.has_literal(name, index) for name in names):
+            found.literals[index] = reason
+            continue
+        without.update(dict.fromkeys(names, reason))
+        if draw is not None:
+            drawn.append((step, draw, names))
+    sendable = [n for _, _, names in drawn for n in names if facts.names[n].cannot_travel is None]
+    push = tuple(dict.fromkeys([*training.push, *sendable]))
+    for step, draw, names in drawn:
+        if draw.kind not in _READ:
+            is_seeded = draw.library in streams.seeded
+            found.warnings.append(_warning(step, draw, names, push, is_seeded=is_seeded))
+    for kind in _READ:
+        if same := [one for one in drawn if one[1].kind is kind]:
+            found.warnings.append(_read_again(same, push))
+    return found
+
+
+class _Values:
+    """Which values of the kernel may stand for steps."""
+
+    def __init__(self, steps: Sequence[Step], solved: Solved, training: TrainingCell, facts: KernelFacts) -> None:
+        self.steps, self.facts = steps, facts
+        goal = solved.plan.goal
+        self.kept = sorted(index for index in solved.slice.kept if index < goal)
+        self.given = {name for line in solved.slice.lines for name in line.names}
+        self.last_read = dict.fromkeys(training.outputs, len(steps))
+        self.last_bound: dict[str, int] = {}
+        for index in sorted(solved.slice.kept):
+            for names in (steps[index].flow.reads, steps[index].flow.soft, steps[index].reads_late):
+                for name in names:
+                    self.last_read[name] = max(index, self.last_read.get(name, -1))
+        for index, step in enumerate(steps[:goal]):
+            if step.statement.ran != "no":
+                self.last_bound.update(dict.fromkeys(step.flow.binds | step.globals_bound, index))
+
+    def needed(self, index: int) -> list[str]:
+        """The variables that a step makes or changes and that a later one of the program reads."""
+        step = self.steps[index]
+        made = {name for name in step.flow.binds | step.globals_bound | step.changes if name in self.facts.names}
+        made = {name for name in made - self.given if not self._is_code(self.facts.names[name])}
+        return sorted(name for name in made if self.last_read.get(name, -1) > index)
+
+    def has_literal(self, name: str, index: int) -> bool:
+        """Its value is a small plain one, and is still that which this step made or changed."""
+        return self.facts.names[name].literal is not None and self.last_bound.get(name, -1) <= index
+
+    @staticmethod
+    def _is_code(fact: NameFact) -> bool:
+        return fact.is_callable or fact.type_name == "module"
+
+
+def _unsteady(draws: Sequence[Draw], elsewhere: frozenset[str], facts: KernelFacts) -> Draw | None:
+    """The first reason why a step makes another value in the job."""
+    for draw in draws:
+        if draw.kind is Kind.STREAM and draw.library not in elsewhere:
+            continue
+        if draw.kind is Kind.HASH and facts.hash_seed is not None:
+            continue  # the job has the same
+        return draw
+    return None
+
+
+def _may_hold_order(fact: NameFact) -> bool:
+    """The value may depend on the order of strings: not a list of numbers."""
+    return fact.has_text or fact.type_name not in _PLAIN | {"int", "float", "bool"}
+
+
+def _reason(draw: Draw) -> str:
+    match draw.kind:
+        case Kind.STREAM | Kind.GENERATOR:
+            return f"draws it at random ({draw.what}) without a seed"
+        case Kind.CLOCK:
+            return f"takes it from a clock ({draw.what})"
+        case Kind.UNIQUE:
+            return f"makes another one each time ({draw.what})"
+        case Kind.NETWORK:
+            return f"reads it from the network ({draw.what})"
+        case Kind.DATABASE:
+            return f"reads it from a database ({draw.what})"
+        case Kind.HASH:
+            return "takes the order of a set" if draw.what != "hash()" else "takes it from hash()"
+
+
+def _read_again(drawn: Sequence[tuple[Step, Draw, list[str]]], push: Sequence[str]) -> Problem:
+    """Report once what the cells have read and the job reads again."""
+    places = list(dict.fromkeys(f"{step.statement.label}, line {_line(step)}" for step, _, _ in drawn))
+    names = list(dict.fromkeys(name for _, _, found in drawn for name in found))
+    whats = list(dict.fromkeys(draw.what for _, draw, _ in drawn))
+    where = f"{'; '.join(places[:_LISTED])}{'; …' if len(places) > _LISTED else ''}"
+    text = (
+        f"{where} read{'s' if len(places) == 1 else ''} {', '.join(f'`{name}`' for name in names)} from "
+        f"{_READ[drawn[0][1].kind]} ({', '.join(whats[:_LISTED])}); the job reads "
+        f"{'it' if len(names) == 1 else 'them'} again, as {'it is' if len(names) == 1 else 'they are'} by then. "
+    )
+    is_sent = set(names) <= set(push)
+    text += f"--push {','.join(push)} sends what the notebook has." if is_sent else "Save it to a file in a cell."
+    step = drawn[0][0]
+    return Problem(CODE, text, step.statement.label, _line(step), tuple(names))
+
+
+def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], *, is_seeded: bool) -> Problem:
+    statement = step.statement
+    listed = ", ".join(f"`{name}`" for name in names)
+    drawn = f"draws {listed} at random ({draw.what})"
+    unseeded = f"{drawn} without a seed, and the job would draw anew"
+    what = {
+        Kind.STREAM: f"{drawn} after other draws, which the job leaves out" if is_seeded else unseeded,
+        Kind.GENERATOR: unseeded,
+        Kind.CLOCK: f"takes {listed} from a clock ({draw.what}), and the job would do so anew",
+        Kind.UNIQUE: f"makes {listed} by {draw.what}, which gives the job another one",
+        Kind.HASH: f"makes {listed} from the order of a set (`{draw.what}`), which is another one in the job",
+    }[draw.kind]
+    way = {
+        Kind.STREAM: "a cell of its own draws the same in both" if is_seeded else "a seed makes both the same",
+        Kind.GENERATOR: "a seed makes both the same",
+        Kind.HASH: "sorted(…) gives one order everywhere",
+    }.get(draw.kind, "")
+    if draw.what == "hash()":
+        what, way = f"makes {listed} with hash(), which gives other numbers for text in the job", ""
+    ways = [f"--push {','.join(push)} sends what the notebook has"] if set(names) <= set(push) else []
+    ways += [way] if way else []
+    text = f"{statement.label}, line {_line(step)} {what}. {'; '.join(ways) or 'Make it in the training cell'}."
+    return Problem(CODE, text, statement.label, _line(step), tuple(names))
+
+
+def _line(step: Step) -> int:
+    """The first line of a statement that is no comment."""
+    statement = step.statement
+    return next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)

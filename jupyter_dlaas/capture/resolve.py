@@ -1,0 +1,394 @@
+"""Slice until every needed name has a source: a step, the kernel's value as a literal, a push, a job's result. Pure."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jupyter_dlaas.analysis.dataflow import Step, Trace
+from jupyter_dlaas.analysis.effects import reach
+from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
+from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
+
+DLAAS = "dlaas"
+OUTPUTS = re.compile(r"_{1,3}|_\d+|Out|_oh|In|_ih|_i{1,3}|_i\d+|_dh")
+"""What IPython keeps of a notebook's outputs and inputs."""
+
+
+@dataclass(slots=True)
+class Solved:
+    """The last pass, and what it took."""
+
+    slice: Slice
+    plan: Plan
+    needs_dlaas: bool = False
+    literals: list[Literal] = field(default_factory=list)
+    unbound: list[str] = field(default_factory=list)
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def solve(
+    trace: Trace,
+    goal: int,
+    training: TrainingCell,
+    facts: KernelFacts | None,
+    unsteady: Mapping[int, str] | None = None,
+) -> Solved:
+    """Find what the training cell (the steps from `goal` on) needs, and say what it cannot have.
+
+    `unsteady`: steps that would make another value than they did, and why; the kernel's stands for them.
+    """
+    solver = _Solver(trace, goal, training, facts)
+    if unsteady:
+        solver.plan = replace(solver.plan, poison=unsteady)
+    return solver.solve()
+
+
+class _Solver:
+    def __init__(self, trace: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None) -> None:
+        self.trace, self.steps, self.goal = trace, trace.steps, goal
+        self.training, self.facts = training, facts
+        self.literals: dict[str, Literal] = {}
+        trains: frozenset[str] = frozenset()
+        for step in self.steps[goal:]:
+            trains |= step.fits | (step.changes if step.trains else frozenset())
+        self.plan = Plan(
+            goal=goal,
+            outputs=training.outputs,
+            given=(*self._pushed(), *self._results()),
+            with_cells=frozenset(training.with_cells),
+            goal_trains=trains,
+        )
+
+    def solve(self) -> Solved:
+        for _ in range(4 * len(self.steps) + 16):  # each round settles a name or a step for good
+            found = slice_steps(self.steps, self.plan)
+            solved = Solved(found, self.plan)
+            plan = self._next_plan(found, solved)
+            if plan is None:
+                solved.literals = [self.literals[g.names[0]] for g in found.lines if g.kind == "literal"]
+                return solved
+            self.plan = plan
+        raise AssertionError("the slice did not settle")
+
+    def fact(self, name: str) -> NameFact | None:
+        return self.facts.names.get(name) if self.facts is not None else None
+
+    # names that come by value or by reference
+    def _last_binding(self, name: str) -> int | None:
+        for index in range(self.goal - 1, -1, -1):
+            step = self.steps[index]
+            if name in step.flow.binds | step.globals_bound and step.statement.ran != "no":
+                return index
+        return None
+
+    def _pushed(self) -> tuple[Given, ...]:
+        names = tuple(dict.fromkeys(self.training.push))
+        if not names:
+            return ()
+        needs = self._definitions_in(names)
+        bindings = [at for name in names if (at := self._last_binding(name)) is not None]
+        behind = [at + 1 for name in needs if (at := self._last_binding(name)) is not None]
+        index = max([min(bindings, default=self.goal), *behind])
+        left = f"{names[0]}" if len(names) == 1 else ", ".join(names)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        source = f"{left} = {DLAAS}.pushed({quoted})"
+        late = reach(needs, self.trace.late) - needs - frozenset(names) - BUILTINS
+        return (Given(index, names, source, "pushed", needs, "", *self._command_line(), late),)
+
+    def _command_line(self) -> tuple[str, int]:
+        return f"cell [{self.training.count}]", self.training.first_line - 1
+
+    def _results(self) -> tuple[Given, ...]:
+        """What earlier jobs brought back: one line for all names of a job, since their objects may be one graph."""
+        if self.facts is None:
+            return ()
+        groups: dict[tuple[int, str], list[str]] = {}
+        needs_of: dict[str, frozenset[str]] = {}
+        for name, fact in sorted(self.facts.names.items()):
+            ref = fact.result
+            if ref is None or name in self.training.push:
+                continue
+            index = self.goal
+            if ref.after_cell is not None:
+                later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
+                index = min(next(later, self.goal), self.goal)
+            at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
+            needs_of[name] = frozenset(need for need, at in at_of.items() if at is not None)  # others are with that job
+            behind = [at + 1 for at in at_of.values() if at is not None]
+            groups.setdefault((max([index, *behind]), ref.job), []).append(name)
+        return tuple(
+            Given(
+                index,
+                tuple(names),
+                "",
+                "result",
+                frozenset().union(*(needs_of[name] for name in names)),
+                "",
+                *self._command_line(),
+                refs=tuple(self._ref(name) for name in names),
+            )
+            for (index, _), names in groups.items()
+        )
+
+    def _ref(self, name: str) -> ResultRef:
+        fact = self.fact(name)
+        ref = fact.result if fact is not None else None
+        assert ref is not None, "a result line comes from a fact"
+        return ref
+
+    def _definitions_in(self, names: Sequence[str]) -> frozenset[str]:
+        """The notebook's own classes and functions that unpickling these objects needs."""
+        facts = [fact for name in names if (fact := self.fact(name)) is not None]
+        told = frozenset(main for fact in facts for main in fact.main_names)
+        made_of = reach(reach(names, self.trace.holds), self.trace.late)
+        return (told | (made_of & self.trace.definitions)) - frozenset(names)
+
+    # one round
+    def _next_plan(self, found: Slice, solved: Solved) -> Plan | None:
+        """A better plan, or None when nothing is left to try; what stays blocked is said in `solved`."""
+        stars = [step for step in self.steps[: self.goal] if step.is_star]
+        if stars and not self.plan.stars:
+            in_kernel = self.facts.names if self.facts is not None else {}
+            missing = {b.name for b in found.blocked if b.index is None} - {DLAAS}
+            missing = {n for n in missing if self.facts is None or n in in_kernel or _is_pylab(stars)}
+            if missing | {name for name in found.builtins if name in in_kernel}:
+                return replace(self.plan, stars=True)
+        for blocked in found.blocked:
+            if (plan := self._way_out(blocked, stars, solved)) is not None:
+                return plan
+        if (plan := self._loaded_into(found)) is not None:
+            return plan
+        solved.errors += self._results_apart(found)
+        if any(given.kind != "literal" for given in found.lines):
+            solved.needs_dlaas = True
+        return None
+
+    def _loaded_into(self, found: Slice) -> Plan | None:
+        """Load results into the objects that kept steps make, as the kernel did: other names may refer to these."""
+        for given in self.plan.given:
+            bound = self._bound_before(found, given)
+            into = frozenset(
+                n for n, ref in zip(given.names, given.refs, strict=False) if ref.is_restored and n in bound
+            )
+            if not into <= given.into:
+                new = replace(given, into=given.into | into)
+                return replace(self.plan, given=tuple(new if one is given else one for one in self.plan.given))
+        return None
+
+    def _bound_before(self, found: Slice, given: Given) -> frozenset[str]:
+        steps = (self.steps[index] for index in found.kept if index < given.index)
+        return frozenset().union(*(step.flow.binds | step.globals_bound for step in steps))
+
+    def _results_apart(self, found: Slice) -> list[Problem]:
+        """Name objects over a model that an earlier job's result has replaced: they would train the wrong one."""
+        problems = []
+        for given in found.lines:
+            replaced = frozenset(given.names) - given.into if given.refs else frozenset()
+            for index in sorted(i for i in found.kept if i < given.index) if replaced else ():
+                step = self.steps[index]
+                models = sorted(step.flow.reads & replaced)
+                holders = step.flow.binds - frozenset(given.names) if models and not step.is_definition else frozenset()
+                stale = sorted(n for n in holders if self._has_weights(n) and self._reads_later(found, n, given.index))
+                if stale:
+                    place = step.statement
+                    text = (
+                        f"{place.label}, line {place.line}: {_list(stale)} would refer to another {_list(models)} than "
+                        f"the one that {given.refs[0].job} brought back. Make {_list(stale)} again in a cell of its "
+                        "own, or in the training cell."
+                    )
+                    problems.append(Problem("result_apart", text, place.label, place.line, tuple(stale)))
+        return problems
+
+    def _has_weights(self, name: str) -> bool:
+        fact = self.fact(name)
+        return fact is not None and fact.has_weights
+
+    def _reads_later(self, found: Slice, name: str, index: int) -> bool:
+        return any(name in self.steps[i].flow.reads | self.steps[i].reads_late for i in found.kept if i >= index)
+
+    def _way_out(self, blocked: Blocked, stars: Sequence[Step], solved: Solved) -> Plan | None:
+        name, fact = blocked.name, self.fact(blocked.name)
+        if name == DLAAS and blocked.index is None:
+            solved.needs_dlaas = True
+            return None
+        if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
+            return None
+        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_behind(blocked):
+            return None  # who only may read it did not: it was not there yet
+        last = self._last_binding(name)
+        # the kernel's value is the newest one: what an earlier statement read may have been another
+        is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
+        if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
+            return self._with_literal(blocked, fact.literal)
+        readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
+        can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
+        is_output = OUTPUTS.fullmatch(name) is not None
+        known_bad = blocked.index is not None or fact is not None or is_output
+        if known_bad and can_poison and len(can_poison) == len(blocked.readers):
+            reason = blocked.reason or f"`{name}` is bound by no cell that is known"
+            if is_output:
+                first = self.steps[can_poison[0]].statement
+                reason = f"{first.label}, line {first.line} got it from `{name}`, an output of the notebook"
+            return replace(self.plan, poison={**self.plan.poison, **dict.fromkeys(can_poison, reason)})
+        self._say(blocked, fact, solved)
+        return None
+
+    def _is_bound_behind(self, blocked: Blocked) -> bool:
+        """Some step binds the name after all those that may read it have run."""
+        first = min(blocked.readers)
+        return any(blocked.name in s.flow.binds | s.globals_bound for s in self.steps[first:])
+
+    def _with_literal(self, blocked: Blocked, literal: str) -> Plan:
+        index = blocked.index if blocked.index is not None else 0
+        name = blocked.name
+        reason = blocked.reason or "no cell that is known bound it"
+        self.literals[name] = Literal(name, literal, reason)
+        source = f"{name} = {literal}  # the kernel's value: {reason}"
+        place = self._command_line()
+        if blocked.index is not None:
+            statement = self.steps[blocked.index].statement
+            place = (statement.label, statement.line)
+        given = Given(index, (name,), source, "literal", reason=reason, cell=place[0], line=place[1])
+        return replace(self.plan, given=(*self.plan.given, given))
+
+    def _comes_by_star(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
+        if self.facts is None:
+            return True
+        if fact is None:
+            return _is_pylab(stars)
+        if any(step.calls for step in stars):  # `exec(text)` may bind anything
+            return True
+        # what a library passes on counts, too: `from fastai.tabular.all import *` brings fastcore's `range_of`
+        own = {module.name.partition(".")[0] for module in self.facts.own_modules} | {"__main__"}
+        modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]
+        roots = {module.partition(".")[0] for module in modules}
+        return fact.module is None or fact.module.partition(".")[0] not in own - roots
+
+    # what is said
+    def _say(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:
+        name = blocked.name
+        where, cell, line = self._where(blocked)
+        if fact is None and blocked.index is None:
+            if blocked.need is Need.PERHAPS:
+                return
+            if blocked.need is Need.LATE or blocked.is_rare:
+                text = f"{where} may read `{name}`, which nothing binds. If that line runs in the job, it fails there."
+                solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
+                return
+            solved.unbound.append(name)
+            solved.errors.append(self._undefined(blocked, where, cell, line))
+            return
+        solved.unbound.append(name)
+        kind = _kind(fact)
+        reason = blocked.reason or "it is in the kernel, but no cell that is known bound it"
+        ways = f"--push {name} sends the value that it has now"
+        if fact is not None and fact.cannot_travel is not None:
+            ways = f"it is {fact.cannot_travel} and cannot be sent: make it in the training cell"
+        elif fact is not None and fact.type_name.startswith("ipywidgets."):
+            ways = f"{name}_value = {name}.value in a cell of its own, and use that"
+        if blocked.index is not None and self._is_trained(blocked.index):
+            ways += f", --with-cell {self.steps[blocked.index].statement.cell} runs that cell again in the job"
+        type_this = "" if fact is not None and fact.cannot_travel is not None else "Type: "
+        ways = ways if type_this else ways[0].upper() + ways[1:]
+        text = f"{where} needs `{name}`{kind}, which the job cannot make again: {reason}. {type_this}{ways}."
+        solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
+
+    def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
+        name = blocked.name
+        if blocked.readers == frozenset({len(self.steps)}):
+            close = difflib.get_close_matches(name, sorted(self._bound_names()), n=1)
+            hint = f" Did you mean -o {close[0]}?" if close else ""
+            hint = hint or " Name it as the cell does."
+            text = f"-o {name}: nothing binds `{name}` in the training cell or before it.{hint}"
+            return Problem("output_unbound", text, cell, line, (name,))
+        if OUTPUTS.fullmatch(name):
+            what = "inputs" if "i" in name.lower() else "outputs"
+            text = f"{where} reads `{name}`; {what} do not exist in a job. Give the value a name in its cell."
+            return Problem("undefined_name", text, cell, line, (name,))
+        failed = self._failed_before(name)
+        if failed is not None:
+            text = (
+                f"{where} reads `{name}`, which {failed} did not come to: it raised an error before. "
+                "Correct that cell and run it again."
+            )
+            return Problem("undefined_name", text, cell, line, (name,))
+        because = f" ({blocked.reason})" if blocked.reason else ""
+        close = difflib.get_close_matches(name, sorted(self._bound_names() - {name}), n=1)
+        hint = f"Did you mean `{close[0]}`?" if close else f"Run the cell that defines `{name}`, or define it here."
+        text = f"{where} reads `{name}`, which no cell that ran has defined{because}. {hint}"
+        return Problem("undefined_name", text, cell, line, (name,))
+
+    def _failed_before(self, name: str) -> str | None:
+        """The newest cell that would have bound a name, had it not raised an error before."""
+        failed = (
+            s.statement
+            for s in reversed(self.steps[: self.goal])
+            if s.statement.ran in {"no", "partly"} and name in s.flow.binds
+        )
+        return next((f"{one.label}, line {one.line}," for one in failed), None)
+
+    def _bound_names(self) -> set[str]:
+        return {name for step in self.steps for name in step.flow.binds} | (BUILTINS - {"__name__"}) & {"range", "len"}
+
+    def _is_trained(self, index: int) -> bool:
+        step = self.steps[index]
+        return step.trains or bool(step.fits)
+
+    def _writes(self, index: int, name: str) -> bool:
+        node = self.steps[index].statement.node
+        return node is not None and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
+    def _where(self, blocked: Blocked) -> tuple[str, str, int]:
+        """The place that reads the name: the training cell's, where it does."""
+        last = len(self.steps)
+        inside = sorted(i for i in blocked.readers if i < last)
+        inside = [i for i in inside if i >= self.goal] or inside
+        if not inside:
+            return f"-o {blocked.name}", f"cell [{self.training.count}]", self.training.first_line - 1
+        index = inside[0]
+        if blocked.need is Need.LATE:  # by a function: there it stands
+            written = (i for i in range(index, -1, -1) if self.steps[i].is_definition and self._writes(i, blocked.name))
+            index = next(written, index)
+        statement = self.steps[index].statement
+        line = _line_of(self.steps[index], blocked.name)
+        return f"{statement.label}, line {line},", statement.label, line
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _is_pylab(stars: Sequence[Step]) -> bool:
+    """`%pylab` hides the names that it binds from those who list the kernel's variables."""
+    return any(isinstance(s.statement.node, ast.ImportFrom) and s.statement.node.module == "pylab" for s in stars)
+
+
+def _line_of(step: Step, name: str) -> int:
+    """The line of a statement where a name stands, for messages."""
+    statement = step.statement
+    node = statement.node
+    if node is None:
+        return statement.line
+    first: int = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    lead = next((i for i, line in enumerate(statement.lines) if not line.text.lstrip().startswith("#")), 0)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id == name:
+            offset = part.lineno - first + lead
+            return statement.lines[min(offset, len(statement.lines) - 1)].line
+    return statement.lines[lead].line
+
+
+def _kind(fact: NameFact | None) -> str:
+    if fact is None:
+        return ""
+    words = [fact.type_name]
+    if fact.shape:
+        words.append(fact.shape)
+    if fact.size_bytes is not None:
+        words.append(size_text(fact.size_bytes))
+    return f" ({', '.join(words)})"

@@ -1,0 +1,424 @@
+"""The backward slice: which steps the training cell needs, from the last one to the first. Pure."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import pairwise
+
+from jupyter_dlaas.analysis.dataflow import Step
+from jupyter_dlaas.analysis.effects import GIVEN_IN_JOBS, changes_directory
+from jupyter_dlaas.analysis.model import ResultRef
+
+BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
+
+
+SAVED = ("saved", "writes a file, which is there; the job does not write it again")
+SHOWN = ("shown", "shows something and changes nothing")
+UNNEEDED = ("unneeded", "the training cell does not need it")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A line that binds names by value or by reference, put before the step `index`.
+
+    A pushed value and a literal are the kernel's present ones, so nothing that bound or changed these names later may
+    run in the job. A result is what a job brought back at that place.
+    """
+
+    index: int
+    names: tuple[str, ...]
+    source: str
+    kind: str  # "pushed", "result", "literal"
+    needs: frozenset[str] = frozenset()  # classes and functions that must stand before it
+    reason: str = ""
+    cell: str = ""  # the place in the notebook that a traceback names for this line
+    line: int = 0
+    late: frozenset[str] = frozenset()  # what its objects read when they are used
+    refs: tuple[ResultRef, ...] = ()  # of a result: where each name comes from
+
+    into: frozenset[str] = frozenset()  # those that are loaded into the objects that the steps before made
+
+    def only(self, wanted: Collection[str]) -> Given:
+        """The same line for those of its results that are needed."""
+        pairs = [(n, ref) for n, ref in zip(self.names, self.refs, strict=True) if n in wanted or n in self.into]
+        names, refs = tuple(name for name, _ in pairs), tuple(ref for _, ref in pairs)
+        arguments = [f'"{one}"' for one in (refs[0].job, *(ref.name for ref in refs))]
+        if self.into:
+            objects = ", ".join(f'"{ref.name}": {name}' for name, ref in pairs if name in self.into)
+            arguments.append(f"into={{{objects}}}")
+        source = f"{', '.join(names)} = dlaas.result({', '.join(arguments)})"
+        return replace(self, names=names, refs=refs, source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is settled before a pass over the steps."""
+
+    goal: int  # index of the training cell's first step
+    outputs: tuple[str, ...] = ()
+    given: tuple[Given, ...] = ()
+    with_cells: frozenset[int] = frozenset()
+    poison: Mapping[int, str] = field(default_factory=dict)  # steps that cannot run again, with the reason
+    stars: bool = False
+    goal_trains: frozenset[str] = frozenset()  # names that the training cell trains
+
+
+class Need(IntEnum):
+    """How surely a name is read."""
+
+    PERHAPS = 0  # lazy annotations, names that the reader may have bound itself
+    LATE = 1  # by a function that may be called
+    SURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A name that is needed, and whose value cannot be made again."""
+
+    name: str
+    index: int | None  # the step that made it; None: no step did
+    reason: str
+    readers: frozenset[int]
+    need: Need
+    is_rare: bool = False  # no reader surely comes to it
+
+
+@dataclass(slots=True)
+class Want:
+    """A name that later steps need. Scratch of one pass."""
+
+    need: Need
+    readers: set[int]
+    may_be_bound: bool = False
+    is_rare: bool = True  # all reads stand in branches that need not run
+    left_by: int | None = None  # a training that bound it is left out
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """An earlier training that is left out, or kept because its result is needed."""
+
+    index: int
+    names: tuple[str, ...]
+    """What the job would need of it: trained objects; of one that is kept, what it binds."""
+    is_kept: bool
+    also: tuple[str, ...] = ()
+    """Of one that is left out and trains nothing that is needed: what it changed beside."""
+
+
+@dataclass(slots=True)
+class Slice:
+    """The outcome of one pass."""
+
+    kept: dict[int, str] = field(default_factory=dict)  # step -> reason
+    left: dict[int, tuple[str, str]] = field(default_factory=dict)  # step -> kind, reason
+    lines: list[Given] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    unsure: list[int] = field(default_factory=list)  # in a cell that raised: may have changed something that is needed
+    builtins: set[str] = field(default_factory=set)  # needed, and bound by no kept step
+
+
+def slice_steps(steps: Sequence[Step], plan: Plan) -> Slice:
+    """One pass over the steps, backwards. What is blocked is for the caller to solve, with another plan."""
+    return _Pass(steps, plan).run()
+
+
+class _Pass:
+    def __init__(self, steps: Sequence[Step], plan: Plan) -> None:
+        self.steps, self.plan = steps, plan
+        self.wanted: dict[str, Want] = {}
+        self.slice = Slice()
+        self.dotted: set[str] = set()  # submodules that kept steps name
+        self.imported: set[str] = set()  # texts of imports that are kept for the names in them
+        self.wants_gradients = False  # a kept step uses those that an earlier one made
+        # no value is given, no cell is asked for: names alone decide
+        self.is_simple = not plan.given and not plan.with_cells and not plan.poison
+        # a result has what its job did; what the notebook did to it afterwards is done again
+        self.given_at = {n: given.index for given in plan.given if given.kind != "result" for n in given.names}
+
+    def run(self) -> Slice:
+        for name in self.plan.outputs:
+            self.want(name, len(self.steps), Need.SURE)
+        for given in self.plan.given:
+            for name in given.late:
+                self.want(name, given.index, Need.LATE)
+        for index in range(len(self.steps), -1, -1):
+            for given in self.plan.given:
+                if given.index == index:
+                    self.give(given)
+            if index > 0:
+                self.step(index - 1)
+        for name, want in sorted(self.wanted.items()):
+            if want.left_by is not None and not want.may_be_bound:
+                place = self.steps[want.left_by].statement.label
+                self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are left out")
+            elif name in BUILTINS | GIVEN_IN_JOBS:
+                self.slice.builtins.add(name)
+            elif not want.may_be_bound:
+                self.block(name, None, want.reason)
+        self.drop_repeats()
+        self.drop_detours()
+        return self.slice
+
+    def drop_repeats(self) -> None:
+        """A definition that ran again unchanged, with nothing different in between, need not stand there twice."""
+        in_force: dict[str, tuple[str, int]] = {}  # name -> text of its definition, step
+        rebound: dict[str, int] = {}
+        repeated = [i for i in sorted(self.slice.kept) if i < self.plan.goal and self.steps[i].is_definition]
+        last = repeated[-1] if repeated else -1
+        read = frozenset().union(*(self.steps[i].flow.reads for i in repeated))
+        for index in sorted(self.slice.kept):
+            step = self.steps[index]
+            names = step.flow.binds
+            if index < self.plan.goal and step.is_definition and names and not step.is_future and not step.changes:
+                source = step.statement.source
+                again = [in_force.get(name, ("", -1)) for name in names]
+                first = again[0][1]
+                is_same = all(text == source and at == first for text, at in again)
+                if is_same and all(rebound.get(name, -1) < first for name in step.flow.reads):
+                    del self.slice.kept[index]
+                    self.leave(index, "unneeded", "the same definition stands further up")
+                    continue
+                in_force.update(dict.fromkeys(names, (source, index)))
+            else:
+                for name in in_force.keys() & (names | step.changes):
+                    del in_force[name]
+            if index < last:
+                rebound.update(dict.fromkeys(names, index))
+                rebound.update(dict.fromkeys(step.changes & read, index))
+
+    def drop_detours(self) -> None:
+        """Where the program would only pass through a directory, it does not go there."""
+        for index, follower in pairwise(sorted(self.slice.kept)):
+            if self._only_goes(index) and self._only_goes(follower):
+                del self.slice.kept[index]
+                self.leave(index, "unneeded", "nothing that is needed ran there")
+
+    def _only_goes(self, index: int) -> bool:
+        statement = self.steps[index].statement
+        return statement.kind == "moved" and statement.node is not None and changes_directory(statement.node)
+
+    # names
+    def want(self, name: str, reader: int, need: Need, *, is_rare: bool = False) -> None:
+        known = self.wanted.get(name)
+        is_rare = is_rare or need is not Need.SURE
+        if known is None:
+            self.wanted[name] = Want(need, {reader}, is_rare=is_rare)
+        else:
+            known.is_rare = known.is_rare and is_rare
+            if known.need < need:
+                known.need = need
+            known.readers.add(reader)
+            if need is Need.SURE:
+                known.may_be_bound = False
+
+    def block(self, name: str, index: int | None, reason: str) -> None:
+        want = self.wanted.pop(name)
+        self.slice.blocked.append(Blocked(name, index, reason, frozenset(want.readers), want.need, want.is_rare))
+
+    def give(self, given: Given) -> None:
+        if given.kind != "pushed" and not given.into and not any(name in self.wanted for name in given.names):
+            return
+        if given.refs:
+            given = given.only(self.wanted)
+        self.slice.lines.append(given)
+        for name in given.names:
+            self.wanted.pop(name, None)
+        for name in given.into:
+            self.want(name, given.index, Need.SURE)
+        for name in given.needs:
+            self.want(name, given.index, Need.LATE)
+
+    def settled(self, index: int) -> frozenset[str]:
+        """Names whose given value already has what this step did to them. What the job itself does comes after."""
+        if index >= self.plan.goal:
+            return frozenset()
+        return frozenset(name for name, at in self.given_at.items() if at <= index)
+
+    # steps
+    def step(self, index: int) -> None:
+        step, plan = self.steps[index], self.plan
+        if index < plan.goal and step.is_plain and self.is_simple and self.wanted.keys().isdisjoint(step.provides):
+            self.slice.left[index] = _idle(step)
+            return
+        statement = step.statement
+        makes, _, clears = step.gradients
+        if (clears and not makes) or (makes and index >= plan.goal):
+            self.wants_gradients = False
+        if index >= plan.goal or step.is_future:
+            self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
+            return
+        if statement.node is None:
+            self.leave(index, *_magic(step))
+            return
+        if statement.cell in plan.with_cells and statement.ran != "no":
+            self.keep(index, f"--with-cell {statement.cell}")
+            return
+        if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
+            self.leave(index, "raised", f"{statement.label} raised an error here or before")
+            return
+        if step.is_star and plan.stars and not step.foreign:
+            self.keep(index, "names come from it")
+            return
+        if step.is_star and not step.calls:
+            self.leave(index, "unneeded", "every needed name is bound without it")
+            return
+        if step.is_setup and index not in plan.poison and not step.foreign:
+            self.keep(index, "sets up something for all that follows")
+            return
+        if makes and self.wants_gradients and not self._why_blocked(index, step):
+            self.keep(index, "makes gradients that are used later")
+            self.wants_gradients = not clears  # it clears those of before
+            return
+        settled = self.settled(index)
+        self.deleted(index, step)
+        wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
+        binds = frozenset(wanted & (step.flow.binds | step.globals_bound))
+        changes = self._changes(step, wanted, settled)
+        if not binds | changes and not step.loads.isdisjoint(self.dotted):
+            self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
+        elif not binds | changes and self._may_register(step):
+            self.keep(index, "may register something, or switch it on")
+        elif not binds | changes:
+            self.leave(index, *self._why_unneeded(step, settled))
+        elif self._trains(step) and not self._gives_result(step, binds):
+            self._leave_training(index, binds, changes, wanted)
+        elif reason := self._why_blocked(index, step):
+            self._cannot(index, step, binds | changes, reason)
+        else:
+            if self._trains(step):
+                trained = changes & (step.trained | step.fits)
+                self.slice.trained.append(Trained(index, tuple(sorted(binds | trained or changes)), is_kept=True))
+            if step.may_register:
+                self.imported.add(statement.source)
+            self.keep(index, _because(binds, changes))
+
+    def _may_register(self, step: Step) -> bool:
+        """An import for what it does; one that stands there again, for the names in it, is an ordinary one."""
+        statement = step.statement
+        return step.may_register and statement.ran == "yes" and statement.source not in self.imported
+
+    def _changes(self, step: Step, wanted: Set[str], settled: frozenset[str]) -> frozenset[str]:
+        """The wanted names that a step changes, but for changes that a given value already has in it."""
+        if not settled:
+            return frozenset(wanted & step.changes)
+        found: frozenset[str] = frozenset()
+        for touch in step.touches:
+            if touch.below.isdisjoint(settled) or touch.name in wanted:
+                found |= touch.affects
+        return frozenset(wanted & found)
+
+    def keep(self, index: int, reason: str) -> None:
+        step = self.steps[index]
+        self.slice.kept[index] = reason
+        self.dotted |= step.dotted
+        self.wants_gradients = self.wants_gradients or step.gradients.uses
+        settled = self.settled(index)
+        for name in step.flow.kills:
+            if name not in settled:
+                self.wanted.pop(name, None)
+        for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
+            if name in self.wanted:
+                self.wanted[name].may_be_bound = True
+        rare = (
+            step.flow.conditional if index < self.plan.goal else step.flow.rare
+        )  # an earlier cell has come to its end
+        for name in step.flow.reads:
+            self.want(name, index, Need.SURE, is_rare=name in rare)
+        perhaps = step.flow.binds | step.flow.soft
+        for name in step.reads_late:  # thousands in a large notebook: the usual case goes first
+            known = self.wanted.get(name)
+            if known is not None and known.need is not Need.PERHAPS:
+                known.readers.add(index)
+            else:
+                self.want(name, index, Need.PERHAPS if name in perhaps else Need.LATE)
+        for name in step.flow.soft - step.flow.reads:
+            self.want(name, index, Need.PERHAPS)
+
+    def leave(self, index: int, kind: str, reason: str) -> None:
+        self.slice.left[index] = (kind, reason)
+
+    def deleted(self, index: int, step: Step) -> None:
+        for name in step.flow.deletes & self.wanted.keys():
+            if name in BUILTINS:
+                self.wanted.pop(name)  # `del list` gives the builtin back
+            elif name not in self.settled(index):
+                self.block(name, None, f"{step.statement.label}, line {step.statement.line} deleted it")
+
+    def _trains(self, step: Step) -> bool:
+        if step.statement.node is None or step.is_definition:
+            return False
+        return step.trains or not step.fits.isdisjoint(self.plan.goal_trains)
+
+    def _gives_result(self, step: Step, binds: frozenset[str]) -> bool:
+        """`history = model.fit(x)` with `history` needed; not `model = train(model)`, which only trains on."""
+        return bool(binds) and not step.is_block and not binds <= (step.flow.reads | step.flow.soft)
+
+    def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str], wanted: Set[str]) -> None:
+        """Leave a training out; it is told where what it trained is needed, or what it certainly changed beside."""
+        step, statement = self.steps[index], self.steps[index].statement
+        self.leave(index, "trained", "an earlier training: the job starts fresh")
+        known = step.trained | step.fits
+        names = frozenset(wanted & known) if known else (changes - step.flow.binds or changes | binds) - step.passive
+        also = frozenset() if names else changes & step.altered
+        if names or also:
+            told, beside = tuple(sorted(names)), tuple(sorted(also))
+            self.slice.trained.append(Trained(index, told, is_kept=False, also=beside))
+        for name in binds:
+            if self.wanted[name].left_by is None:
+                self.wanted[name].left_by = index
+                self.wanted[name].reason = f"{statement.label}, line {statement.line} made it while training"
+
+    def _why_blocked(self, index: int, step: Step) -> str:
+        statement = step.statement
+        if index in self.plan.poison:
+            return self.plan.poison[index]
+        if step.foreign:
+            return f"{statement.label}, line {statement.line} got it from {step.foreign}"
+        if statement.ran == "partly" or (statement.ran == "unknown" and not step.is_definition):
+            return f"{statement.label} raised an error, so what line {statement.line} made of it is not known"
+        return ""
+
+    def _cannot(self, index: int, step: Step, names: frozenset[str], reason: str) -> None:
+        if step.statement.ran == "unknown" and not step.flow.binds & names:
+            self.slice.unsure.append(index)
+            self.leave(index, "raised", reason)
+            return
+        self.leave(index, "literal", reason)
+        for name in sorted(names):
+            self.block(name, index, reason)
+
+    def _why_unneeded(self, step: Step, settled: frozenset[str]) -> tuple[str, str]:
+        touched = (step.flow.binds | step.changes) & settled
+        if touched:
+            kinds = sorted(given.kind for given in self.plan.given if touched & set(given.names))
+            reasons = [given.reason for given in self.plan.given if touched & set(given.names) and given.reason]
+            return kinds[0], (reasons or [f"{_list(sorted(touched))} comes with the value that it has now"])[0]
+        return _idle(step)
+
+
+def _idle(step: Step) -> tuple[str, str]:
+    if step.saves and not step.flow.binds:
+        return SAVED
+    return UNNEEDED if step.flow.binds or step.changes else SHOWN
+
+
+def _magic(step: Step) -> tuple[str, str]:
+    if step.statement.kind == "job":
+        return "job", "ran as a job, not in this kernel"
+    return "magic", "a notebook command; what it did to files and packages is there"
+
+
+def _because(binds: frozenset[str], changes: frozenset[str]) -> str:
+    if binds:
+        return f"binds {_list(sorted(binds))}"
+    return f"changes {_list(sorted(changes))}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

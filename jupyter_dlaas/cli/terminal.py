@@ -1,0 +1,286 @@
+"""Jobs and pools as text in a terminal: pure functions of what the engine said. Standard library only.
+
+Nothing is worked out here that the job view does not say; numbers as in `figures`. Colours only where `Ink` has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jupyter_dlaas.display import formatting
+from jupyter_dlaas.wire.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State, is_report
+
+__all__ = [
+    "Ink",
+    "drain_text",
+    "job_text",
+    "jobs_table",
+    "pool_text",
+    "queue_table",
+    "shares_table",
+    "size_text",
+    "why_text",
+]
+
+_TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
+_BAR: Final = 20
+_NOTE_LEAST: Final = 24
+_IN_LINE_MOST: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """What a terminal can show: colours or none, and how wide it is (None: as wide as it takes)."""
+
+    is_coloured: bool = False
+    width: int | None = None
+
+    def paint(self, text: str, code: str) -> str:
+        """Text in a colour, where there are colours."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.is_coloured and code and text else text
+
+    def bold(self, text: str) -> str:
+        """The one thing of a line to look at, or to type."""
+        return self.paint(text, "1")
+
+    def dim(self, text: str) -> str:
+        """Headings."""
+        return self.paint(text, "2")
+
+
+def size_text(view: JobView) -> str:
+    """ "4 (1-8)": devices held, and the bounds where they differ; with an arrow while the wish is another."""
+    each = max(1, view.gpus_per_learner)
+    held, low, high = view.size.held * each, view.size.min * each, view.size.max * each
+    wish = view.size.wish * each
+    arrow = f" -> {wish}" if view.size.held and wish != held and not view.state.is_final else ""
+    return f"{held}{arrow}" if low == high else f"{held}{arrow} ({low}-{high})"
+
+
+def _progress(view: JobView) -> str:
+    if view.state in (State.QUEUED, State.DEPLOYING, State.DOWNLOADING) and view.place is not None:
+        return f"{ordinal(view.place)} of {view.waiting or view.place}"
+    if view.state is State.COMPLETED:
+        return f"{formatting.bar(1)} 100%"
+    progress = view.progress
+    if progress is None:
+        return "-"
+    if progress.fraction is not None:
+        done = min(progress.fraction, 0.995)
+        return f"{formatting.bar(done, _BAR)} {formatting.percent(done):>4}"
+    return f"step {formatting.number(progress.step)}"
+
+
+def ordinal(place: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    tail = "th" if 10 <= place % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{tail}"
+
+
+def _when(view: JobView, now_s: float) -> str:
+    if view.ended_s is not None:
+        return formatting.day_or_clock(view.ended_s, now_s)
+    progress = view.progress
+    if view.state is State.PROCESSING and progress is not None and progress.left_s_high is not None:
+        low = progress.left_s_high if progress.left_s_low is None else progress.left_s_low
+        return formatting.span(now_s + low, now_s + progress.left_s_high, now_s)
+    return "-"
+
+
+def _note(view: JobView) -> str:
+    progress = view.progress
+    if view.state is State.FAILED and view.failure is not None:
+        where = "" if view.failure.where is None else f"{view.failure.where.text}: "
+        return f"{view.failure.cause}, {where}{view.failure.what}"
+    if view.state is State.HALTED:
+        step = f"step {formatting.number(progress.step)}; " if progress is not None else ""
+        return f"{step}resume: jupyter dlaas resume {view.id}"
+    if view.state is State.COMPLETED and view.started_s is not None and view.ended_s is not None:
+        took = formatting.duration(view.ended_s - view.started_s)
+        return f"{took}; results: {', '.join(view.results)}" if view.results else took
+    if view.state is State.PROCESSING:
+        parts = [view.transition] if view.transition else []
+        if progress is not None:
+            if (place := formatting.place(progress.epoch, progress.epochs, progress.step)) != _progress(view):
+                parts.append(place)
+            if progress.steps_per_s:
+                parts.append(f"{formatting.number(progress.steps_per_s)} steps/s")
+        return ", ".join([*parts, *([view.reason] if view.reason else [])])
+    return view.reason or plain(view.status_line)
+
+
+def plain(text: str) -> str:
+    """A sentence of the page as the terminal writes it: plain hyphens and spaces, so that it can be grepped."""
+    return text.translate({0x2013: "-", 0x2009: " ", 0x202F: " ", 0xA0: " ", 0x2192: "->"}).replace(" · ", ", ")
+
+
+def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
+    """One line per job, newest first, and one line that counts them."""
+    if not views:
+        return "No jobs yet. Submit one: " + ink.bold("jupyter dlaas submit train.py")
+    units = {view.unit for view in views}
+    unit = f"{units.pop()}s".upper() if len(units) == 1 else "DEVICES"
+    rows = [("JOB", "STATE", unit, "PROGRESS", "ENDS, STARTS", "NOTE")]
+    rows += [
+        (view.id, str(view.state), size_text(view), _progress(view), _when(view, now_s), plain(_note(view)))
+        for view in views
+    ]
+    tones = ["", *(_TONES.get(view.tone, "") for view in views)]
+    lines: list[str] = []
+    for row, tone in zip(_columns(rows, ink), tones, strict=True):
+        if not lines:
+            lines.append(ink.dim("  ".join(row).rstrip()))
+        else:
+            lines.append("  ".join((ink.bold(row[0]), ink.paint(row[1], tone), *row[2:])).rstrip())
+    return "\n".join([*lines, "", _count(views, ink)])
+
+
+def _columns(rows: Sequence[tuple[str, ...]], ink: Ink) -> list[tuple[str, ...]]:
+    """Cells padded to their column; the last is cut where the terminal ends."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]) - 1)]
+    left = None if ink.width is None else max(_NOTE_LEAST, ink.width - sum(widths) - 2 * len(widths))
+    return [
+        (*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), _cut(row[-1], left)) for row in rows
+    ]
+
+
+def _cut(text: str, width: int | None) -> str:
+    text = " ".join(text.split())
+    return text if width is None or len(text) <= width else text[: width - 3] + "..."
+
+
+def _count(views: Iterable[JobView], ink: Ink) -> str:
+    running = queued = halted = ended = 0
+    waits = ""
+    for view in views:
+        if view.state.is_final:
+            ended += 1
+        elif view.state is State.QUEUED:
+            queued += 1
+            waits = waits or view.id
+        elif view.state is State.HALTED:
+            halted += 1
+        else:
+            running += 1
+    parts = [(running, "running"), (queued, "queued"), (halted, "halted"), (ended, "ended")]
+    text = ", ".join(f"{count} {word}" for count, word in parts if count) + "."
+    return f"{text}  Why does it wait?  {ink.bold(f'jupyter dlaas why {waits}')}" if waits else text
+
+
+def why_text(view: JobView, sentences: Sequence[str], ink: Ink) -> str:
+    """The first sentence, the others indented below it."""
+    first, *others = [plain(one) for one in sentences] or [f"{view.id} is {view.state}."]
+    head = ink.bold(view.id) + first.removeprefix(view.id) if first.startswith(view.id) else first
+    return "\n".join([head, *(f"  {line}" for one in others for line in one.splitlines())])
+
+
+def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
+    """Who waits, first in line first; of a long line the beginning."""
+    if not pool.queue:
+        return f"Nobody waits. {plain(pool.gist)}".strip()
+    rows = [("#", "WAITING", "OWNER", "NEEDS", "PRIORITY", "WHY")]
+    for place, job in enumerate(pool.queue[:_IN_LINE_MOST], 1):
+        view = views.get(job)
+        if view is None:  # somebody else's
+            rows.append((str(place), job, "", "", "", ""))
+            continue
+        each = max(1, view.gpus_per_learner)
+        needs = f"{view.size.min * each} {view.unit}s" if view.size.min * each != 1 else f"1 {view.unit}"
+        priority = f"{view.priority}, spot" if view.spot else str(view.priority)
+        rows.append((str(place), job, view.owner, needs, priority, plain(view.reason)))
+    head, *others = ["  ".join(row).rstrip() for row in _columns(rows, ink)]
+    more = len(pool.queue) - _IN_LINE_MOST
+    return "\n".join([ink.dim(head), *others, *([f"{more:,} more wait behind them."] if more > 0 else [])])
+
+
+def pool_text(pool: PoolView, ink: Ink) -> str:
+    """What there is, who has it, and who waits."""
+    used = sum(device.job is not None for node in pool.nodes for device in node.devices)
+    head = [
+        f"{ink.bold(f'pool {pool.name}')}",
+        f"{used} of {pool.devices_total} {pool.unit}s in use",
+        f"{len(pool.queue)} waiting",
+    ]
+    lines = ["   ".join(head), ""]
+    columns = max((len(node.devices) for node in pool.nodes), default=0)
+    shown = min(columns, 8)
+    rows = [("NODE", *(f"{pool.unit} {n}" for n in range(shown)), "")]
+    for node in pool.nodes:
+        for start in range(0, max(1, len(node.devices)), max(1, shown)):
+            cells = [_device(device, node.cordoned) for device in node.devices[start : start + shown]]
+            rows.append(
+                (node.name if start == 0 else "", *cells, *[""] * (shown - len(cells)), _node_note(node, start))
+            )
+    table = ["   ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
+    lines += [ink.dim(table[0]), *table[1:]]
+    said = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
+    said += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
+    said += [
+        f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."
+    ]
+    said += [f"Spot jobs: a device counts {pool.spot_price:g} in its queue; notice {pool.spot_notice_s:g} s."]
+    said += [plain(notice) for notice in pool.notices]
+    said += [pool.track_record] if pool.track_record else []
+    lines += ["", *said] if said else []
+    return "\n".join(lines)
+
+
+def shares_table(pool: PoolView, ink: Ink) -> str:
+    """The queues: what each is guaranteed, what it has, who waits."""
+    rows = [("QUEUE", "GUARANTEED", "WEIGHT", "HOLDS", "WAITING")]
+    rows += [(one.name, str(one.guaranteed), f"{one.weight:g}", str(one.held), str(one.waiting)) for one in pool.queues]
+    head, *others = ["  ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
+    said = [] if pool.order == "fair" else [f"Shares count in order fair; this pool's is {pool.order}. To change it: "]
+    if said:
+        said = ["", said[0] + ink.bold("jupyter dlaas pool --order fair")]
+    return "\n".join([ink.dim(head), *others, *said])
+
+
+def drain_text(view: DrainView, ink: Ink) -> str:
+    """What becomes of each job of a node, and what to do next."""
+    lines = [plain(view.gist), *(f"  {plain(one.text)}" for one in view.jobs), ""]
+    if view.is_asked:
+        lines.append(
+            f"{view.node} is being drained. To use it again: {ink.bold(f'jupyter dlaas uncordon {view.node}')}"
+        )
+    else:
+        lines.append(f"Nothing was done. To do it: {ink.bold(f'jupyter dlaas drain {view.node}')}")
+    return "\n".join(lines)
+
+
+def _device(device: DeviceView, cordoned: str | None) -> str:
+    if device.job is None and device.out_of_service:
+        return "-" if device.out_of_service == cordoned else f"out: {plain(device.out_of_service)}"
+    if device.job is None:
+        return "free"
+    if device.busy_fraction is None:
+        return device.job
+    return f"{device.job} {formatting.bar(device.busy_fraction, 8)} {formatting.percent(device.busy_fraction):>4}"
+
+
+def _node_note(node: NodeView, start: int) -> str:
+    if start:
+        return ""
+    has = f"{formatting.number(node.cpus)} CPUs, {formatting.bytes_text(node.memory_bytes, binary=True)}"
+    return f"{has}; {node.cordoned}" if node.cordoned else has
+
+
+def job_text(view: JobView, ink: Ink) -> str:
+    """A few lines about one job: what an action or a submit answers with."""
+    said = [plain(one) for one in (view.status_line, view.reason) if one]
+    unit = view.unit if view.size.held * max(1, view.gpus_per_learner) == 1 else f"{view.unit}s"
+    size = f"{size_text(view)} {unit}" if view.gpus_per_learner else f"{view.size.held} learners, no GPU"
+    said += [plain(note.text) for note in view.notes if is_report(note)]
+    tone = _TONES.get(view.tone, "")
+    state = plain(view.state_label) or str(view.state)
+    said += [f"Speed: {plain(view.speedup)}"] if view.speedup else []
+    return f"{ink.bold(view.id)}  {ink.paint(state, tone)}  {size}" + "".join(f"\n  {one}" for one in said)
+
+
+def stamp(at_s: float) -> str:
+    """ "12 Mar 14:31:07": when something happened."""
+    then = time.localtime(at_s)
+    return f"{then.tm_mday} {time.strftime('%b %H:%M:%S', then)}"

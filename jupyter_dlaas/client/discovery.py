@@ -1,0 +1,331 @@
+"""Finding the engine: through the Jupyter server that started this kernel, or on the pool's own socket.
+
+Both doors are one API. In a kernel of a Jupyter server with a token the server's door is used (same authorisation as
+the page); everywhere else, and where the server cannot be used, the engine's Unix socket, and the engine is started
+when there is none. Two that start it at once do no harm: the engine's lock decides, the other one goes away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import Unavailable
+from jupyter_dlaas.wire.secret_masking import without_secrets
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = [
+    "Door",
+    "ServerDoor",
+    "SocketDoor",
+    "connect",
+    "connect_unix",
+    "engine_record",
+    "find_doors",
+    "jupyter_door",
+    "notebook_path",
+    "pool_directory",
+    "short_path",
+]
+
+POOL: Final = "local"
+"""The pool that is meant when nobody says another."""
+SOCKET: Final = "engine.sock"
+START_TIMEOUT_S: Final = 10.0
+_SOCKET_PATH_MAX: Final = 107  # sun_path of Linux, without its closing zero byte
+_LOG_BYTES_MAX: Final = 5_000_000
+_EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, not bound to
+
+
+@dataclass(frozen=True, slots=True)
+class SocketDoor:
+    """The engine's own socket in the pool's directory; who asks is known by the credentials of the socket's peer."""
+
+    directory: Path
+    engine_idle_s: float | None = None
+    """Handed to an engine that is started: after how many idle seconds it ends. None: its own default."""
+    may_start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDoor:
+    """A Jupyter server that has our extension: where it listens, the path of its pages, its token."""
+
+    host: str
+    port: int
+    base: str
+    token: str
+    is_tls: bool = False
+    unix_path: str | None = None
+
+    def __repr__(self) -> str:  # the token must not get into logs and tracebacks
+        return f"ServerDoor({self.unix_path or self.host + ':' + str(self.port)}{self.base})"
+
+
+Door = SocketDoor | ServerDoor
+
+
+def pool_directory(pool: str | None = None) -> Path:
+    """Where the pool keeps its socket, store and jobs: `<jupyter data dir>/dlaas/<pool>`.
+
+    `pool` is a name or a path (with a slash); None means what JUPYTER_DLAAS_POOL_DIR or JUPYTER_DLAAS_POOL say, else
+    the pool "local"; inside a job the pool that runs it. Nothing is made or opened.
+    """
+    if pool is None:
+        chosen = os.environ.get("JUPYTER_DLAAS_POOL_DIR")
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        job = Path(os.environ.get("DLAAS_JOB_DIR", "/"))
+        if job.parent.name == "jobs":
+            return job.parent.parent
+        pool = os.environ.get("JUPYTER_DLAAS_POOL") or POOL
+    if "/" in pool:
+        return Path(pool).expanduser().absolute()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", pool):
+        raise Invalid(f"pool: {pool!r} is no name of a pool: letters, digits, _ . - (a directory has a slash in it)")
+    from jupyter_core.paths import jupyter_data_dir
+
+    return Path(jupyter_data_dir()).absolute() / "dlaas" / pool
+
+
+def find_doors(pool: str | None = None) -> tuple[Door, ...]:
+    """The doors to try, in order: the Jupyter server of this kernel (for the pool it serves), then the socket."""
+    at_server = jupyter_door() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
+    own = SocketDoor(pool_directory(pool))
+    return (own,) if at_server is None else (at_server, own)
+
+
+def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> ServerDoor | None:
+    """The Jupyter server that started this kernel (JPY_PARENT_PID), by its runtime record.
+
+    None where there is no server, it is gone, or its record holds no token (under JupyterHub it does not).
+    """
+    parent = os.environ.get("JPY_PARENT_PID", "") if parent is None else parent
+    if not parent.isdecimal() or not _is_alive(int(parent)):
+        return None
+    record = _server_record(parent, runtime_dir)
+    token, url = record.get("token"), record.get("url")
+    if not isinstance(token, str) or not token or not isinstance(url, str):
+        return None
+    return _server_door(url, token, record)
+
+
+def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
+    """What the Jupyter server with this process id wrote about itself; empty where there is none."""
+    if runtime_dir is None:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        runtime_dir = Path(jupyter_runtime_dir())
+    return _read_json(runtime_dir / f"jpserver-{pid}.json")
+
+
+def notebook_path() -> str | None:
+    """The notebook of this kernel as the page names it: below the server's root, where that is known."""
+    name, parent = os.environ.get("JPY_SESSION_NAME", ""), os.environ.get("JPY_PARENT_PID", "")
+    root = _server_record(parent).get("root_dir") if parent.isdecimal() and name else None
+    if isinstance(root, str) and root and Path(name).is_relative_to(root):
+        return Path(name).relative_to(root).as_posix()
+    return name or None
+
+
+def _server_door(url: str, token: str, record: Mapping[str, Any]) -> ServerDoor | None:
+    parts = urlsplit(url)
+    base = str(record.get("base_url") or parts.path or "/")
+    base = "/" + base.strip("/") + "/" if base.strip("/") else "/"
+    if parts.scheme == "http+unix":
+        return ServerDoor("localhost", 0, base, token, unix_path=str(record.get("sock") or unquote(parts.netloc)))
+    try:
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # a port that is no number
+        return None
+    if parts.scheme not in ("http", "https"):
+        return None
+    is_tls = parts.scheme == "https"
+    return ServerDoor(
+        "127.0.0.1" if host in _EVERYWHERE else host, port or (443 if is_tls else 80), base, token, is_tls
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return False
+    return True
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # none, or just being written: then there is nothing to go by
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def engine_record(directory: Path) -> dict[str, Any]:
+    """What the pool's engine wrote about itself (engine.json): pid, start, host, version; empty where there is none."""
+    return _read_json(directory / "engine.json")
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name of a socket that fits into 107 bytes, valid inside the `with`; through /proc/self/fd where it must be."""
+    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
+        yield str(path)
+        return
+    if not Path("/proc/self/fd").is_dir():
+        raise Unavailable(f"{path} is too long for a socket here; choose a shorter pool directory (JUPYTER_DLAAS_POOL)")
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def connect_unix(path: Path, timeout_s: float | None) -> socket.socket:
+    """A connected Unix stream socket, however long the path. Raises OSError where nobody listens."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        one.settimeout(timeout_s)
+        with short_path(path) as name:
+            one.connect(name)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+_ABSENT: Final = (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError)
+
+
+def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
+    """A socket to the pool's engine, which is started when there is none. Raises Unavailable, in words."""
+    path = door.directory / SOCKET
+    try:
+        return connect_unix(path, timeout_s)
+    except _ABSENT:
+        if not door.may_start:
+            raise Unavailable(f"no engine runs for the pool in {door.directory}") from None
+    except PermissionError:
+        raise Unavailable(f"{path} belongs to another user; choose your own pool (JUPYTER_DLAAS_POOL)") from None
+    return _start_and_connect(door, timeout_s)
+
+
+def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.socket:
+    """Start the engine and wait until somebody listens: our engine, or that of another who was faster.
+
+    An engine that finds the lock taken ends with 0 at once. Should the holder be just ending, nobody would serve: so it
+    is started again, with a growing delay, until one listens.
+    """
+    process, again_s = _start(door), 0.05
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    path = door.directory / SOCKET
+    while True:
+        try:
+            return connect_unix(path, timeout_s)
+        except _ABSENT:
+            if process.returncode not in (None, 0):
+                raise Unavailable(_why_not(door.directory, f"ended with code {process.returncode}")) from None
+            if time.monotonic() > deadline_s:
+                raise Unavailable(_why_not(door.directory, f"did not answer in {START_TIMEOUT_S:.0f} s")) from None
+        if process.returncode == 0:
+            time.sleep(again_s)
+            process, again_s = _start(door), min(1.0, again_s * 2)
+        time.sleep(0.005)
+
+
+def _why_not(directory: Path, what: str) -> str:
+    host = engine_record(directory).get("host")
+    other = ""
+    if isinstance(host, str) and host and host != socket.gethostname():
+        other = f" Another engine of this pool runs (or ran) on {host}; name a pool for this host: JUPYTER_DLAAS_POOL."
+    last = [line for line in _log_tail(directory / "engine.log").splitlines() if line.strip()][-1:]
+    said = f" Its last words: {last[0].strip()}" if last else ""
+    return f"the engine {what}.{said}{other} All it said: {directory / 'engine.log'}"
+
+
+def _log_tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _interpreter(directory: Path) -> str:
+    """The Python that has the server side: this one, else the one that ran this pool's engine before."""
+    if importlib.util.find_spec("dlaas_server") is not None:
+        return sys.executable
+    named = engine_record(directory).get("python")
+    if isinstance(named, str) and os.access(named, os.X_OK):
+        return named
+    raise Unavailable(
+        "no engine runs, and this Python cannot start one, for lack of its server side (dlaas_server). "
+        f"Start it once from the environment that has it (jupyter dlaas pool), or: {sys.executable} -m pip install "
+        "jupyter_dlaas"
+    )
+
+
+def engine_command(door: SocketDoor) -> list[str]:
+    """The command line that runs the engine of this pool."""
+    command = [_interpreter(door.directory), "-m", "dlaas_server.engine", "--pool-dir", str(door.directory)]
+    if door.engine_idle_s is not None:
+        command += ["--idle-s", f"{door.engine_idle_s:g}"]
+    return command
+
+
+def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
+    """Start the engine as a process of its own: own session, no terminal, what it says goes to engine.log."""
+    import subprocess
+    import threading
+
+    command = engine_command(door)
+    try:
+        door.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = door.directory / "engine.log"
+        if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.old"))
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(f"the pool's directory {door.directory} cannot be used: {error.strerror}") from None
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=_engine_environment(),
+            cwd=door.directory,
+        )
+    finally:
+        os.close(out)
+    # Its end must be collected, or it stays as a zombie of this process and looks alive to those who ask by its pid.
+    threading.Thread(target=process.wait, name="dlaas-engine-reaper", daemon=True).start()
+    return process
+
+
+def _engine_environment() -> dict[str, str]:
+    """This process' environment without Jupyter's and the user's secrets: the engine outlives it, and so would they."""
+    secret = re.compile(r"JPY_.*|JUPYTERHUB_.*|JUPYTER_TOKEN|CONFIGPROXY_AUTH_TOKEN")
+    kept = {key: value for key, value in without_secrets(os.environ).items() if not secret.fullmatch(key)}
+    if "PYTHONPATH" in kept:  # the engine runs in the pool's directory: relative entries would mean other folders
+        kept["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in kept["PYTHONPATH"].split(os.pathsep))
+    return kept

@@ -1,0 +1,394 @@
+"""The engine's API for Python: plain blocking calls that live through restarts. Standard library only.
+
+Each request may be repeated (changes are absolute, submit and actions carry a key), so a request that met a dying
+engine or server is sent again, with a growing delay and within a bound; the engine is started on demand. A request that
+the Jupyter server cannot take goes to the engine's socket: both doors are one API.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from jupyter_dlaas.client import discovery as doors
+from jupyter_dlaas.client.discovery import Door, ServerDoor, SocketDoor
+from jupyter_dlaas.wire.codec import DlaasError, Json, decode, encode
+from jupyter_dlaas.wire.protocol import (
+    ERRORS,
+    PROTOCOL,
+    Cursor,
+    DrainView,
+    Elastic,
+    JobView,
+    NotAllowed,
+    PoolView,
+    Submit,
+    Unavailable,
+)
+
+__all__ = ["Client", "new_key"]
+
+PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
+"""Waits between the attempts of one request: 3 s in all, which a restart of engine and server is well within."""
+REPLY_BYTES_MAX: Final = 256 * 2**20
+_TRY_AGAIN: Final = (502, 503, 504)
+_BROKEN: Final = (OSError, http.client.HTTPException)
+T = TypeVar("T")
+
+
+def new_key() -> str:
+    """A new idempotency key."""
+    return secrets.token_hex(16)
+
+
+class _Wrong(Exception):
+    """This door cannot be used (no extension there, token refused): go to the next."""
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP through a door, whatever it is made of."""
+
+    def __init__(self, door: Door, timeout_s: float) -> None:
+        super().__init__(door.host if isinstance(door, ServerDoor) else "localhost", timeout=timeout_s)
+        self._door = door
+        self._timeout_s = timeout_s
+
+    def connect(self) -> None:
+        door = self._door
+        if isinstance(door, SocketDoor):
+            self.sock = doors.connect(door, self._timeout_s)
+        elif door.unix_path is not None:
+            self.sock = doors.connect_unix(Path(door.unix_path), self._timeout_s)
+        else:
+            self.sock = socket.create_connection((door.host, door.port), self._timeout_s)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if door.is_tls:
+                import ssl
+
+                self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=door.host)
+
+
+class Client:
+    """Talks to one pool. Cheap to make; safe to share between threads (each request has its own connection)."""
+
+    def __init__(self, pool: str | None = None, *, at: Sequence[Door] | None = None) -> None:
+        """`pool`: a name or a directory, None for the one of this kernel or user; `at`: just these doors, in order."""
+        self._doors = tuple(doors.find_doors(pool) if at is None else at)
+        if not self._doors:
+            raise ValueError("a client needs a door")
+
+    @property
+    def doors(self) -> tuple[Door, ...]:
+        """The doors still thought usable; the first is tried first."""
+        return self._doors
+
+    # ---------------------------------------------------------------------------------------------------- requests
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        timeout_s: float = 30.0,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> Any:
+        """One JSON request; sent again after a broken connection or "unavailable", within `pauses_s`.
+
+        `path` is below `dlaas/`; `body` a record or JSON value. Raises the error class that the answer names
+        (`protocol.ERRORS`), or Unavailable.
+        """
+        data = None if body is None else json.dumps(encode(body), separators=(",", ":")).encode()
+        raw = self._attempts(method, path, data, "application/json", query, timeout_s, pauses_s)
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError:
+            raise DlaasError(f"{method} {path}: the answer is no JSON: {raw[:60]!r}") from None
+
+    def fetch(self, path: str, *, timeout_s: float = 600.0) -> bytes:
+        """The raw bytes of a result or an artifact."""
+        return self._attempts("GET", path, None, None, None, timeout_s, PAUSES_S)
+
+    def put_blob(self, source: Path | bytes) -> str:
+        """Keep bytes (or a file, which is streamed) for a submit that names them; returns their SHA-256."""
+        if isinstance(source, bytes):
+            sha256 = hashlib.sha256(source).hexdigest()
+        else:
+            with source.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self._attempts("PUT", f"blobs/{sha256}", source, "application/octet-stream", None, 600.0, PAUSES_S)
+        return sha256
+
+    def _attempts(
+        self,
+        method: str,
+        path: str,
+        data: bytes | Path | None,
+        media: str | None,
+        query: Mapping[str, object] | None,
+        timeout_s: float,
+        pauses_s: Sequence[float],
+    ) -> bytes:
+        target = _target(path, query)
+        attempt = 0
+        while True:
+            door = self._doors[min(attempt % 2, len(self._doors) - 1)]  # a broken server door: the socket is next
+            try:
+                return self._once(door, method, target, data, media, timeout_s)
+            except _Wrong as error:
+                if len(self._doors) == 1:
+                    raise Unavailable(str(error)) from None
+                self._doors = tuple(one for one in self._doors if one is not door)
+                continue
+            except Unavailable as error:
+                failure: DlaasError = error
+            except TimeoutError:
+                failure = Unavailable(f"no answer within {timeout_s:g} s; the engine may be busy or stopped")
+                attempt += len(pauses_s) // 2  # it has cost time enough: once more, not seven times
+            except _BROKEN as error:
+                failure = Unavailable(f"the connection to the engine broke: {str(error) or type(error).__name__}")
+            if attempt >= len(pauses_s):
+                raise failure
+            time.sleep(pauses_s[attempt])
+            attempt += 1
+
+    def _once(
+        self, door: Door, method: str, target: str, data: bytes | Path | None, media: str | None, timeout_s: float
+    ) -> bytes:
+        connection = _Connection(door, timeout_s)
+        try:
+            headers = {"Accept": "*/*", "Connection": "close", "X-Dlaas-Protocol": str(PROTOCOL)}
+            base = "/"
+            if isinstance(door, ServerDoor):
+                base = door.base
+                headers["Authorization"] = f"token {door.token}"
+            if data is not None and media is not None:
+                headers["Content-Type"] = media
+            if isinstance(data, Path):
+                headers["Content-Length"] = str(data.stat().st_size)
+                with data.open("rb") as file:
+                    _send(connection, method, base + target, file, headers)
+            else:
+                _send(connection, method, base + target, data, headers)
+            response = connection.getresponse()
+            raw = response.read(REPLY_BYTES_MAX + 1) if media is not None or response.status >= 400 else response.read()
+            if media is not None and len(raw) > REPLY_BYTES_MAX:
+                raise DlaasError(f"the answer is longer than {REPLY_BYTES_MAX >> 20} MiB")
+            if response.status >= 300:
+                raise _error(door, response.status, raw)
+            return raw
+        finally:
+            connection.close()
+
+    # ------------------------------------------------------------------------------------------------ what it offers
+
+    def pool(self) -> PoolView:
+        """The pool: nodes, devices, queue."""
+        return _read(PoolView, self.request("GET", "pool"))
+
+    def change_pool(
+        self,
+        *,
+        order: str | None = None,
+        preemption: bool | None = None,
+        placement: str | None = None,
+        spot_price: float | None = None,
+        spot_notice_s: float | None = None,
+    ) -> PoolView:
+        """Another order or placement, preemption on or off, what spot jobs count and how long their notice is.
+
+        From now on; what is None stays. Raises Forbidden, Invalid.
+        """
+        asked = {
+            "order": order,
+            "preemption": preemption,
+            "placement": placement,
+            "spot_price": spot_price,
+            "spot_notice_s": spot_notice_s,
+        }
+        return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
+
+    def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:
+        """Make a queue, or give it another share; what is None stays. Raises Forbidden, Invalid, NotAllowed."""
+        asked = {"weight": weight, "guaranteed": guaranteed}
+        body = {k: v for k, v in asked.items() if v is not None}
+        return _read(PoolView, self.request("PUT", f"queues/{quote(name, safe='')}", body))
+
+    def remove_queue(self, name: str) -> PoolView:
+        """Take back a queue that `set_queue` made, and that is not in use. Raises Forbidden, NotAllowed, NotFound."""
+        return _read(PoolView, self.request("DELETE", f"queues/{quote(name, safe='')}"))
+
+    def cordon(self, node: str) -> PoolView:
+        """Place nothing new on the node; what runs there stays."""
+        return _read(PoolView, self.request("POST", f"{_node(node)}/cordon", {}))
+
+    def uncordon(self, node: str) -> PoolView:
+        """Let the node take learners again; ends a drain."""
+        return _read(PoolView, self.request("POST", f"{_node(node)}/uncordon", {}))
+
+    def drain(self, node: str, *, is_dry_run: bool = False, plan: str | None = None) -> DrainView:
+        """Empty the node; as a dry run: what that would do. With `plan` of a dry run: only if it still holds."""
+        if is_dry_run:
+            return _read(DrainView, self.request("GET", f"{_node(node)}/drain"))
+        return _read(DrainView, self.request("POST", f"{_node(node)}/drain", {} if plan is None else {"plan": plan}))
+
+    def jobs(self, *, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[JobView]:
+        """Jobs, newest first. `state`: states, separated by commas.
+
+        If there are more than `limit` (200): those that run, then the first in line, then the newest.
+        """
+        found = self.request("GET", "jobs", query={"state": state, "owner": owner, "limit": limit})
+        return [_read(JobView, one) for one in found["jobs"]]
+
+    def submit(self, submit: Submit) -> JobView:
+        """Submit a job; it is durable when this returns. Safe to repeat: the key stands in `submit`."""
+        return _read(JobView, self.request("POST", "jobs", submit, timeout_s=60.0))
+
+    def preflight(self, submit: Submit) -> dict[str, Json]:
+        """`{"problems": [{"code", "text"}], "estimate": text}` for a submit that is not made."""
+        answer: dict[str, Json] = self.request("POST", "preflight", submit)
+        return answer
+
+    def warm(self, interpreter: str, environment: Mapping[str, str], framework: str | None = None) -> bool:
+        """Have the pool make ready for jobs of this Python. Does not wait; True when they already start fast."""
+        body = {"interpreter": interpreter, "environment": dict(environment), "framework": framework}
+        return bool(self.request("POST", "warm", body)["is_warm"])
+
+    def job(self, job: str) -> JobView:
+        """A job by its handle, or the newest own job of that name."""
+        return _read(JobView, self.request("GET", _job(job)))
+
+    def change(
+        self, job: str, *, learners: int | None = None, priority: int | None = None, elastic: Elastic | None = None
+    ) -> JobView:
+        """Change the wish (in learners), the priority, or who may resize."""
+        asked = {"learners": learners, "priority": priority, "elastic": elastic}
+        return _read(JobView, self.request("PATCH", _job(job), {k: v for k, v in asked.items() if v is not None}))
+
+    def act(self, job: str, verb: str, key: str | None = None) -> JobView:
+        """halt, resume, cancel, checkpoint, or retry (which answers with the new job)."""
+        return _read(JobView, self.request("POST", f"{_job(job)}/{verb}", {"key": key or new_key()}))
+
+    def delete(self, job: str) -> None:
+        """Remove an ended job's record and directory."""
+        self.request("DELETE", _job(job))
+
+    def why(self, job: str) -> list[str]:
+        """Why the job is where it is, in sentences."""
+        return [str(one) for one in self.request("GET", f"{_job(job)}/why")["sentences"]]
+
+    def story(self, job: str) -> list[dict[str, Any]]:
+        """All that happened to the job: `row`, `at_s`, `kind`, `text`."""
+        found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/story")["events"]
+        return found
+
+    def source(self, job: str) -> tuple[str, list[str]]:
+        """The job's train.py, and the names of the files that travelled with it."""
+        found = self.request("GET", f"{_job(job)}/source")
+        return str(found["source"]), [str(one) for one in found["files"]]
+
+    def log(self, job: str, *, member: int | None = None, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
+        """Part of one learner's log: `member`, `from`, `to`, `size`, `text`. Negative offset: from the end."""
+        found: dict[str, Any] = self.request(
+            "GET", f"{_job(job)}/log", query={"member": member, "offset": offset, "limit": limit}
+        )
+        return found
+
+    def metrics(self, job: str, offset: int = 0) -> dict[str, Any]:
+        """Metric records from a byte offset on: `from`, `to`, `size`, `records`."""
+        found: dict[str, Any] = self.request("GET", f"{_job(job)}/metrics", query={"offset": offset})
+        return found
+
+    def curves(self, job: str, points: int = 200) -> dict[str, Json]:
+        """Metrics thinned for drawing: name to [[step, time, value], ...]."""
+        found: dict[str, Json] = self.request("GET", f"{_job(job)}/curves", query={"points": points})["curves"]
+        return found
+
+    def result(self, job: str, name: str) -> bytes:
+        """The bytes of one result; only ever unpickled in the user's own process."""
+        return self.fetch(f"{_job(job)}/results/{quote(name, safe='')}")
+
+    def artifacts(self, job: str) -> list[dict[str, Any]]:
+        """Files that the job wrote: `path`, `bytes`."""
+        found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/artifacts")["artifacts"]
+        return found
+
+    def artifact(self, job: str, path: str) -> bytes:
+        """The bytes of one artifact."""
+        return self.fetch(f"{_job(job)}/artifacts/{quote(path)}")
+
+    def report(self, job: str) -> str:
+        """Spec, versions, failure and last log lines as text; secrets masked."""
+        return self.fetch(f"{_job(job)}/report").decode(errors="replace")
+
+    def stream(
+        self, job: str, cursor: Cursor, *, want: Sequence[str] = ("view", "log", "metrics"), wait_s: float = 20.0
+    ) -> tuple[list[dict[str, Any]], Cursor]:
+        """All that is newer than `cursor`, at once or within `wait_s`; and the cursor after it. See stream.follow."""
+        query = {
+            "row": cursor.row,
+            "metrics": cursor.metrics,
+            "logs": ",".join(f"{member}:{offset}" for member, offset in sorted(cursor.logs.items())),
+            "want": ",".join(want),
+            "wait_s": wait_s,
+        }
+        found = self.request("GET", f"{_job(job)}/stream", query=query, timeout_s=wait_s + 15.0)
+        return list(found["messages"]), decode(Cursor, found["cursor"], unknown="ignore")
+
+    def without_start(self) -> Client:
+        """The same doors, but no engine is started for a request: where "none runs" is an answer."""
+        kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]
+        return Client(at=kept)
+
+
+def _send(connection: _Connection, method: str, target: str, body: Any, headers: Mapping[str, str]) -> None:
+    """Send a request. Where the other side closes while the body is still being sent, it has answered: read that."""
+    try:
+        connection.request(method, target, body=body, headers=dict(headers))
+    except (BrokenPipeError, ConnectionResetError):
+        if connection.sock is None:
+            raise
+
+
+def _target(path: str, query: Mapping[str, object] | None) -> str:
+    asked = {key: value for key, value in (query or {}).items() if value is not None and value != ""}
+    return f"dlaas/{path}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+def _node(node: str) -> str:
+    return f"nodes/{quote(node, safe='')}"
+
+
+def _job(job: str) -> str:
+    return f"jobs/{quote(job, safe='')}"
+
+
+def _read(kind: type[T], value: object) -> T:
+    return decode(kind, value, unknown="ignore")
+
+
+def _error(door: Door, status: int, raw: bytes) -> Exception:
+    """The error of an answer. One that is not ours says that this door does not lead to an engine."""
+    try:
+        found = json.loads(raw)["error"]
+        code, message = str(found["code"]), str(found["message"])
+    except (ValueError, KeyError, TypeError):
+        if status in _TRY_AGAIN:
+            return Unavailable(f"the server answered {status}")
+        if isinstance(door, ServerDoor) and status in (301, 302, 401, 403, 404):
+            return _Wrong(f"the Jupyter server has no dlaas extension, or refuses its own token ({status})")
+        if status == 403:
+            return NotAllowed("the engine does not know you: it belongs to another user")
+        return DlaasError(f"the engine answered {status}: {raw[:200].decode(errors='replace')}")
+    kind = ERRORS.get(code, DlaasError)
+    return kind(message)

@@ -1,0 +1,1 @@
+"""Diagnosis of failures: the table of known failures, with cause and advice for each."""

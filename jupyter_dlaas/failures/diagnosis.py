@@ -1,0 +1,123 @@
+"""Find why a learner ended, by the table of known failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.failures.failure_row import Row
+from jupyter_dlaas.failures.failure_table import ROWS
+from jupyter_dlaas.wire.protocol import Cause, Failure, Where
+
+__all__ = [
+    "choose",
+    "exited",
+    "from_exception",
+    "from_exit",
+    "is_collateral",
+    "oom_kills",
+]
+
+
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CALLING: Final = "Exception encountered when calling"
+"""How Keras begins; what went wrong follows in the next line."""
+_EXIT: Final = Row(code="exit_code", cause=Cause.YOUR_CODE, advice="See the end of the log.")
+_UNSEEN: Final = Row(
+    code="killed",
+    cause=Cause.UNKNOWN,
+    advice="Nobody saw it end. It is tried again from the last checkpoint.",
+    what="gone without a word",
+)
+
+
+def from_exception(
+    names: Sequence[str],
+    message: str,
+    *,
+    where: Where | None,
+    traceback: str,
+    is_alone: bool = False,
+    has_gpus: bool = True,
+) -> Failure:
+    """The failure of an exception: `names` are its class and the classes it derives from, the nearest first.
+
+    `is_alone`: the job has no other learner that can have been lost first. `has_gpus`: the learner holds GPUs.
+    """
+    rows = (row for row in ROWS if not (is_alone and row.is_collateral) and row.has_gpus in (None, has_gpus))
+    row = next((row for row in rows if _fits_exception(row, names, message, traceback)), None)
+    first = _headline(message)
+    said = f"{names[0]}: {first}" if first else names[0]
+    if row is None:  # not even an Exception: something like a pytest.Exit or an own BaseException
+        row = replace(_EXIT, code="your_code", advice="See the line and the log.")
+    return Failure(
+        cause=row.cause, code=row.code, what=row.what or said, advice=row.advice, where=where, traceback=traceback
+    )
+
+
+def _headline(message: str) -> str:
+    """The line that tells most: the first; with the next one where the first only announces it."""
+    lines = [line for text in message.split("\n") if (line := _ANSI.sub("", text).strip())]
+    if not lines:
+        return ""
+    is_announced = len(lines) > 1 and (lines[0].endswith(":") or lines[0].startswith(_CALLING))
+    return " ".join(lines[: 1 + is_announced])[:500]
+
+
+def exited(code: int) -> Failure:
+    """The failure of a program that ended itself so: by sys.exit."""
+    return Failure(cause=_EXIT.cause, code=_EXIT.code, what=f"ended with exit code {code}", advice=_EXIT.advice)
+
+
+def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = False) -> Failure:
+    """The failure of a process that left no word: by its exit code or the signal that ended it."""
+    for row in ROWS:
+        if row.raised or row.says or (row.signal is None and row.exit_code is None):
+            continue
+        if row.signal == signal and row.exit_code == code and row.out_of_memory in (None, out_of_memory):
+            return Failure(cause=row.cause, code=row.code, what=row.what or "", advice=row.advice)
+    if signal is not None:
+        return Failure(cause=_UNSEEN.cause, code="signal", what=f"ended by signal {signal}", advice=_EXIT.advice)
+    if code is not None:
+        return exited(code)
+    return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
+
+
+def _fits_exception(row: Row, names: Sequence[str], message: str, traceback: str) -> bool:
+    if row.signal is not None or row.exit_code is not None:
+        return False
+    if row.raised and not set(row.raised).intersection(names):
+        return False
+    if row.traced is not None and re.search(row.traced, traceback) is None:
+        return False
+    return row.says is None or re.search(row.says, message) is not None
+
+
+def is_collateral(failure: Failure) -> bool:
+    """Whether a failure only follows from another learner's."""
+    return any(row.is_collateral and row.code == failure.code for row in ROWS)
+
+
+def choose(failures: Sequence[tuple[int, Failure]]) -> Failure | None:
+    """One failure of a gang, for its owner: the first cause, with the members that raised the same.
+
+    `failures` in the order in which they were seen. What only follows from another one comes last.
+    """
+    if not failures:
+        return None
+    member, first = min(failures, key=lambda pair: is_collateral(pair[1]))
+    same = {m for m, f in failures if (f.code, f.what) == (first.code, first.what)} | {member}
+    return replace(first, raised_by=tuple(sorted(same)))
+
+
+def oom_kills() -> int:
+    """How often the kernel of this machine ended a process for want of memory; 0 where it does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

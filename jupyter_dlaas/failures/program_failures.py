@@ -1,0 +1,454 @@
+"""Known failures that a change of the program mends, by what it raised."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jupyter_dlaas.failures.failure_row import Row
+from jupyter_dlaas.wire.protocol import Cause
+
+__all__ = ["CODE_ROWS"]
+
+CODE_ROWS: Final[tuple[Row, ...]] = (
+    Row(
+        code="module_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("ModuleNotFoundError",),
+        advice="Install the package into the kernel's environment, or ship your own module with --include.",
+    ),
+    Row(
+        code="name_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("NameError",),
+        advice="Run the cell that binds the name before the training cell, or bind it there.",
+    ),
+    Row(
+        code="import_name",
+        cause=Cause.YOUR_CODE,
+        raised=("ImportError",),
+        says=r"cannot import name",
+        advice="The package has no such name: it is another version than the code expects, or a file of your own "
+        "has the package's name.",
+    ),
+    Row(
+        code="not_a_number",
+        cause=Cause.YOUR_CODE,
+        raised=("FloatingPointError",),
+        advice="The loss became NaN or infinite: try a smaller learning rate, or clip gradients.",
+    ),
+    Row(
+        code="not_a_number",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError"),
+        says=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
+        advice="A number became NaN or infinite: try a smaller learning rate, clip gradients, and check the data for "
+        "missing values.",
+    ),
+    Row(
+        code="state_dict",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError", "KeyError"),
+        says=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
+        advice="The stored weights belong to another model: build it with the same layers and sizes, or load with "
+        "strict=False and look at what is missing.",
+    ),
+    Row(
+        code="weights_only",
+        cause=Cause.YOUR_CODE,
+        raised=("UnpicklingError",),
+        says=r"Weights only load failed",
+        advice="The file holds more than weights: store a state_dict, or, if you trust the file, "
+        "torch.load(…, weights_only=False).",
+    ),
+    Row(
+        code="pickled_array",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        says=r"allow_pickle",
+        advice="The file is no array of numbers: it holds Python objects, or is of another kind. Look at its first "
+        "bytes; if you trust it, np.load(…, allow_pickle=True).",
+    ),
+    Row(
+        code="syntax",
+        cause=Cause.YOUR_CODE,
+        raised=("SyntaxError",),
+        advice="Python cannot read this line: look at its brackets, quotes and colons, and at those just before it.",
+    ),
+    Row(
+        code="label_range",
+        cause=Cause.YOUR_CODE,
+        says=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
+        r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
+        r"|Class values must be|Invalid classes inferred",
+        advice="A label is beyond the number of classes: labels run from 0 to classes - 1. Compare labels.max() with "
+        "the size of the last layer.",
+    ),
+    Row(
+        code="index_range",
+        cause=Cause.YOUR_CODE,
+        raised=("IndexError", "InvalidArgumentError"),
+        says=r"index out of range in self|indices\[.*\] = .* is not in \[",
+        advice="An index is beyond the size of the embedding: compare tokens.max() with num_embeddings.",
+    ),
+    Row(
+        code="second_backward",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"backward through the graph a second time",
+        advice="The graph of an earlier step is used again: detach() what is carried over from step to step, or call "
+        "backward(retain_graph=True) where two losses share one forward pass.",
+    ),
+    Row(
+        code="changed_in_place",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
+        advice="A tensor that backward() needs was changed in place: write x = x + y in place of x += y, or use "
+        "torch.no_grad() around changes of parameters.",
+    ),
+    Row(
+        code="no_gradient",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"does not require grad and does not have a grad_fn",
+        advice="The loss depends on nothing that can be trained: look for no_grad(), detach(), .item() or "
+        "requires_grad=False between model and loss.",
+    ),
+    Row(
+        code="loss_not_scalar",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"grad can be implicitly created only for scalar outputs",
+        advice="backward() needs one number: reduce the loss first, as by loss.mean().",
+    ),
+    Row(
+        code="loss_not_scalar",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        says=r"Gradient only defined for scalar-output functions",
+        advice="The gradient needs one number: reduce the loss first, as by jnp.mean(loss).",
+    ),
+    Row(
+        code="no_parameters",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        says=r"optimizer got an empty parameter list",
+        advice="The optimizer has nothing to train: assign the layers to attributes of the module, lists of them as "
+        "nn.ModuleList, before model.parameters() is called.",
+    ),
+    Row(
+        code="not_contiguous",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"view size is not compatible",
+        advice="The tensor does not lie in one piece, as after transpose() or permute(): use .reshape(…) in place of "
+        ".view(…).",
+    ),
+    Row(
+        code="copied_result",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"support the deepcopy protocol",
+        advice="The result of a model cannot be copied with its graph: keep tensor.detach() in place of it.",
+    ),
+    Row(
+        code="no_process_group",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError"),
+        says=r"[Dd]efault process group has not been initialized",
+        advice="The program talks to other learners before they are connected, or has none: ask "
+        "torch.distributed.is_initialized() first.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=(
+            *("ConcretizationTypeError", "TracerArrayConversionError", "TracerIntegerConversionError"),
+            "OperatorNotAllowedInGraphError",
+        ),
+        advice="Inside a compiled function values are not known yet: use jnp.where, lax.cond or tf.cond in place of "
+        "`if`, or mark the argument as static.",
+    ),
+    Row(
+        code="immutable",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        says=r"JAX arrays are immutable|EagerTensor' object does not support item assignment",
+        advice="These arrays cannot be changed in place: x = x.at[i].set(value) in JAX, tf.tensor_scatter_nd_update in "
+        "TensorFlow.",
+    ),
+    Row(
+        code="to_numpy",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "TypeError"),
+        says=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
+        advice="Write tensor.detach().cpu().numpy().",
+    ),
+    Row(
+        code="dtype",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "TypeError", "ValueError", "InvalidArgumentError"),
+        says=r"expected (m1 and m2 to have the same dtype|scalar type)|must have the same dtype|the same dtype, but"
+        r"|Found dtype \w+ but expected|not implemented for '\w+'|following scalar types|result type .* can't be cast"
+        r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
+        r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
+        r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: object",
+        advice="Two tensors have different types, or one the operation does not take: convert with .float() or "
+        ".long() just before this line. Class labels are .long(), inputs .float().",
+    ),
+    Row(
+        code="device_mix",
+        cause=Cause.YOUR_CODE,
+        says=r"Expected all tensors to be on the same device|Input type .* and weight type|on the same device|"
+        r"[Ee]xpected .*device.* but (got|found)|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
+        advice="Model and data are on different devices: move both to run.device.",
+    ),
+    Row(
+        code="one_sample",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        says=r"more than 1 value per channel when training",
+        advice="BatchNorm cannot train on a batch of one sample: use a larger batch, or DataLoader(drop_last=True).",
+    ),
+    Row(
+        code="label_shape",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError"),
+        says=r"multi-target not supported|1D target must have size|`?target`? and `?output`? must have the same rank"
+        r"|[Uu]sing a target size",
+        advice="Labels and output differ in shape. Class numbers have one dimension: labels.squeeze(1), or "
+        "labels.argmax(1) where they are one-hot. Otherwise give both the same shape.",
+    ),
+    Row(
+        code="not_scalar",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError", "TypeError"),
+        says=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
+        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays",
+        advice="One number or truth value is needed here, and this is an array: reduce it first, as by .mean(), .any() "
+        "or an index.",
+    ),
+    Row(
+        code="shape",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError"),
+        says=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned|Expected .*size"
+        r"|is invalid for input of size|Sizes of tensors must match|each tensor to be equal size|to match target batch"
+        r"|weight of size|channels|could not be broadcast|Incompatible shapes|Dimensions must be equal"
+        r"|mismatch in its core dimension|inconsistent numbers of samples|inhomogeneous shape|is incompatible with"
+        r"|[Ee]xpected \d+D|Dimension out of range|[Ii]ncompatible shapes|cannot reshape|the same shape|same rank"
+        r"|[Kk]ernel size can't be greater|Output size is too small|must match (exactly|the existing size)"
+        r"|must be equal to input_size|Matrix size-incompatible|same number of samples|cardinality|too many indices"
+        r"|expected sequence of length|dimension mismatch|must have size \d|expected dim",
+        advice="Two tensors do not fit. Print their shapes just before this line.",
+    ),
+    Row(
+        code="not_picklable",
+        cause=Cause.YOUR_CODE,
+        says=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
+        advice="Worker processes need what can be pickled: define functions and classes at the top level of a cell, "
+        "not as lambda or inside a function; or use num_workers=0.",
+    ),
+    Row(
+        code="command_failed",
+        cause=Cause.YOUR_CODE,
+        raised=("CalledProcessError",),
+        advice="A command that the program calls ended with an error: run it by itself in a cell. What it said stands "
+        "in the log.",
+    ),
+    Row(
+        code="empty_data",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
+        says=r"num_samples should be a positive integer|No objects to concatenate|need at least one array|with 0 sample"
+        r"|empty (sequence|iterable|data ?set|list of)|zero-size array|non-empty TensorList|n_samples=0|is empty$",
+        advice="There is nothing to work on: a data set, filter or split is empty. Print its length just before this "
+        "line.",
+    ),
+    Row(
+        code="port_in_use",
+        cause=Cause.YOUR_CODE,
+        raised=("OSError", "RuntimeError"),
+        says=r"Address already in use|EADDRINUSE",
+        advice="Another process listens on this port: let the system choose one (port 0).",
+    ),
+    Row(
+        code="unused_parameters",
+        cause=Cause.YOUR_CODE,
+        says=r"Expected to have finished reduction in the prior iteration",
+        advice='Some parameters took no part in the loss: run.prepare(…, ddp={"find_unused_parameters": True}).',
+    ),
+    Row(
+        code="interrupted",
+        cause=Cause.EVICTED,
+        raised=("KeyboardInterrupt",),
+        advice="Somebody interrupted the learner's process. Retry.",
+        what="the learner's process was interrupted",
+    ),
+    Row(
+        code="is_none",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError", "TypeError"),
+        says=r"'?NoneType'?",
+        advice="A value is None here: often a function without `return`, or a gradient before backward().",
+    ),
+    Row(
+        code="not_ready",
+        cause=Cause.YOUR_CODE,
+        raised=("NotFittedError",),
+        advice="The estimator is not fitted yet: call fit() before this line.",
+    ),
+    Row(
+        code="not_ready",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "AttributeError"),
+        says=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet|has never been (called|built)",
+        advice="A step is missing before this line: compile, build or fit the object first.",
+    ),
+    Row(
+        code="trainer_setup",
+        cause=Cause.YOUR_CODE,
+        raised=("MisconfigurationException",),
+        advice="The trainer and the module do not fit together: the message names the method or option that is missing "
+        "or wrong.",
+    ),
+    Row(
+        code="attribute_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        advice="The object has no such attribute: check the spelling, and that the package has the version that the "
+        "code was written for.",
+    ),
+    Row(
+        code="arguments",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        says=r"positional argument|keyword argument|multiple values for|not callable",
+        advice="The call does not fit the function: compare its arguments with the definition.",
+    ),
+    Row(
+        code="value_type",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError", "ValueError"),
+        says=r"can only concatenate|unsupported operand|not supported between instances|bad operand type|must be str"
+        r"|must be real number|too many dimensions 'str'|can't multiply sequence",
+        advice="Two values of different kinds meet in this line: print type(…) of both. Text becomes a number by "
+        "int(…) or float(…).",
+    ),
+    Row(
+        code="value_type",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        says=r"object is not (iterable|subscriptable|an iterator)|does not support item|has no len\(\)|indices must be"
+        r"|unhashable type|cannot unpack|object cannot be interpreted as an integer",
+        advice="The value is of another kind than this line takes it for: print type(…) of it.",
+    ),
+    Row(
+        code="unpacking",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        says=r"values to unpack",
+        advice="The right side gives more or fewer values than there are names: print its length, for a loader "
+        "len(next(iter(loader))).",
+    ),
+    Row(
+        code="number_range",
+        cause=Cause.YOUR_CODE,
+        raised=("OverflowError", "ValueError"),
+        says=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
+        r"|expected a (positive|nonnegative) input",
+        advice="A number is beyond what the function takes, such as log(0) or exp(1000): print it just before this "
+        "line.",
+    ),
+    Row(
+        code="changed_while_iterated",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"changed size during iteration|mutated during iteration",
+        advice="A collection changes while a loop goes over it: loop over list(…) of it.",
+    ),
+    Row(
+        code="exhausted",
+        cause=Cause.YOUR_CODE,
+        raised=("StopIteration",),
+        advice="The iterator has no more items: make a new one for each epoch, or loop with `for`.",
+    ),
+    Row(
+        code="linear_algebra",
+        cause=Cause.YOUR_CODE,
+        raised=("LinAlgError", "_LinAlgError"),
+        advice="The matrix cannot be inverted or decomposed: columns may depend on each other, or values are not "
+        "finite. Add a small multiple of the identity, or use lstsq or pinv.",
+    ),
+    Row(
+        code="environment_variable",
+        cause=Cause.YOUR_CODE,
+        raised=("KeyError",),
+        traced=r"<frozen os>|/os\.py",
+        advice="The job has no such environment variable: hand it over with --env NAME=VALUE, a secret with "
+        "--secret NAME.",
+    ),
+    Row(
+        code="key_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("KeyError",),
+        advice="The key is not there: print the keys, or the columns, just before this line.",
+    ),
+    Row(
+        code="index_range",
+        cause=Cause.YOUR_CODE,
+        raised=("IndexError",),
+        advice="The index is beyond the end: print the length or shape just before this line.",
+    ),
+    Row(
+        code="index_range",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        says=r"index -?\d+ is out of bounds",
+        advice="The index is beyond the end: print the length or shape just before this line.",
+    ),
+    Row(
+        code="division_by_zero",
+        cause=Cause.YOUR_CODE,
+        raised=("ZeroDivisionError",),
+        advice="Often an empty data set or loader: print its length just before this line.",
+    ),
+    Row(
+        code="recursion",
+        cause=Cause.YOUR_CODE,
+        raised=("RecursionError",),
+        advice="A function calls itself without end: look for the lines that repeat in the traceback.",
+    ),
+    Row(
+        code="assertion",
+        cause=Cause.YOUR_CODE,
+        raised=("AssertionError",),
+        advice="A condition that the code takes for granted does not hold: print the values in it just before this "
+        "line.",
+    ),
+    Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("TimeoutError",),
+        advice="Something that the program waits for did not come in time: a server, a lock, or another process.",
+    ),
+    Row(
+        code="not_implemented",
+        cause=Cause.YOUR_CODE,
+        raised=("NotImplementedError",),
+        advice="The class does not define this method, or the operation does not exist on this device.",
+    ),
+    Row(
+        code="your_code",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        advice="The call does not accept one of these values: the message says which. Print the values in this line.",
+    ),
+    Row(
+        code="your_code",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        advice="A value has another type than this call takes: print type(…) of the values in this line.",
+    ),
+    Row(code="your_code", cause=Cause.YOUR_CODE, raised=("Exception",), advice="See the line and the log."),
+)

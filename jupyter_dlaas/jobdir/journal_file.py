@@ -1,0 +1,122 @@
+"""A job's journal: facts appended one line each, numbered without holes, readable after any crash."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.jobdir.atomic_files import write_whole
+from jupyter_dlaas.runtime.system.process import uptime_s
+from jupyter_dlaas.wire.journal import Fact, FactKind, fact_to_line, find_fact
+from jupyter_dlaas.wire.masked_records import masked_fact
+from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
+
+__all__ = ["Journal", "facts_of", "read_facts"]
+
+_LASTING: Final = frozenset(
+    {
+        FactKind.CHECKPOINT,
+        FactKind.CLOSED,
+        FactKind.COMMITTED,
+        FactKind.COMPLETED,
+        FactKind.HALTED,
+        FactKind.LOST,
+    }
+)
+"""Written through to the disk. A power cut ends all processes, so what only tells of them need not outlive it."""
+
+
+def facts_of(data: bytes) -> list[Fact]:
+    """The facts of all whole lines. A damaged line (a power cut can leave one) is passed over."""
+    read = (find_fact(line) for line in data[: data.rfind(b"\n") + 1].split(b"\n"))
+    return [fact for fact in read if fact is not None]
+
+
+def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
+    """The facts after byte `offset`, and the offset after the last whole line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return (), offset
+    return facts_of(data), offset + data.rfind(b"\n") + 1
+
+
+class Journal:
+    """The only writer of a journal. A line torn by a crash is cut off when it is opened.
+
+    A full disk loses nothing: facts wait in memory, in order, until `flush` can write them.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
+        self._path, self._now, self._mask = path, now, mask
+        self._fd = _open(path)
+        data = _content(self._fd)
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(self._fd, whole)
+        self.earlier: Sequence[Fact] = facts_of(data)
+        """What an earlier guardian wrote."""
+        self._next = 1 + max((fact.n for fact in self.earlier), default=-1)
+        self._waiting: list[Fact] = []
+
+    def append(self, kind: FactKind, **fields: Any) -> Fact:
+        """Write one fact now, with the next number and the time."""
+        fact = masked_fact(
+            Fact(n=self._next, at_s=self._now(), up_s=round(uptime_s(), 3), kind=kind, **fields), self._mask
+        )
+        self._next += 1
+        self._waiting.append(fact)
+        self.flush()
+        return fact
+
+    def number_from(self, read: int) -> None:
+        """Give no number below `read` again, though the lines that had them are lost."""
+        self._next = max(self._next, read)
+
+    def renew(self) -> None:
+        """Write the file again where it was removed or replaced; not where its directory is gone, or the disk full."""
+        with suppress(OSError):
+            if os.fstat(self._fd).st_nlink == 0 and self._path.parent.is_dir():
+                write_whole(self._path, _content(self._fd), sync=True)
+                lost, self._fd = self._fd, _open(self._path)
+                os.close(lost)
+
+    def flush(self) -> bool:
+        """Write what waits; False while the disk takes nothing."""
+        while self._waiting:
+            fact = self._waiting[0]
+            line = fact_to_line(fact)
+            size = os.fstat(self._fd).st_size
+            if size and os.pread(self._fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # somebody else wrote, and ended no line: this one must be one of its own
+            try:
+                written = os.write(self._fd, line)
+                if written < len(line):
+                    raise OSError("the disk is full")
+                if fact.kind in _LASTING:
+                    os.fsync(self._fd)
+            except OSError:
+                os.ftruncate(self._fd, size)  # half a line must not stay: a reader would wait for its end
+                return False
+            self._waiting.pop(0)
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _content(fd: int) -> bytes:
+    data = b""
+    while chunk := os.pread(fd, 1 << 20, len(data)):
+        data += chunk
+    return data

@@ -1,0 +1,478 @@
+"""What capture must know of a running kernel: the cells that ran, and facts about its variables. Changes nothing there.
+
+No method of a user's object is called but of exactly known types: a property may run code of the user's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import math
+import os
+import re
+import sys
+import time
+import types
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path, PosixPath
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from jupyter_dlaas.analysis.cells import clean_cell, files_run, lines_of
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
+from jupyter_dlaas.capture.input_files import read_files
+from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
+from jupyter_dlaas.objects.code_versions import is_own_module
+from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
+from jupyter_dlaas.transfer.object_traversal import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+__all__ = ["Recorder", "facts_of"]
+
+LITERAL_CHARS_MAX: Final = 4000
+SENT_MAX: Final = 20_000  # objects of what is pushed, looked through for weights
+OTHERS_MAX: Final = 2000  # of each other variable
+TEXTS_MAX: Final = 20  # of a container: whether it holds text, the first ones tell
+PARTS_MAX: Final = 1000  # of a container: what it holds is measured by the first ones
+IMMUTABLE: Final = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    range,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+)
+_FIELDS: Any = vars(types.ModuleType)["__dict__"].__get__
+_WRITABLE: Final = (
+    (dt.datetime, "datetime"),
+    (dt.date, "datetime"),
+    (dt.timedelta, "datetime"),
+    (uuid.UUID, "uuid"),
+    (PosixPath, "pathlib"),
+)
+"""Small plain values that need an import to be written, and of what. No dict: to look up a class may call its hash."""
+IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
+
+
+class Recorder:
+    """Remembers what ran in a shell, in order, with durations, from the moment it is made.
+
+    What ran before that comes from IPython's own history, so nothing is lost with `%load_ext` in mid-notebook.
+    """
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._cells = _known.setdefault(shell, [])
+        known = {(cell.count, cell.source): cell for cell in self._cells}  # seen before %reload_ext
+        self._cells[:] = [known.get((cell.count, cell.source), cell) for cell in _earlier_cells(shell)]
+        self._chance: str | None = None
+        self._beginnings: dict[str, Any] = {}
+        """Libraries that were loaded since, and where their random streams began."""
+        self._at_load = _chance(None)
+        self._begun: list[_Begun] = []
+        """Cells that run, the inner ones (`%run other.ipynb`) last."""
+        shell.events.register("pre_run_cell", self._before)
+        shell.events.register("post_run_cell", self._after)
+        _streams().note_beginnings(self._beginnings.__setitem__)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._shell.events.unregister("pre_run_cell", self._before)
+        self._shell.events.unregister("post_run_cell", self._after)
+
+    def cells(self, before: int | None = None) -> tuple[ExecutedCell, ...]:
+        """All cells that ran, or those before an execution count."""
+        return tuple(cell for cell in self._cells if before is None or cell.count < before)
+
+    def _before(self, info: ExecutionInfo) -> None:
+        chance = _chance(self._begun[-1].chance if self._begun else self._chance)
+        self._begun.append(_Begun(info.raw_cell or "", time.perf_counter(), _current_directory(), chance))
+        self._chance = chance
+
+    def _after(self, result: ExecutionResult) -> None:
+        info, count = result.info, result.execution_count
+        begun = self._began(info.raw_cell or "") if info is not None else None
+        if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
+            return  # a front end that asks behind the user's back, about completions or variables
+        if begun is None and self._cells and self._cells[-1].count == count:
+            self._cells.pop()  # the cell that loaded the extension: the history knew its beginning
+        error = result.error_in_exec or result.error_before_exec
+        self._cells.append(
+            ExecutedCell(
+                count=count,
+                source=info.raw_cell,
+                raised=error is not None,
+                raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
+                duration_s=time.perf_counter() - begun.at_s if begun is not None else None,
+                cell_id=info.cell_id,
+                directory=begun.directory if begun is not None else None,
+                chance=self._chance_of(info.raw_cell, begun),
+                ended_s=time.time(),
+            )
+        )
+
+    def _chance_of(self, source: str, begun: _Begun | None) -> str | None:
+        """Where the random streams were when a cell began; of libraries that it loaded, where theirs began."""
+        chance = begun.chance if begun is not None else None
+        if begun is None and _first_line(source).startswith("%load_ext"):  # nothing of the cell ran before this
+            chance = self._at_load
+        return _streams().completed(chance, self._beginnings) if chance is not None else None
+
+    def _began(self, source: str) -> _Begun | None:
+        """The beginning of a cell that has ended; None for the one that loaded the extension."""
+        while self._begun:
+            begun = self._begun.pop()
+            if begun.source == source:
+                return begun
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The beginning of a cell."""
+
+    source: str
+    at_s: float
+    directory: str | None
+    chance: str | None
+
+
+_known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()
+"""What ran in a shell, as far as this module saw it."""
+
+
+def facts_of(
+    shell: InteractiveShell,
+    cells: Sequence[ExecutedCell],
+    *,
+    directory: Path | None = None,
+    results: Mapping[str, ResultRef] | None = None,
+    sent: Iterable[str] = (),
+) -> KernelFacts:
+    """What capture may need to know about the shell's variables, its own modules and the files that `%run` named.
+
+    `results`: names that an earlier job's -o assigned; they count while the variable still is that object, which the
+    caller must know. `sent`: names that go by value; what of the notebook these are made of is looked up, too.
+    """
+    here = (directory or Path.cwd()).resolve()
+    hidden = frozenset(shell.user_ns_hidden)
+    by_reference = results or {}
+    sent_names = {*sent, *by_reference}
+    users = {
+        name: value
+        for name, value in list(shell.user_ns.items())
+        if _is_users(name, value, shell.user_ns_hidden if name in hidden else None)
+    }
+    names = {name: _fact(value, by_reference.get(name), is_sent=name in sent_names) for name, value in users.items()}
+    for name, others in _shared(users, sent).items():
+        names[name] = replace(names[name], shares=others)
+    for name in names if by_reference else ():
+        if trained_in(users[name], OTHERS_MAX):
+            names[name] = replace(names[name], has_weights=True)
+    files = read_files(cells, names, here)
+    modules = own_modules(here)
+    own = {name: one for name, one in sys.modules.copy().items() if is_own_module(one)}
+    for name, value in users.items() if own else ():
+        if stale := of_before_reload(value, own):
+            names[name] = replace(names[name], of_before_reload=stale)
+    return KernelFacts(
+        names=names,
+        own_modules=modules,
+        edited_elsewhere=tuple(_edited_elsewhere(own, modules)),
+        files=_texts(files_run(cells), here),
+        directory=str(here),
+        hash_seed=own_hash_seed(),
+        started_in=shell.starting_dir,
+        chance=_chance(None),
+        modified=files.modified,
+        missing=files.missing,
+    )
+
+
+def _chance(before: str | None) -> str:
+    """Where the random streams are, as text; the same object as before where nothing was drawn."""
+    found: str = _streams().written()
+    return before if before == found else found
+
+
+def _streams() -> Any:
+    """By name: the learner's side is not loaded where nobody asks."""
+    return importlib.import_module("jupyter_dlaas.transfer.rng_state")
+
+
+def _first_line(source: str) -> str:
+    """The first line that is neither blank nor a comment."""
+    lines = (line.strip() for line in source.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
+def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """For names that are sent, the other names that hold the same weights, layers or optimisers."""
+    held = {name: trained_in(users[name], SENT_MAX) for name in sent if name in users}
+    if not any(held.values()):
+        return {}
+    others = {name: trained_in(value, OTHERS_MAX) for name, value in users.items() if name not in held}
+    return {
+        name: tuple(sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs)))
+        for name, mine in held.items()
+    }
+
+
+def _edited_elsewhere(own: Mapping[str, Any], known: Sequence[OwnModule]) -> Iterator[OwnModule]:
+    """Own modules that the job imports where they stand, and that were edited after the kernel imported them."""
+    here = {module.name for module in known}
+    for name, module in sorted(own.items()):
+        if name not in here and is_edited(module, Path(module.__file__)):
+            yield OwnModule(name, module.__file__, is_edited=True)
+
+
+def _current_directory() -> str | None:
+    try:
+        return str(Path.cwd().resolve())
+    except OSError:  # somebody removed it
+        return None
+
+
+def own_modules(directory: Path) -> tuple[OwnModule, ...]:
+    """The modules that this process imported from below a directory, but not from an environment that lies there."""
+    found = []
+    # Texts, not paths: there are thousands of modules, and paths take twenty times as long.
+    below, prefix = f"{directory}{os.sep}", f"{sys.prefix}{os.sep}"
+    for name, module in sorted(sys.modules.copy().items()):
+        # Of its dict: asking a lazy module for it would import it.
+        file = (_FIELDS(module) if type(module) is types.ModuleType else fields_of(module)).get("__file__")
+        if type(file) is not str or not file.endswith(".py") or name == "__main__":
+            continue
+        if not file.startswith(os.sep):
+            file = f"{directory}{os.sep}{file}"
+        if not file.startswith(below) or file.startswith(prefix) or name.partition(".")[0] == "jupyter_dlaas":
+            continue
+        path = Path(file)
+        if not {"site-packages", "dist-packages"} & set(path.parts) and path.exists():
+            found.append(OwnModule(name, str(path.relative_to(directory)), is_edited(module, path)))
+    return tuple(found)
+
+
+def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
+    history = shell.history_manager
+    if history is None:
+        return
+    raised: Mapping[int, Any] = getattr(history, "exceptions", {})  # since IPython 9
+    for count, source in enumerate(history.input_hist_raw):
+        if count > 0 and source.strip():
+            told = _told_line(count, raised[count]) if count in raised else None
+            line = _page_line(source, told) if told is not None else None
+            yield ExecutedCell(count=count, source=source, raised=count in raised, raised_line=line)
+
+
+def _told_line(count: int, error: Any) -> int | None:
+    """The line of a cell's own code in a traceback that IPython has kept as text."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.get("traceback", ())))
+    found = re.search(rf"In\[{count}\], line (\d+)|<timed exec>:(\d+)", text)
+    return int(found[1] or found[2]) if found is not None else None
+
+
+def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> int | None:
+    """The line of the raw cell at which its own top-level code was when the error came."""
+    at = []
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_globals is shell.user_ns and frame.tb_frame.f_code.co_name == "<module>":
+            at.append(frame.tb_lineno)
+        frame = frame.tb_next
+    if not at:
+        return None
+    return _page_line(source, at[-1] if source.lstrip().startswith("%%") else at[0])  # the outer one is the magic's own
+
+
+def _page_line(source: str, line: int) -> int | None:
+    """The line of the raw cell that stands at a line of what ran of it."""
+    lines = clean_cell(source).lines
+    if lines and not source.lstrip().startswith("%%"):  # IPython drops blank lines at the start
+        first = next(n for n, text in enumerate(lines_of(source), 1) if text.strip())
+        lines = lines[lines.index(first) :] if first in lines else lines
+    return lines[line - 1] if 0 < line <= len(lines) else None
+
+
+def _is_users(name: str, value: object, hidden: Mapping[str, Any] | None) -> bool:
+    """Variables of the user's: not IPython's own, unless the user bound such a name to something else."""
+    if name.startswith("_"):
+        return False
+    return hidden is None or hidden.get(name) is not value
+
+
+def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> NameFact:
+    kind = type(value)
+    module, qualname = title(kind)
+    type_name = qualname if module in {"builtins", "__main__"} else f"{module}.{qualname}"
+    of_library = {("torch.nn.parameter", "Parameter"): "torch.nn.Parameter"}.get((module, qualname), type_name)
+    return NameFact(
+        type_name=of_library,
+        size_bytes=_size(value),
+        literal=_literal(value),
+        has_text=_has_text(value, depth=3),
+        shape=_shape(value),
+        cannot_travel=why_it_stays(value),
+        is_callable=is_a(value, type, types.FunctionType, types.BuiltinFunctionType),
+        is_immutable=(is_a(value, *IMMUTABLE) and not _is_bound(value)) or type_name in IMMUTABLE_NAMES,
+        module=_home(value),
+        main_names=tuple(sorted(made_of(value))) if is_sent else (),
+        result=result,
+    )
+
+
+def _home(value: Any) -> str | None:
+    """The module of a function or class; None for everything else."""
+    if is_a(value, types.FunctionType):
+        return value.__module__ if type(value.__module__) is str else None
+    return title(value)[0] if is_a(value, type) else None
+
+
+def _is_bound(value: object) -> bool:
+    """A method of an object: `add = items.append`."""
+    owner = value.__self__ if type(value) is types.BuiltinFunctionType else None
+    return owner is not None and not isinstance(owner, types.ModuleType | type)
+
+
+def _literal(value: object) -> str | None:
+    """Source text of a small plain value; None for everything else."""
+    if is_a(value, list) and is_from(value, "IPython.utils.text", "SList"):
+        value = list(list.__iter__(value))  # type: ignore[arg-type]  # `files = !ls`
+    text = _plain(value, depth=4)
+    return text if text is not None and len(text) <= LITERAL_CHARS_MAX else None
+
+
+def _plain(value: Any, depth: int) -> str | None:
+    kind = type(value)
+    if kind is float and not math.isfinite(value):
+        return f'float("{value}")'
+    if kind is str or kind is bytes:
+        return repr(value) if len(value) <= LITERAL_CHARS_MAX else None
+    if kind is int or kind is float or kind is bool or kind is complex or value is None:
+        return repr(value)
+    for writable, module in _WRITABLE:
+        if kind is writable:
+            return _imported(value, module)
+    if depth == 0:
+        return None
+    if kind is list or kind is tuple or kind is set:
+        if len(value) > LITERAL_CHARS_MAX // 2:
+            return None
+        parts = [_plain(part, depth - 1) for part in value]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        if kind is list:
+            return f"[{', '.join(known)}]"
+        if kind is set:
+            return f"{{{', '.join(sorted(known))}}}" if known else "set()"
+        return f"({', '.join(known)}{',' if len(known) == 1 else ''})"
+    if kind is dict and len(value) <= LITERAL_CHARS_MAX // 4:
+        pairs = [(_plain(k, depth - 1), _plain(v, depth - 1)) for k, v in value.items()]
+        if any(k is None or v is None for k, v in pairs):
+            return None
+        return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
+    return None
+
+
+def _imported(value: Any, module: str) -> str | None:
+    """Source text that imports what it names: `__import__("uuid").UUID('…')`."""
+    import_text = f'__import__("{module}").'
+    if module == "datetime":
+        zone = getattr(value, "tzinfo", None)
+        is_known = zone is None or zone is dt.UTC
+        return repr(value).replace("datetime.", import_text) if is_known else None
+    return import_text + repr(value).removeprefix("Posix")
+
+
+def _has_text(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return True
+    is_container = kind is list or kind is tuple or kind is dict or kind is set or kind is frozenset
+    if depth == 0 or not is_container:
+        return False
+    parts = list(islice(value, TEXTS_MAX))
+    parts += list(islice(dict.values(value), TEXTS_MAX)) if kind is dict else []
+    return any(_has_text(part, depth - 1) for part in parts)
+
+
+def _class_of(module: str, name: str) -> object:
+    """A class of a library that is imported already; never imports."""
+    library = sys.modules.get(module)
+    return fields_of(library).get(name) if library is not None else None
+
+
+def _size(value: Any) -> int | None:
+    kind = type(value)
+    if kind is _class_of("torch", "Tensor") or kind is _class_of("torch.nn.parameter", "Parameter"):
+        return int(value.element_size() * value.nelement())
+    if is_from(value, "torch.nn.modules.module", "Module"):
+        return _weights(value)
+    if is_a(value, _class_of("numpy", "ndarray")):
+        return int(_attribute("numpy", "ndarray", "nbytes", value))
+    if kind is _class_of("pandas", "DataFrame") or kind is _class_of("pandas", "Series"):
+        used = value.memory_usage()
+        return int(used if kind is _class_of("pandas", "Series") else used.sum())
+    if kind is list or kind is tuple or kind is dict or kind is set:
+        sizes = (_size(part) for part in _elements(value))
+        return sum(size for size in sizes if size is not None) + sys.getsizeof(value)
+    return None
+
+
+def _weights(module: object) -> int:
+    """The size of a torch module's parameters and buffers, each once. Its methods may be the user's."""
+    seen: set[int] = set()
+    total = 0
+    todo = [module]
+    while todo:
+        fields = fields_of(todo.pop())
+        for name in ("_parameters", "_buffers", "_modules"):
+            held: Any = fields.get(name)
+            new = [part for part in dict.values(held) if id(part) not in seen] if is_a(held, dict) else []
+            seen.update(map(id, new))
+            if name == "_modules":
+                todo += new
+            else:
+                total += sum(_size(part) or 0 for part in new)
+    return total
+
+
+def _shape(value: Any) -> str | None:
+    kind = type(value)
+    if kind is _class_of("torch", "Tensor") or kind is _class_of("pandas", "DataFrame"):
+        return str(tuple(value.shape))
+    if is_a(value, _class_of("numpy", "ndarray")):
+        return str(tuple(_attribute("numpy", "ndarray", "shape", value)))
+    return None
+
+
+def _attribute(module: str, kind: str, name: str, value: object) -> Any:
+    """What a library's own class says, whatever a class that is made from it says."""
+    return vars(_class_of(module, kind))[name].__get__(value)
+
+
+def _elements(value: Any) -> Iterator[object]:
+    for part in list(islice(dict.values(value) if type(value) is dict else value, PARTS_MAX)):
+        if not is_a(part, list, tuple, dict, set):
+            yield part
+
+
+def _texts(names: Iterable[str], directory: Path) -> dict[str, str]:
+    found = {}
+    for name in names:
+        path = directory / Path(name).expanduser()
+        if path.is_file():
+            found[name] = path.read_text(encoding="utf-8", errors="replace")
+    return found

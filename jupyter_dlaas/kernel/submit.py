@@ -1,0 +1,307 @@
+"""From a training cell and its line to one call of `dlaas.submit`: capture, files, notes; and the text of --dry-run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import symtable
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
+from jupyter_dlaas.api import jobs, option_parsing, sources
+from jupyter_dlaas.api.package_data import package_data
+from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.kernel.options import NotSubmitted, TrainLine
+from jupyter_dlaas.kernel.recorder import facts_of
+from jupyter_dlaas.suggest import advice_text, logging_hint, single_learner
+from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
+from jupyter_dlaas.transfer.pushed_objects import Pushed, write_pushed
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.protocol import File, Note, Origin
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["Cell", "Ready", "capture_cell", "dry_run_text", "notes_of", "prepared", "suggestion_of", "where_of"]
+
+_NOTES_MAX: Final = 60
+_NOTE_MAX: Final = 1000
+_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The training cell as the front end sent it: below its `%%train` line, and where it stands."""
+
+    source: str
+    count: int
+    first_line: int = 2
+    """The line of the page's cell at which `source` begins."""
+    above: str = ""
+    """The page's lines above `source`, that of %%train last."""
+    cell_id: str | None = None
+
+
+def where_of(cell: Cell) -> str:
+    """The place of the `%%train` line, for messages."""
+    return f"cell [{cell.count}], line {cell.first_line - 1}"
+
+
+def capture_cell(
+    shell: InteractiveShell,
+    cells: Sequence[ExecutedCell],
+    cell: Cell,
+    line: TrainLine,
+    results: Mapping[str, ResultRef],
+    needs: Collection[str] = (),
+) -> Capture:
+    """The training cell with what it needs of the cells that ran, as one program; or what stands against it.
+
+    `needs`: what loading the pushed objects takes of the notebook, beside what a look at them tells.
+    """
+    training = _training(cell, line)
+    facts = facts_of(shell, cells, results=results, sent=line.push)
+    if needs:
+        first = line.push[0]
+        names = dict(facts.names)
+        names[first] = replace(names[first], main_names=tuple(sorted({*names[first].main_names, *needs})))
+        facts = replace(facts, names=names)
+    return capture(cells, training, facts)
+
+
+def suggestion_of(cells: Sequence[ExecutedCell], cell: Cell, line: TrainLine) -> Suggestion:
+    """What a few lines would add to the training cell."""
+    return suggest(cells, _training(cell, line))
+
+
+def _training(cell: Cell, line: TrainLine) -> TrainingCell:
+    return TrainingCell(
+        count=cell.count,
+        source=cell.source,
+        first_line=cell.first_line,
+        above=cell.above,
+        outputs=line.outputs,
+        push=line.push,
+        with_cells=line.with_cells,
+        learners_max=line.learners_max,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A captured cell with what goes along: the arguments of `dlaas.submit`."""
+
+    made: Capture
+    options: dict[str, Any]
+
+
+@contextmanager
+def prepared(
+    shell: InteractiveShell,
+    cells: Sequence[ExecutedCell],
+    cell: Cell,
+    line: TrainLine,
+    results: Mapping[str, ResultRef],
+    suggestion: Suggestion,
+) -> Iterator[Ready]:
+    """Capture a cell and write what it pushes; the files exist inside the `with`. Raises NotSubmitted, in sentences."""
+    made = _ready(capture_cell(shell, cells, cell, line, results))
+    with TemporaryDirectory(prefix="dlaas-push-") as folder:
+        try:
+            pushed = None
+            if made.pushed:
+                objects = {name: shell.user_ns[name] for name in made.pushed}
+                pushed = write_pushed(Path(folder) / "pushed.bin", objects)
+                if not _binds(made.text) >= set(pushed.main_names):  # what only the writing told
+                    made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
+            yield Ready(made, _options(cell, line, made, pushed, suggestion))
+        except DlaasError as error:
+            if isinstance(error, NotSubmitted):
+                raise
+            raise NotSubmitted([f"{where_of(cell)}: {error}"]) from None
+
+
+def _ready(made: Capture) -> Capture:
+    if made.errors:
+        raise NotSubmitted([problem.message for problem in made.errors])
+    return made
+
+
+def _binds(text: str) -> set[str]:
+    """The names that a program binds at its top."""
+    symbols = symtable.symtable(text, "train.py", "exec").get_symbols()
+    return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
+
+
+def _options(
+    cell: Cell, line: TrainLine, made: Capture, pushed: Pushed | None, suggestion: Suggestion
+) -> dict[str, Any]:
+    own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
+    data = package_data(made.text, own)
+    parcel = sources.pack({**data.files, **own})
+    files, uploads = [*parcel.files, *data.inputs()], dict(parcel.uploads or {})
+    if made.chance:
+        files.append(File(path="inputs/chance.json", text=json.dumps(made.chance)))
+    notes = (*data.notes, *notes_of(made, suggestion, line))[:_NOTES_MAX]
+    starts_alone = _starts_alone(made, line)
+    if pushed is not None:
+        with pushed.path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        files.append(File(path="inputs/pushed.bin", sha256=sha256))
+        uploads[sha256] = pushed.path
+        text = f"sent by value: {', '.join(pushed.names)} ({size_text(pushed.size_bytes)})"
+        warned = len(data.notes) + len(made.warnings) + starts_alone
+        notes = (*notes[:warned], Note(code="pushed", text=_cut(text)), *notes[warned:])[:_NOTES_MAX]
+    notebook = discovery.notebook_path()
+    return {
+        "name": option_parsing.job_name(notebook) if notebook else "train",
+        **(single_learner.options(line.options, line.learners_max) if starts_alone else line.options),
+        "outputs": line.outputs,
+        "files": files,
+        "uploads": uploads,
+        "origin": Origin(
+            notebook=notebook, cell_id=cell.cell_id, execution_count=cell.count, host=socket.gethostname()
+        ),
+        "notes": notes,
+        "cells": line_map(made.lines),
+    }
+
+
+def _starts_alone(made: Capture, line: TrainLine) -> bool:
+    """Several devices were asked for, not learners by that name, and each learner would do the same."""
+    if line.learners_max <= 1 or "gpus" not in line.options or line.options.get("schedule"):
+        return False
+    own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in own.values() if path.suffix == ".py"]
+    return single_learner.trains_alone([made.text, *texts])
+
+
+def _modules(made: Capture) -> dict[str, Path]:
+    """Own modules by the name under which the job imports them, wherever below the directory they stand."""
+    found = {}
+    for module in made.modules:
+        path = Path.cwd() / module.path
+        tail = "/__init__.py" if path.name == "__init__.py" else ".py"
+        found[module.name.replace(".", "/") + tail] = path
+    return found
+
+
+def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[Note, ...]:
+    """For the card: fewer learners, warnings, then what a few lines would add, then what was left out and why."""
+    notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
+    if _starts_alone(made, line):
+        notes.insert(0, single_learner.note(line.learners_max))
+    elif line.learners_max > 1 and advice_text.trains_alone(made.text):
+        text = (
+            f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
+            "trains alone, on all of the data. --gpus 1 takes one."
+        )
+        if advice_text.uses_lightning(made.text):
+            text += ' Or let Lightning share one model: its Trainer with strategy="ddp".'
+        notes.append(Note(code="trains_alone", text=text))
+    notes += advice_text.notes_of(suggestion)
+    notes += [Note(code=logging_hint.CODE, text=_cut(text)) for text in (logging_hint.how_to_log(made.text),) if text]
+    notes += [
+        Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))
+        for kind, reason, places in _left_out(made)
+    ]
+    return tuple(notes[:_NOTES_MAX])
+
+
+def _is_told_before(note: Note) -> bool:
+    """What a dry run tells; the rest is for the card."""
+    return not advice_text.is_for_page(note) and note.code != logging_hint.CODE
+
+
+def _left_out(made: Capture) -> list[tuple[str, str, str]]:
+    """Kind, reason and places of what was left out, one entry per reason."""
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for one in made.left_out:
+        lines = found.setdefault((one.kind, one.reason.rstrip(".")), {}).setdefault(one.cell, [])
+        if one.line not in lines:
+            lines.append(one.line)
+    return [
+        (kind, reason, "; ".join(f"{cell}, line {', '.join(map(str, lines))}" for cell, lines in cells.items()))
+        for (kind, reason), cells in found.items()
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _NOTE_MAX else text[: _NOTE_MAX - 1] + "…"
+
+
+# ---------------------------------------------------------------------------------------------------------- dry run
+
+
+def dry_run_text(made: Capture, prepared: jobs.Prepared, client: Client) -> str:
+    """All that would be sent, what was left out and why, and what the pool says; nothing is started."""
+    spec = prepared.submit.spec
+    size = (
+        f"{spec.learners_min}"
+        if spec.learners_min == spec.learners_max
+        else f"{spec.learners_min} to {spec.learners_max}"
+    )
+    each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
+    placed = spec.placement or "placed as the pool does"
+    turn = f"{'spot, ' if spec.spot else ''}priority {spec.priority}"
+    problems, estimate = _pool_says(prepared, client)
+    parts = [
+        _ruled("train.py", made.text.rstrip("\n")),
+        _listed("Left out", [_left_line(one) for one in made.left_out]),
+        _listed("To know", [f"  {note.text}" for note in prepared.submit.spec.notes if _is_told_before(note)]),
+        _listed("Goes along", [f"  {text}" for text in _cargo(made, prepared)]),
+        "\n".join(
+            (
+                "Runs",
+                f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {placed}",
+                f"  {turn}, queue {spec.queue}, framework {spec.framework or 'not known'}",
+                f"  {spec.interpreter}",
+                f"  in {spec.directory}",
+                *([f"  brings back {', '.join(spec.outputs)}"] if spec.outputs else []),
+            )
+        ),
+        _listed("Pool", [f"  {text}" for text in (*problems, estimate) if text]),
+        "Nothing was submitted (--dry-run).",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _left_line(one: Any) -> str:
+    head = one.source.strip().splitlines()[0] if one.source.strip() else ""
+    option = f" {one.option} brings it in." if one.option else ""
+    return f"  {one.cell}, line {one.line}: {head[:_SHOWN]}\n      {one.reason}.{option}"
+
+
+def _cargo(made: Capture, prepared: jobs.Prepared) -> Iterator[str]:
+    sizes = {sha256: path.stat().st_size for sha256, path in prepared.uploads.items()}
+    for file in prepared.submit.files:
+        size = len(file.text.encode()) if file.text is not None else sizes.get(file.sha256 or "", 0)
+        what = f"{', '.join(made.pushed)} by value" if file.path == "inputs/pushed.bin" else file.path.partition("/")[2]
+        yield f"{what} ({size_text(size)})"
+    for ref in made.results:
+        yield f"{ref.name} as {ref.job} brought it back"
+
+
+def _pool_says(prepared: jobs.Prepared, client: Client) -> tuple[list[str], str]:
+    """What the pool has against it, and when it would start. Asked without the files, which are not sent."""
+    try:
+        found: dict[str, Any] = client.preflight(replace(prepared.submit, files=()))
+    except DlaasError as error:
+        return [f"the pool cannot be asked: {error}"], ""
+    return [f"to fix: {one['text']}" for one in found["problems"]], str(found["estimate"])
+
+
+def _ruled(title: str, text: str) -> str:
+    return f"{title}\n" + "\n".join(f"  {row}".rstrip() for row in text.splitlines())
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *lines]) if lines else ""

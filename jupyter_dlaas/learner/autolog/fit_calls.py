@@ -1,0 +1,416 @@
+"""The calls of frameworks' own training loops (`model.fit`, `trainer.train`), counted over one program.
+
+Position = (call, epoch, batch). A call that is asked to halt keeps its state in the job's checkpoint; after a restart
+the program runs anew from its first line, calls that were through are not trained again, and the one that was under
+way goes on. Calls so short that storing them would cost more than they do are trained again on the way.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.control.context import Context, current
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.learner.environment.program_identifiers import words_in
+from jupyter_dlaas.learner.log_capture.recorder import in_one_piece, leading, record_metrics, record_progress
+from jupyter_dlaas.learner.training_run import checkpoint_policy, independence_check
+from jupyter_dlaas.learner.training_run.run import Run, run_of
+from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.wire.protocol import Elastic
+
+__all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
+
+_WORTH: Final = 200
+"""A call's end is stored if the call took so many times longer than that, or as long as the job wants between two
+
+checkpoints; a restart trains shorter ones again.
+"""
+_STORING_S: Final = 0.05
+"""What storing an end takes, as long as none was."""
+_POINT_S: Final = 0.05
+"""Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+_CALM_S: Final = 0.25
+"""Boundaries are looked at so often at least; what is asked of the learner ends its calm at once."""
+_SHOW_S: Final = 0.1
+"""Progress is offered so often at most."""
+_WRITE_S: Final = 0.25
+"""Points of short rounds are written so often at most …"""
+_SHARE: Final = 0.003
+"""… and so seldom that it takes this part of the time at most."""
+_AT_ONCE: Final = 50
+"""So many points are written together at most."""
+_NETWORKS: Final = frozenset({"torch", "tensorflow", "jax", "keras", "transformers", "lightning", "pytorch_lightning"})
+Point = tuple[Mapping[str, Any], int, int | None]
+"""Values, step and epoch, where that is known."""
+
+
+def tell(what: str) -> None:
+    """A line in the job's log, once."""
+    if what not in _told:
+        _told.add(what)
+        print(f"[{what}]", file=sys.stderr, flush=True)
+
+
+_told: Final[set[str]] = set()
+
+
+class Call:
+    """One call, as far as it is watched: curves and progress."""
+
+    def __init__(self) -> None:
+        self.epochs: int | None = None
+        self.steps: int | None = None
+        self.due_s = 0.0
+        """When the numbers of a batch may be looked at again."""
+        self.calm_s = 0.0
+        """Until then a batch may pass with nothing but `passed`."""
+        self.show_s = 0.0
+        """Progress that is told before is not shown, unless it is the last."""
+        self._asked_s: float | None = None
+        self._place: tuple[int, int] | None = None
+        self.write_s = 0.0
+        """Points of short rounds are written then, not one by one."""
+        self.on_finish: Callable[[], None] | None = None
+        """Tells what was held back for it."""
+        self._points: list[Point] = []
+
+    def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
+        """How many epochs this call trains, and of how many batches each, or in all."""
+        self.epochs, self.steps = epochs, steps or (epochs * per_epoch if epochs and per_epoch else None)
+
+    def at(self, epoch: int, step: int) -> None:
+        """So many epochs and so many batches of this call are done. Told at any rate, shown some times a second."""
+        self._place = (epoch, step)
+        now = time.monotonic()
+        if now >= self.show_s:
+            self.show_s = now + _SHOW_S
+            self._show()
+
+    def _show(self) -> None:
+        if self._place is not None:
+            (epoch, step), self._place = self._place, None
+            record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
+
+    def point(self, values: Mapping[str, Any], step: int, epoch: int | None = None) -> None:
+        """A point of a step that may take a millisecond: written with others."""
+        self._points.append((values, step, epoch))
+        if time.monotonic() >= self.write_s:
+            points, self._points = self._points, []
+            self.points(points)
+
+    def points(self, found: Sequence[Point]) -> None:
+        """Write points, the last one among them; thinned where there are very many."""
+        began_s = time.monotonic()
+        every = -(-len(found) // _AT_ONCE)
+        if found:
+            with in_one_piece():
+                for values, step, epoch in found[(len(found) - 1) % every :: every]:
+                    record_metrics(values, step=step, epoch=epoch)
+        now = time.monotonic()
+        self.write_s = now + max(_WRITE_S, (now - began_s) / _SHARE)
+
+    def finish(self) -> dict[str, Any]:
+        """Show what is not shown yet."""
+        if self.on_finish is not None:
+            self.on_finish()
+        self._show()
+        points, self._points = self._points, []
+        self.points(points)
+        return {}
+
+    def passed(self) -> None:
+        """Another batch of the same epoch begins, while it is calm. Only calls that halt have calm times."""
+
+    def log(self, values: Mapping[str, Any], *, epoch: int | None = None, step: int | None = None) -> None:
+        """Points of curves. Without a step: where this call is."""
+        record_metrics(values, epoch=epoch, step=step)
+        if self._asked_s is not None:
+            now = time.monotonic()
+            self.due_s = now + max(_POINT_S, (now - self._asked_s) / _SHARE)
+            self._asked_s = None
+
+    def is_time_for_point(self) -> bool:
+        """True when a batch's numbers may be looked at again; then `log` must follow."""
+        now = time.monotonic()
+        if now < self.due_s:
+            return False
+        self._asked_s, self.due_s = now, now + _POINT_S
+        return True
+
+
+class KeptCall(Call):
+    """One call that halts at a batch, and goes on there after a restart."""
+
+    def __init__(self, run: Run, context: Context, number: int, framework: str, epochs_before: int) -> None:
+        super().__init__()
+        self.job_dir = context.job_dir
+        self.state: Any = None
+        """Where to go on; None: at the beginning, or `end` is not None."""
+        self.folder: Path | None = None
+        """The files that belong to `state`."""
+        self.end: Any = None
+        """How this call ended when it was made before: it must not be trained again."""
+        self.save: Callable[[Path], Any] | None = None
+        """Gives the state at a boundary; what is better written as files goes into the folder."""
+        self._run, self.number, self._framework = run, number, framework
+        self._epochs_before = epochs_before
+        self._began_s = time.monotonic()
+        self._is_over = False
+        self.shares = _shares(context)
+        """(rank, learners) where each batch is to be shared out; None: the framework does as it does."""
+        self.batch = 1
+        """How many samples a step of all learners takes together, where that is known."""
+        every_s = context.spec.checkpoint_every_s
+        run._boundaries.on_told = self._is_told
+        self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
+        """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)
+        Where learners stop together, all must come to each boundary."""
+        self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
+        restored = run._restored if run._resume is not None else None
+        found = restored["call"] if restored is not None else None
+        self._is_target = found is not None and found["number"] == number
+        if found is None:
+            self._first_step = run._step
+        elif number < found["number"] or (self._is_target and found["is_over"]):
+            self.end = checkpoint_files.load_end(self.job_dir, number)
+        else:
+            if found["framework"] != framework:
+                raise RuntimeError(f"the checkpoint was taken in {found['framework']}, now {framework} trains")
+            self.state, self.folder = found["state"], restored["folder"] if restored is not None else None
+        if found is not None:
+            self._epochs_before, self._first_step = found["epochs_before"], found["first_step"]
+
+    @property
+    def is_replayed(self) -> bool:
+        """True while this call only repeats what was before the checkpoint: nothing of it counts."""
+        return self._run._resume is not None
+
+    def at(self, epoch: int, step: int) -> None:
+        run = self._run
+        if not self.is_replayed:
+            epochs = self._epochs_before + self.epochs if self.epochs else None
+            steps = self._first_step + self.steps if self.steps else None
+            run._epoch = self._epochs_before + epoch
+            run._meter.show(run._epoch, epochs, run._step, steps, None)
+
+    def boundary(self, epoch: int, index: int) -> None:
+        """Before batch `index` of an epoch: leave here, or write a checkpoint, if it is time."""
+        run = self._run
+        position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
+        if not self.is_replayed:
+            self.calm_s = time.monotonic() + self._calm_for_s  # first: what is told from now on ends it
+        run._boundary(position, self._content)
+        if run._meter.pacing is not None and run.rank == 0 and not self.is_replayed:
+            left = None if self.steps is None else max(self.steps - (run._step - self._first_step), 0)
+            run._meter.pacing.look(run._step, self.batch, left)
+
+    def passed(self) -> None:
+        """Instead of `boundary` and `step`."""
+        run = self._run
+        run._step += 1
+        run._trained.end += 1
+        run._boundaries.passed()
+
+    def step(self, epoch: int, index: int) -> None:
+        """Batch `index` of an epoch begins."""
+        run = self._run
+        if run._resume is None:
+            run._epoch = self._epochs_before + epoch
+            run._count(tells=False)
+            now = time.monotonic()
+            if now >= self.show_s:
+                self.show_s = now + _SHOW_S
+                self.at(epoch, index)
+
+    def _is_told(self) -> None:
+        self.calm_s = 0.0
+
+    def reach(self) -> None:
+        """Everything is as it was at the checkpoint: from here on it counts."""
+        if self.is_replayed:
+            self._run._reach()
+
+    def close(self, end: Callable[[], Any], epochs: int) -> None:
+        """The call is through, after so many epochs. `end` gives what a program that is run again finds of it."""
+        run = self._run
+        if self.end is not None:
+            rng_state.put_back(self.end["streams"])
+        is_new = not self.is_replayed
+        if self._is_target:
+            self.reach()
+        if self.end is None and is_new:
+            after = self._epochs_before + epochs
+            self._epochs_before, self._is_over = after, True
+            run._epoch = after - 1
+            run._meter.show(after, after, run._step, None, 1.0)
+            position = Position(epoch=after, call=self.number + 1, step=run._step)
+            ended_s = time.monotonic()
+            if run.rank == 0 and ended_s - self._began_s >= self._worth_s and (write := self._end(end)) is not None:
+                checkpoint_policy.save(run, position, self._content, write)
+                _Program.storing_s = time.monotonic() - ended_s
+            if run._boundaries.is_stopping or run.world_size > 1:  # several come to the same boundaries, told or not
+                run._boundary(position, self._content)
+
+    @property
+    def epochs_after(self) -> int:
+        return self._epochs_before
+
+    def _end(self, end: Callable[[], Any]) -> Callable[[], None] | None:
+        """A snapshot of how this call ended; what is returned writes it."""
+        try:
+            return checkpoint_files.take_end(self.job_dir, self.number, {"end": end(), "streams": rng_state.snapshot()})
+        except Exception as error:  # noqa: BLE001 - any framework may refuse in any way; the training itself is whole
+            tell(f"how this training ended could not be stored ({type(error).__name__}: {error})")
+            return None
+
+    def _content(self, folder: Path) -> dict[str, Any]:
+        """What a checkpoint keeps of this call. Raises OSError, which costs the checkpoint and nothing else."""
+        try:
+            state = self.save(folder) if self.save is not None and not self._is_over else None
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self._framework} gave no state: {type(error).__name__}: {error}") from error
+        return {
+            "number": self.number,
+            "framework": self._framework,
+            "is_over": self._is_over,
+            "epochs_before": self._epochs_before,
+            "first_step": self._first_step if not self._is_over else self._run._step,
+            "state": state,
+        }
+
+
+class _Program:
+    """What this program has called so far."""
+
+    calls = 0
+    epochs = 0
+    storing_s = _STORING_S
+    is_inside = False
+    stepwise: Call | None = None
+
+
+def _outermost() -> Context | None:
+    """The job, if this call is one to look at: in the main thread, and not made by another framework's training."""
+    if _Program.is_inside or threading.current_thread() is not threading.main_thread():
+        return None
+    return current()
+
+
+@contextmanager
+def watching(framework: str, again: Call | None = None) -> Iterator[Call | None]:
+    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone.
+
+    `again`: the call of which this one is a part, for frameworks of which each step is called by the program.
+    """
+    context = _outermost()
+    if context is None:
+        yield None
+        return
+    if _Program.stepwise is not again:
+        _finish_steps()
+        _Program.stepwise = again
+    with _inside():
+        if again is not None:
+            yield again
+            return
+        _look(context, framework)
+        call = Call()
+        try:
+            yield call
+        finally:
+            call.finish()
+
+
+def stepwise(framework: str) -> Call | None:
+    """A call that goes on over many of the program's own; None: leave these alone."""
+    context = _outermost()
+    if context is None:
+        return None
+    _finish_steps()
+    _look(context, framework)
+    _Program.stepwise = call = Call()
+    context.at_end.append(call.finish)
+    return call
+
+
+def _look(context: Context, framework: str) -> None:
+    """Whether it is told that this trains alone. Beside a network's training it is only a part of it."""
+    is_part = framework != "fastai" and not words_in(context.job_dir / "train.py").names.isdisjoint(_NETWORKS)
+    if not independence_check.has_own_loop(context) and not is_part:
+        independence_check.look(context, independence_check.alone(framework))
+
+
+def _finish_steps() -> None:
+    """Another training begins: what is not shown yet of steps that the program called comes first."""
+    if _Program.stepwise is not None:
+        _Program.stepwise.finish()
+        _Program.stepwise = None
+
+
+@contextmanager
+def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) -> Iterator[Call | KeptCall | None]:
+    """A call that can halt and go on, where this job lets it; None: leave it alone.
+
+    `is_whole`: each learner holds the whole state, so that one alone can write it. `alone`: what to tell where it
+    knows of no other learner.
+    """
+    context = _outermost()
+    if context is None:
+        yield None
+        return
+    _finish_steps()
+    if alone is not None and not independence_check.has_own_loop(context):
+        independence_check.look(context, alone)
+    if not is_whole:
+        independence_check.look_at_parts(context)
+        if context.world_size > 1 and "call" in (run_of(context)._restored or ()):
+            raise RuntimeError(f"{framework} cannot go on in parts from one learner's checkpoint: scale it back to 1")
+    with _inside():
+        if (context.world_size > 1 and not is_whole) or independence_check.has_own_loop(context):
+            watched = Call()
+            try:
+                yield watched
+            finally:
+                watched.finish()
+            return
+        run = run_of(context)
+        context.control.state(uses_run=True)
+        run._begin()
+        if run._restored is not None and "call" not in run._restored:
+            run._reach()
+        run._boundaries.is_between = False
+        was_looping, run._is_looping = run._is_looping, True
+        call = KeptCall(run, context, _Program.calls, framework, _Program.epochs)
+        _Program.calls += 1
+        try:
+            yield call
+        finally:
+            run._is_looping = was_looping
+            _Program.epochs = call.epochs_after
+        run._boundaries.between()
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    _Program.is_inside = True
+    try:
+        with leading():
+            yield
+    finally:
+        _Program.is_inside = False
+
+
+def _shares(context: Context) -> tuple[int, int] | None:
+    spec = context.spec
+    is_elastic = spec.elastic is not Elastic.OFF and spec.learners_min < spec.learners_max
+    return (context.rank, context.world_size) if is_elastic and context.world_size > 1 else None

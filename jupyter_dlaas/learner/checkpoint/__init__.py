@@ -1,0 +1,1 @@
+"""Contents and files of a checkpoint: user state, namespace, object graph."""

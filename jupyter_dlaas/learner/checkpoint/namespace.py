@@ -1,0 +1,198 @@
+"""Namespace of a training program over halts, preemptions, moves and restarts: what its loop has bound and changed.
+
+The names of the program and of the functions that are running, and all objects that they lead to, are one graph:
+copies of a model, schedules, counters, early stopping, metrics and buffers keep their values and their references.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import linecache
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner.checkpoint import user_state
+from jupyter_dlaas.learner.checkpoint.liveness import dead_names
+from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
+from jupyter_dlaas.objects import object_kinds as kinds
+
+__all__ = ["Namespace"]
+
+_MODULE_LEVEL: Final = ""
+_WRITES_THROUGH: Final = sys.version_info >= (3, 13)
+"""A frame's `f_locals` are its variables themselves (PEP 667)."""
+_READERS: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
+"""Functions by which a program may use the copy that its frame keeps."""
+
+
+class Namespace:
+    """Names of a program at the head of its loop, to compare with later."""
+
+    def __init__(
+        self,
+        script: dict[str, Any],
+        files: Sequence[Path],
+        given: Iterable[Any],
+        rank: int = 0,
+        also: Mapping[str, Any] = types.MappingProxyType({}),
+    ) -> None:
+        """`files`: the program, and the folder of the user's modules; `given`: objects that are kept by other means.
+
+        `also`: further objects by path.
+        """
+        self._script = script
+        self.files = tuple(files)
+        self._files = tuple(map(str, files))
+        self.rank = rank
+        self._base = self._names()
+        roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
+        roots.update(also)
+        self._graph = ObjectGraph(roots, given=given)
+
+    def store(self, extra: Any) -> Stored:
+        """Store what has changed; `extra` goes along, with the same identities."""
+        now, dead = self._names(), self._dead()
+        return self._graph.store(functools.partial(self._changed, now, dead), (extra, self._graph.generators()))
+
+    def _changed(
+        self, now: Mapping[str, dict[str, Any]], dead: Mapping[str, frozenset[str]], wholes: frozenset[int]
+    ) -> dict[str, kinds.Changes]:
+        found: dict[str, kinds.Changes] = {}
+        for path, names in now.items():
+            base = self._base.get(path, {})
+            changes = kinds.changed_items(base, names)
+            changes.values |= {name: one for name, one in names.items() if id(one) in wholes}
+            for name in dead.get(path, ()):
+                changes.values.pop(name, None)
+            found[path] = changes
+        return found
+
+    def load(self, data: bytes) -> Any:
+        """Read what `store` made, without changing anything. Raises what objects raise that cannot be made again."""
+        return self._graph.load(data)
+
+    def put_back(self, loaded: Any, *, reverts: bool, seed: int) -> Any:
+        """Put back what was loaded; returns `extra`. `reverts`: undo first what was changed here meanwhile.
+
+        `seed`: for generators that each learner has seeded for itself.
+        """
+        changes, names, (extra, generators) = loaded
+        here = self._spaces()
+        if reverts:
+            self.revert()
+        self._graph.put(changes)
+        if self.rank:
+            self._graph.reseed(generators, seed)
+        for path, one in names.items():
+            if path in here:
+                self._bind(here[path], one)
+        return extra
+
+    def revert(self) -> list[str]:
+        """Undo what was changed meanwhile, as far as it is known. Returns the paths of objects of which it is not."""
+        here = self._spaces()
+        other = self._graph.revert()
+        for path, names_now in self._names().items():
+            base = self._base.get(path, {})
+            back = kinds.changed_items(names_now, {name: one for name, one in base.items() if name in names_now})
+            self._bind(here[path], kinds.Changes(back.values))
+        return other
+
+    def keep_arrays(self, before: Namespace) -> None:
+        """Copy arrays, so that `revert` undoes changes of them, too; `before`: the same names at an earlier time."""
+        self._graph.keep_arrays(before._graph)
+
+    def changed_in_place(self) -> dict[str, object]:
+        """Return, by path, the objects that count or add up and have changed."""
+        return self._graph.changed_in_place()
+
+    def in_progress(self) -> dict[str, object]:
+        """Return, by path, the objects of this process that the loop may advance and that nothing can keep."""
+        return dict(self._graph.unstorable)
+
+    # -- names
+
+    def _spaces(self) -> dict[str, types.FrameType | None]:
+        """The functions of the program that are running, outermost first, by their paths; "" for the program's own."""
+        found: dict[str, types.FrameType | None] = {}
+        for frame in self._frames():
+            code = frame.f_code
+            found[f"{code.co_name}():{len(found)} "] = frame
+        return {_MODULE_LEVEL: None, **found}
+
+    def _frames(self) -> list[types.FrameType]:
+        frame: types.FrameType | None = sys._getframe(1)
+        found: list[types.FrameType] = []
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename.startswith(self._files) and not code.co_name.startswith("<"):
+                found.append(frame)
+            frame = frame.f_back
+        return found[::-1]
+
+    def _names(self) -> dict[str, dict[str, Any]]:
+        return {
+            path: _usual(self._script if frame is None else locals_of(frame)) for path, frame in self._spaces().items()
+        }
+
+    def mark(self) -> dict[str, user_state.Mark]:
+        """Note plain values of the program, of the functions that are running, and of the objects that they name."""
+        return {
+            path: user_state.mark(self._script if frame is None else locals_of(frame))
+            for path, frame in self._spaces().items()
+        }
+
+    def back_to(self, marked: Mapping[str, user_state.Mark]) -> None:
+        """Bind the values of a mark again, with what they held."""
+        for path, frame in self._spaces().items():
+            if path in marked:
+                names = self._script if frame is None else {}
+                user_state.back_to(names, marked[path])
+                if frame is not None:
+                    self._bind(frame, kinds.Changes(names))
+
+    def _dead(self) -> dict[str, frozenset[str]]:
+        """Names that the next iteration of the innermost loop binds before it reads them."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and not frame.f_code.co_filename.startswith(self._files):
+            frame = frame.f_back
+        if frame is None:
+            return {}
+        path = next((path for path, one in self._spaces().items() if one is frame), _MODULE_LEVEL)
+        source = "".join(linecache.getlines(frame.f_code.co_filename))
+        return {path: dead_names(source, frame.f_lineno)}
+
+    def _bind(self, frame: types.FrameType | None, changes: kinds.Changes) -> None:
+        if frame is None:
+            kinds.put_items(self._script, changes)
+            return
+        names: Any = frame.f_locals
+        for name, value in changes.values.items():
+            if not isinstance(value, kinds.Skipped):
+                names[name] = value
+        if _WRITES_THROUGH:
+            return
+        for name in changes.gone:
+            names.pop(name, None)
+        to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
+        to_fast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """Return the variables of a function.
+
+    Before Python 3.13 the frame would keep the copy, and with it a batch, until somebody asks for another one.
+    """
+    names: Any = frame.f_locals
+    found = dict(names)
+    if not _WRITES_THROUGH and sys.gettrace() is None and _READERS.isdisjoint(frame.f_code.co_names):
+        names.clear()
+    return found
+
+
+def _usual(names: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in names.items() if not name.startswith(("__", "."))}

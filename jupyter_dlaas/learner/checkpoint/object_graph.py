@@ -1,0 +1,444 @@
+"""Object graph of a program: the objects that its names lead to, each by its path, and what changed in them since.
+
+A checkpoint holds changes, not objects: an object that the program makes again before its loop (a model, a schedule, a
+list) is known by its path, and only what it holds is stored and put back. So whatever refers to it, from a closure,
+from a hook or from a running loop, still does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import pickle
+import sys
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jupyter_dlaas import stored
+from jupyter_dlaas.learner.environment.seeds import derive
+from jupyter_dlaas.objects import object_kinds as kinds
+from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure
+
+__all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
+
+_ENTRIES_MAX: Final = 300_000
+_DEPTH_MAX: Final = 60
+_WHOLE_BYTES: Final = 1 << 24
+"""A larger object of a class that says itself how it is stored is not compared."""
+_COPIED_BYTES: Final = 1 << 31
+_UNCHANGED_BYTES: Final = 1 << 24
+"""A larger array that nothing has changed so far is data."""
+Changes = dict[str, dict[int, Any]]
+"""By path and number of the aspect: what an object that was there before the loop holds now."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An object that was there before the loop."""
+
+    path: str
+    value: Any
+    aspects: tuple[kinds.Aspect, ...]
+    base: list[Any] = field(default_factory=list)
+    """What each aspect held then."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """Changes as bytes, and what could not be stored: the reasons by path."""
+
+    data: bytes
+    left_out: dict[str, str]
+
+
+class ObjectGraph:
+    """The objects that named roots lead to."""
+
+    def __init__(self, roots: Mapping[str, Any], *, given: Iterable[Any] = ()) -> None:
+        """`given`: models and optimisers whose weights and states are kept by other means."""
+        self.entries: dict[str, Entry] = {}
+        self.is_partial = False
+        """There are more objects than are looked at."""
+        self.unstorable: dict[str, object] = {}
+        """By path: objects that only this process has, and that the program may advance."""
+        self._of: dict[int, Entry] = {}
+        self._holders: dict[int, list[str]] = {}
+        self._copies: dict[tuple[str, int], Any] = {}
+        """By path and aspect: arrays as they were when this graph was made."""
+        self._has_copies = False
+        self._given = _kept_otherwise(given)
+        self._walk(roots)
+        budget = kinds.Budget()
+        for entry in self.entries.values():
+            self._read_base(entry, budget)
+
+    def _walk(self, roots: Mapping[str, Any]) -> None:
+        queue: deque[tuple[str, Any, str, int]] = deque((path, one, "", 0) for path, one in roots.items())
+        while queue:
+            path, value, holder, depth = queue.popleft()
+            if is_atom(value):
+                continue
+            if isinstance(value, tuple | types.MethodType):
+                queue.extend((path + step, part, holder, depth + 1) for step, part in _inside(value))
+                continue
+            entry = self._of.get(id(value))
+            if entry is None:
+                if len(self._of) >= _ENTRIES_MAX or depth > _DEPTH_MAX or path in self.entries:
+                    self.is_partial = True
+                    continue
+                entry = Entry(path, value, kinds.aspects_of(value, has_data=id(value) not in self._given))
+                self.entries[path] = self._of[id(value)] = entry
+                for aspect in entry.aspects:
+                    queue.extend((path + step, part, path, depth + 1) for step, part in aspect.parts(value))
+            if any(one.is_whole for one in entry.aspects):
+                self._holders.setdefault(id(value), []).append(holder)
+
+    def _read_base(self, entry: Entry, budget: kinds.Budget) -> None:
+        try:
+            entry.base = [self._read(entry, one, budget) for one in entry.aspects]
+        except Exception:  # noqa: BLE001 - objects of any class may refuse in any way
+            entry.aspects, entry.base = (), []
+        if not entry.aspects and is_in_progress(entry.value):
+            self.unstorable[entry.path] = entry.value
+
+    def _read(self, entry: Entry, aspect: kinds.Aspect, budget: kinds.Budget) -> Any:
+        return self._as_bytes(entry.value) if aspect.is_whole else aspect.read(entry.value, budget)
+
+    def _as_bytes(self, value: Any) -> bytes:
+        """The pickle of one object; raises where it is large."""
+        file = _Bounded(_WHOLE_BYTES)
+        self._pickler(file, frozenset({id(value)})).dump(value)
+        return file.getvalue()
+
+    # -- changes
+
+    def store(self, names: Callable[[frozenset[int]], dict[str, kinds.Changes]], extra: Any = None) -> Stored:
+        """Store what changed in all objects, the changed names of each namespace, and `extra`, as one graph.
+
+        `names` is given the identities of changed objects that are stored as wholes: names of them are bound anew.
+        """
+        left_out: dict[str, str] = {}
+        changes, wholes = self._changes(left_out)
+        namespaces = names(wholes)
+        try:
+            data = self._dump((changes, namespaces, extra), wholes)
+        except Exception:  # noqa: BLE001 - objects of any class may refuse in any way: which one is looked for
+            changes = {path: self._sound(path, one, wholes, left_out) for path, one in changes.items()}
+            namespaces = {path: self._sound_items(path, one, wholes, left_out) for path, one in namespaces.items()}
+            try:
+                data = self._dump((changes, namespaces, extra), wholes)
+            except Exception as error:  # noqa: BLE001 - as above
+                left_out[""] = _words(error)
+                data = b""
+        return Stored(data, left_out)
+
+    def _changes(self, left_out: dict[str, str]) -> tuple[Changes, frozenset[int]]:
+        found: Changes = {}
+        wholes: set[int] = set()
+        again: set[str] = set()
+        budget = kinds.Budget()
+        for entry in self.entries.values():
+            for number, aspect in enumerate(entry.aspects):
+                try:
+                    now = self._read(entry, aspect, budget)
+                except Exception as error:  # noqa: BLE001 - a class' own way to be stored may refuse at any time
+                    left_out[entry.path] = _words(error)
+                    continue
+                if not aspect.differs(entry.base[number], now):
+                    continue
+                if aspect.is_whole:
+                    wholes.add(id(entry.value))
+                    again.update(self._holders.get(id(entry.value), ()))
+                else:
+                    carried = aspect.carry(entry.value, entry.base[number], now)
+                    found.setdefault(entry.path, {})[number] = carried
+        for path in again & self.entries.keys():
+            entry = self.entries[path]
+            for number, aspect in enumerate(entry.aspects):
+                now = aspect.read(entry.value, budget)
+                found.setdefault(path, {})[number] = (
+                    kinds.Changes(now) if isinstance(aspect, kinds.Items) else aspect.carry(entry.value, None, now)
+                )
+        return found, frozenset(wholes)
+
+    def _sound(
+        self, path: str, one: dict[int, Any], wholes: frozenset[int], left_out: dict[str, str]
+    ) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for number, carried in one.items():
+            if isinstance(carried, kinds.Changes):
+                found[number] = self._sound_items(path, carried, wholes, left_out)
+            elif isinstance(carried, list):
+                parts = dict(enumerate(carried))
+                sound = self._sound_items(path, kinds.Changes(parts), wholes, left_out)
+                found[number] = list(sound.values.values())
+            elif not (why := self._refusal(carried, wholes)):
+                found[number] = carried
+            else:
+                left_out[path] = why
+        return found
+
+    def _sound_items(
+        self, path: str, changes: kinds.Changes, wholes: frozenset[int], left_out: dict[str, str]
+    ) -> kinds.Changes:
+        values = dict(changes.values)
+        for key, value in values.items():
+            if why := self._refusal(value, wholes):
+                values[key] = kinds.Skipped()
+                left_out[f"{path}.{key}" if path else str(key)] = why
+        return kinds.Changes(values, changes.gone)
+
+    def _refusal(self, value: Any, wholes: frozenset[int]) -> str:
+        """Return why a value cannot be stored; empty where it can."""
+        try:
+            self._pickler(_Nowhere(), wholes).dump(value)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _words(error)
+        return ""
+
+    def _dump(self, value: Any, wholes: frozenset[int]) -> bytes:
+        file = io.BytesIO()
+        self._pickler(file, wholes).dump(value)
+        return file.getvalue()
+
+    def _pickler(self, file: Any, wholes: frozenset[int]) -> pickle.Pickler:
+        push = importlib.import_module("jupyter_dlaas.transfer.pushed_objects")
+        return _pickler(push.pickler_class(), file, self._of, wholes)
+
+    # -- putting back
+
+    def load(self, data: bytes) -> tuple[Changes, dict[str, kinds.Changes], Any]:
+        """Read what `store` made; nothing is changed yet. Raises whatever objects raise that cannot be made again."""
+        missing = object()
+
+        class Unpickler(stored.Unpickler):
+            def persistent_load(self, pid: Any) -> Any:
+                entry = entries.get(pid, missing)
+                if entry is missing:
+                    raise KeyError(f"the program did not make `{pid}` again")
+                return entry.value
+
+        entries: Mapping[str, Any] = self.entries
+        found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
+        return found
+
+    def revert(self) -> list[str]:
+        """Make objects again what they were before the loop, as far as that is known. Returns the paths of others."""
+        budget = kinds.Budget()
+        other: list[str] = []
+        for entry in self.entries.values():
+            for number, aspect in enumerate(entry.aspects):
+                if not aspect.can_revert and not self._has_copies:
+                    continue
+                copy = self._copies.get((entry.path, number))
+                try:
+                    now = self._read(entry, aspect, budget)
+                except Exception:  # noqa: BLE001 - a class' own way to be stored may refuse at any time
+                    other.append(entry.path)
+                    continue
+                if not aspect.differs(entry.base[number], now):
+                    continue
+                if aspect.can_revert:
+                    aspect.revert(entry.value, entry.base[number], now)
+                elif copy is not None:
+                    aspect.put(entry.value, copy)
+                else:
+                    other.append(entry.path)
+        return other
+
+    def changed_in_place(self) -> dict[str, object]:
+        """Return, by path, objects that count or add up: of which numbers or arrays are not what they were.
+
+        New objects in a field are left out (most are caches of what the program last saw), random generators, and
+        variables that functions share, which are variables of the functions that are running.
+        """
+        budget = kinds.Budget()
+        found: dict[str, object] = {}
+        for entry in self.entries.values():
+            for number, aspect in enumerate(entry.aspects):
+                if isinstance(aspect, kinds.Generator | kinds.Cell):
+                    continue
+                now, base = self._read(entry, aspect, budget), entry.base[number]
+                if isinstance(aspect, kinds.Items):
+                    new = kinds.changed_items(base, now).values
+                    is_count = any(_is_number(one) and _is_number(base.get(key, 0)) for key, one in new.items())
+                else:
+                    is_count = aspect.differs(base, now)
+                if is_count:
+                    found[entry.path] = entry.value
+        return found
+
+    def keep_arrays(self, before: ObjectGraph) -> None:
+        """Copy arrays, so that `revert` knows them: first those that have changed since an earlier graph."""
+        self._has_copies = True
+        arrays = [
+            (entry, number, aspect)
+            for entry in self.entries.values()
+            for number, aspect in enumerate(entry.aspects)
+            if not aspect.can_revert
+        ]
+        changed = {id(entry): before.is_changed(entry) for entry, _, _ in arrays}
+        left_bytes = _COPIED_BYTES
+        for entry, number, aspect in sorted(arrays, key=lambda one: not changed[id(one[0])]):
+            size = aspect.size(entry.value)
+            if size <= left_bytes and (changed[id(entry)] or size <= _UNCHANGED_BYTES):
+                left_bytes -= size
+                self._copies[entry.path, number] = aspect.copy(entry.value)
+
+    def is_changed(self, other: Entry) -> bool:
+        """Tell whether an object, as another graph has read it, is new or not what it was in this one."""
+        mine = self._of.get(id(other.value))
+        if mine is None or len(mine.base) != len(other.base):
+            return True
+        pairs = zip(mine.aspects, mine.base, other.base, strict=True)
+        return any(aspect.differs(old, new) for aspect, old, new in pairs)
+
+    def put(self, changes: Changes) -> None:
+        """Apply what was loaded."""
+        for path, one in changes.items():
+            entry = self.entries.get(path)
+            for number, carried in one.items():
+                if entry is not None and number < len(entry.aspects):
+                    entry.aspects[number].put(entry.value, carried)
+
+    # -- random generators
+
+    def generators(self) -> dict[str, bytes]:
+        """Return checksums of what random generators were before the loop."""
+        return {
+            entry.path: hashlib.sha256(entry.base[0]).digest()
+            for entry in self.entries.values()
+            if entry.aspects and isinstance(entry.aspects[0], kinds.Generator)
+        }
+
+    def reseed(self, theirs: Mapping[str, bytes], seed: int) -> None:
+        """Let generators that the main learner had seeded otherwise draw numbers of their own again."""
+        for path, mine in self.generators().items():
+            if theirs.get(path, mine) != mine:
+                aspect: Any = self.entries[path].aspects[0]
+                aspect.seed(self.entries[path].value, derive(seed, path))
+
+
+def is_in_progress(value: object) -> bool:
+    """Tell whether an object is an iterator, which cannot be told where to go on, or a file that opening empties."""
+    if isinstance(value, io.IOBase):
+        return "w" in str(getattr(value, "mode", "")) and not value.closed
+    return hasattr(type(value), "__next__") and not is_infrastructure(value)
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether it is one number, also as a tensor or an array."""
+    is_plain = isinstance(value, int | float | complex) and not isinstance(value, bool)
+    return is_plain or getattr(value, "shape", None) == ()
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, types.MethodType):
+        yield from ((".__self__", value.__self__), (".__func__", value.__func__))
+    else:
+        yield from ((f"[{number}]", one) for number, one in enumerate(value))
+
+
+def _kept_otherwise(given: Iterable[Any]) -> frozenset[int]:
+    """The weights of these models, and the states of these optimisers."""
+    torch: Any = sys.modules.get("torch")
+    found: set[int] = set()
+    for one in given:
+        if torch is not None and isinstance(one, torch.nn.Module):
+            found.update(id(part) for part in one.state_dict(keep_vars=True).values())
+        elif torch is not None and isinstance(one, torch.optim.Optimizer):
+            found.add(id(one.state))
+    return frozenset(found)
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Bounded(io.BytesIO):
+    """Raises where more is written than it may hold."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > self._most:
+            raise OverflowError("it is large")
+        return super().write(data)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], wholes: frozenset[int]) -> pickle.Pickler:
+    """A pickler that writes objects of before the loop as their paths, and tensors that share memory as views of it."""
+    storages: dict[tuple[str, int], Memory] = {}
+    torch: Any = sys.modules.get("torch")
+
+    class Pickler(base):  # type: ignore[valid-type, misc]  # chosen at run time
+        def persistent_id(self, obj: Any) -> str | None:
+            entry = of.get(id(obj))
+            return entry.path if entry is not None and id(obj) not in wholes else None
+
+        def reducer_override(self, obj: Any) -> Any:
+            if torch is not None and isinstance(obj, torch.storage.TypedStorage):
+                untyped = obj._untyped_storage
+                key = (str(untyped.device), untyped.data_ptr())
+                made = storages.setdefault(key, Memory(untyped)) if key[1] else Memory(untyped)
+                return stored.typed_memory, (made, obj.dtype)
+            if isinstance(obj, Memory):
+                return stored.memory, obj.content()
+            if isinstance(obj, weakref.ref):
+                return weakref.ref, (obj(),)
+            made_again = _MADE_AGAIN.get(type(obj))
+            return super().reducer_override(obj) if made_again is None else (made_again, ())
+
+    return Pickler(file, protocol=5)
+
+
+_MADE_AGAIN: Final[Mapping[type, Callable[[], Any]]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+}
+"""Nobody holds a lock at the head of a loop."""
+
+
+class Memory:
+    """Memory that tensors share."""
+
+    def __init__(self, untyped: Any = None) -> None:
+        self.untyped = untyped
+
+    def content(self) -> tuple[str, bytes]:
+        torch: Any = sys.modules["torch"]
+        flat = torch.empty(0, dtype=torch.uint8).set_(self.untyped.cpu())
+        return self.untyped.device.type, flat.numpy().tobytes()
+
+    def __setstate__(self, content: tuple[str, bytes]) -> None:
+        torch: Any = importlib.import_module("torch")
+        kind, data = content
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        is_there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
+        self.untyped = flat.to(kind if is_there else "cpu").untyped_storage()
+
+
+def make_memory(device: str, data: bytes) -> Memory:
+    """Make memory that a checkpoint holds, on the device where it was, if that is there."""
+    made = Memory()
+    made.__setstate__((device, data))
+    return made
+
+
+def make_typed_memory(made: Memory, dtype: Any) -> Any:
+    """Make torch's view of memory for one dtype."""
+    torch: Any = sys.modules["torch"]
+    return torch.storage.TypedStorage(wrap_storage=made.untyped, dtype=dtype, _internal=True)

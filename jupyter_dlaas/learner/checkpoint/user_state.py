@@ -1,0 +1,229 @@
+"""User state: the plain values that a script changes at module level while it trains (`best`, `losses`).
+
+They travel in checkpoints and are put back, so that a list filled epoch by epoch is whole after a restart. Only what
+*changed* since the loop began travels: a constant that depends on the number of learners must be the new one.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import pickle
+import sys
+import sysconfig
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "is_plain", "mark", "marked_objects", "put_back"]
+
+LARGEST: Final = 1 << 20
+_OWN: Final = Path(__file__).parents[2]
+_MOST_ELEMENTS: Final = 200_000
+_LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
+_SIZED: Final = (list, dict, set, str, bytes)
+Base = dict[str, bytes | int]
+"""Per name what it was when the loop began: a plain value's pickle, another container's length."""
+
+
+def is_plain(value: object) -> bool:
+    """Numbers, texts, and lists, tuples, sets and dicts of these; nothing that needs code to come back."""
+    todo, seen = [value], 0
+    while todo:
+        one = todo.pop()
+        seen += 1
+        if seen > _MOST_ELEMENTS:
+            return False
+        kind = type(one)
+        if kind in (list, tuple, set, frozenset):
+            todo.extend(one)  # type: ignore[arg-type]  # checked by its exact type
+        elif kind is dict:
+            todo.extend(one)  # type: ignore[arg-type]
+            todo.extend(one.values())  # type: ignore[attr-defined]
+        elif kind not in _LEAVES and not _is_number(one):
+            return False
+    return True
+
+
+def _is_number(value: object) -> bool:
+    """Also NumPy's numbers; not an array or tensor of one element, which may live on a device."""
+    return isinstance(value, numbers.Number) and not hasattr(value, "requires_grad")
+
+
+def _pickled(value: object) -> bytes | None:
+    if not is_plain(value):
+        return None
+    data = pickle.dumps(value, protocol=5)
+    return data if len(data) <= LARGEST else None
+
+
+def _own(script: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in script.items() if not name.startswith("__")}
+
+
+def base(script: Mapping[str, Any]) -> Base:
+    """The values before the loop began, to compare with."""
+    found: Base = {}
+    for name, value in _own(script).items():
+        data = _pickled(value)
+        if data is not None:
+            found[name] = data
+        elif isinstance(value, _SIZED):
+            found[name] = len(value)
+    return found
+
+
+def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], list[str]]:
+    """What changed or is new, and the names of containers that changed but cannot travel."""
+    values: dict[str, Any] = {}
+    left_out: list[str] = []
+    total = 0
+    for name, value in _own(script).items():
+        data = _pickled(value)
+        before = since.get(name)
+        if data is not None:
+            if data != before and total + len(data) <= LARGEST:
+                total += len(data)
+                values[name] = value
+            elif data != before:
+                left_out.append(name)
+        elif isinstance(value, _SIZED) and before != len(value):
+            left_out.append(name)
+    return values, sorted(left_out)
+
+
+def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Bind the values again; lists, dicts and sets are filled in place, since others may hold on to them."""
+    for name, value in values.items():
+        there = script.get(name)
+        if isinstance(there, list) and isinstance(value, list):
+            there[:] = value
+        elif (isinstance(there, dict) and isinstance(value, dict)) or (
+            isinstance(there, set) and isinstance(value, set)
+        ):
+            there.clear()
+            there.update(value)
+        else:
+            script[name] = value
+
+
+# ------------------------------------------------------------------------------------- within one step of training
+
+_COPIED: Final = 64
+"""Lists and dicts that are longer are taken to grow at their end only."""
+_DEEP: Final = 2
+_HEAP_TYPE: Final = 1 << 9
+Mark = dict[str, tuple[Any, Any]]
+"""Per name the value at a boundary, and what a list, a dict or an object of a user's class held then."""
+
+
+class _Fields(dict[str, tuple[Any, Any]]):
+    """The mark of an object's fields."""
+
+
+def mark(names: Mapping[str, Any], depth: int = _DEEP) -> Mark:
+    """Note plain values at the start of a step, to go back to if it is made again. Some 10 µs; so not to the depth."""
+    return {
+        name: (value, None if type(value) in _LEAF_TYPES else _held(value, depth))
+        for name, value in names.items()
+        if _is_marked(type(value))
+    }
+
+
+_LEAF_TYPES: Final = frozenset(_LEAVES)
+_LISTS: Final = frozenset({list, deque})
+_DICTS: Final = frozenset({dict, defaultdict, Counter, OrderedDict})
+_MARKED: Final = _LEAF_TYPES | _LISTS | _DICTS | {set}
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_users(kind: Any) -> bool:
+    """Tell whether the class is the user's own, and its objects keep fields; not for data sets."""
+    if not kind.__flags__ & _HEAP_TYPE or not kind.__dictoffset__ or hasattr(kind, "__getitem__"):
+        return False
+    module: Any = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and not file.startswith(_INSTALLED))
+
+
+_INSTALLED: Final = tuple(
+    {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), str(_OWN)}
+)
+
+
+def _held(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in _LISTS or kind in _DICTS or kind is set:
+        if len(value) > _COPIED or depth == 0:
+            return len(value)
+        if kind is set:
+            return set(value)
+        if kind in _LISTS:
+            return [(one, _inner(one, depth)) for one in value]
+        return {key: (one, _inner(one, depth)) for key, one in value.items()}
+    if depth == 0:
+        return None
+    fields = vars(value)
+    if hasattr(kind, "named_parameters"):  # of a module, only attributes outside of the model
+        fields = {name: one for name, one in fields.items() if type(one) in _LEAF_TYPES}
+    return _Fields(mark(fields, depth - 1))
+
+
+def _inner(value: Any, depth: int) -> Any:
+    kind: Any = type(value)
+    return _held(value, depth - 1) if kind not in _LEAF_TYPES and _is_marked(kind) else None
+
+
+def _is_marked(kind: Any) -> bool:
+    return kind in _MARKED or _is_users(kind)
+
+
+def marked_objects(marked: Mapping[Any, tuple[Any, Any]]) -> set[int]:
+    """Return the identities of the lists, dicts and objects that a mark makes again what they were."""
+    found: set[int] = set()
+    for value, held in marked.values():
+        if held is None:
+            continue
+        found.add(id(value))
+        if isinstance(held, dict):
+            found |= marked_objects(held)
+        elif isinstance(held, list):
+            found |= marked_objects(dict(enumerate(held)))
+    return found
+
+
+def back_to(names: dict[str, Any], marked: Mapping[str, tuple[Any, Any]]) -> None:
+    """Bind the values of a mark again, with what they held."""
+    for name, (value, held) in marked.items():
+        names[name] = value
+        if held is not None:
+            _fill(value, held)
+
+
+def _fill(value: Any, held: Any) -> None:
+    if isinstance(held, _Fields):
+        back_to(vars(value), held)
+    elif isinstance(held, int):
+        _shorten(value, held)
+    elif isinstance(held, set):
+        value.clear()
+        value.update(held)
+    else:
+        inner = held if isinstance(held, list) else held.values()
+        for one, deeper in inner:
+            if deeper is not None:
+                _fill(one, deeper)
+        value.clear()
+        if isinstance(held, list):
+            value.extend([one for one, _ in held])
+        else:
+            value.update({key: one for key, (one, _) in held.items()})
+
+
+def _shorten(value: Any, length: int) -> None:
+    if isinstance(value, list):
+        del value[length:]
+    elif isinstance(value, dict):
+        for key in list(value)[length:]:
+            del value[key]

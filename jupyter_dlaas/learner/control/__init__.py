@@ -1,0 +1,1 @@
+"""The line between a learner and its guardian: heartbeat, requests, boundaries."""

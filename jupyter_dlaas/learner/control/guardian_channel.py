@@ -1,0 +1,158 @@
+"""A learner's line to its guardian: one daemon thread, JSON lines, reconnects by itself.
+
+The guardian may die and be replaced at any time. Everything it must know is state, not events: the state is said again
+with each hello, so nothing is lost and nothing needs to be queued.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.jobdir.atomic_files import connect
+from jupyter_dlaas.learner.control.heartbeat import BEAT_S, Beats
+from jupyter_dlaas.runtime.system.orphan_ttl import last_s, ttl_s
+from jupyter_dlaas.wire.protocol import Note
+
+__all__ = ["Control"]
+
+_REPORTS_MAX: Final = 20
+_TAKE_S: Final = 5.0
+"""A guardian that takes nothing for so long (it is stopped, say) is left, and called anew: nobody waits for it."""
+
+
+class Control:
+    """Says what the guardian asks, and tells it what it must know."""
+
+    def __init__(self, job_dir: Path, member: int) -> None:
+        self.pid = os.getpid()
+        self._path = job_dir / "guardian.sock"
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._state: dict[str, Any] = {"t": "hello", "member": member}
+        self.beats = Beats()
+        self._ttl_s, self._last_s = ttl_s(), last_s()
+        self.on_message: Callable[[dict[str, Any]], None] | None = None
+        self.on_orphaned: Callable[[], None] | None = None
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called each half second in which the guardian says nothing, by this line's thread."""
+
+    def start(self) -> None:
+        """Connect, say hello, and listen from now on."""
+        self._connect()
+        threading.Thread(target=self._listen, name="dlaas-control", daemon=True).start()
+
+    def state(self, **fields: Any) -> None:
+        """Tell the guardian something that stays true; a new guardian is told too."""
+        with self._lock:
+            self._state |= fields
+            self._send(self._state)
+
+    def report(self, note: Note) -> None:
+        """Tell the guardian a note for the card; the first ones of a process count."""
+        reports = self._state.get("reports", [])
+        if len(reports) < _REPORTS_MAX:
+            self.state(reports=[*reports, [note.code, note.text]])
+
+    def tell(self, **message: Any) -> None:
+        """Tell the present guardian something; lost where there is none."""
+        with self._lock:
+            self._send(message)
+
+    def _beat(self) -> None:
+        message = self.beats.beat()
+        if message is not None:
+            self.tell(**message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except OSError:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None  # the listening thread sees the end too, closes and connects anew
+
+    def _connect(self) -> socket.socket | None:
+        try:
+            sock = connect(socket.SOCK_STREAM, self._path, timeout_s=5.0)
+        except OSError:
+            return None
+        sock.settimeout(_TAKE_S)
+        with self._lock:
+            self._socket = sock
+            self._send(self._state)
+        return sock
+
+    def _listen(self) -> None:
+        try:
+            self._follow()
+        except BaseException:  # noqa: BLE001 - told in the log; a learner that is deaf would hold up all others
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _follow(self) -> None:
+        sock = self._socket
+        heard_s = time.monotonic()
+        is_orphan = False
+        while True:
+            if sock is not None:
+                self._read(sock)
+                with self._lock:
+                    self._socket = None
+                _close(sock)
+                heard_s, is_orphan = time.monotonic(), False
+            away_s = time.monotonic() - heard_s
+            if away_s >= self._ttl_s and not is_orphan:
+                is_orphan = True
+                if self.on_orphaned is not None:
+                    self.on_orphaned()
+            if away_s >= self._last_s:
+                os.kill(self.pid, signal.SIGKILL)  # it was told to leave, and cannot
+            time.sleep(0.02 if away_s < 5.0 else 0.25)
+            sock = self._connect()
+
+    def _read(self, sock: socket.socket) -> None:
+        rest = b""
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        while True:
+            if not poll.poll(BEAT_S * 1000):
+                self._beat()
+                self.on_idle()
+                continue
+            try:
+                data = sock.recv(1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if self.on_message is not None:
+                    self.on_message(message)
+
+
+def _close(sock: socket.socket) -> None:
+    """Close a connection, unless the program has closed its descriptor: the number may be another file's by now."""
+    try:
+        sock.getpeername()
+    except OSError as error:
+        if error.errno in (errno.EBADF, errno.ENOTSOCK):
+            sock.detach()
+    with suppress(OSError):
+        sock.close()

@@ -1,0 +1,1 @@
+"""Data of a training: sources, sharding over learners, position, batch sizes."""

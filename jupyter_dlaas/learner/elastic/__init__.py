@@ -1,0 +1,1 @@
+"""Data-parallel training of a group of learners that changes its size."""

@@ -1,0 +1,566 @@
+"""Several learners as one, in PyTorch: gradients averaged by sample weight, the user's model still the user's model.
+
+Loaded by `running` only in a gang whose program uses torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.elastic import nccl_group, process_group, shm_allreduce
+from jupyter_dlaas.learner.elastic.gradient_averaging import Averager, count_registrations
+from jupyter_dlaas.learner.elastic.non_raising_group import QuietGroup
+from jupyter_dlaas.learner.elastic.shared_model import SharedModel, attach
+from jupyter_dlaas.learner.elastic.shm_allreduce import Diverged, Room, Sum
+from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
+from jupyter_dlaas.learner.elastic.step_gate import Gate
+from jupyter_dlaas.learner.elastic.step_timing import Work
+from jupyter_dlaas.learner.training_run.divergence import Kind, kind_of, word_of
+from jupyter_dlaas.wire.codec import DlaasError
+
+__all__ = ["Gang", "NotShareable", "to_device"]
+
+_HEAVY: Final = "_dlaas_heavy"
+_c10d: Final[Any] = dist
+_gangs: Final = itertools.count()
+_PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
+_SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
+"""Newer versions of torch call it by the first name, and warn at the second."""
+
+
+class NotShareable(DlaasError):
+    """What was asked of torch's DistributedDataParallel needs a gang that never changes."""
+
+    code = "not_shareable"
+
+
+class Gang:
+    """The learners that train together, in the group of this generation or in one after the other.
+
+    A gang that `may_change` has groups of its own, none of torch.distributed's default. A loss then raises nothing in
+    the user's loop: it leaves `is_stranded`, the optimiser does not step, and the learner changes over at the boundary.
+    """
+
+    def __init__(self, device: torch.device, rank: int, size: int, gate: Gate, *, may_change: bool = False) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self.weight = 1.0 / size
+        """What this learner's gradients count in the present step: its share of the samples."""
+        self.may_change = may_change
+        self.is_stranded = False
+        self.step = 0
+        """The number of the step in flight: the same in all learners."""
+        self.diverged: Diverged | None = None
+        """Learners came to different places of their program."""
+        self.work: Work | None = None
+        """Is told when this learner's gradients are there; None where nobody wants to know."""
+        self._gate = gate
+        """Is told when the gradients of a step are not everybody's."""
+        self._squares: list[torch.Tensor] | None = None
+        """Squared norms of this learner's own gradients, in a step in which they are watched."""
+        self._models: list[torch.nn.Module] = []
+        self._wrappers: list[DistributedDataParallel] = []
+        self._shared: list[SharedModel] = []
+        self._loose = Averager(self)
+        """Parameters of the prepared optimisers that belong to no prepared model."""
+        count_registrations()
+        self._group: Any = None
+        self._room: Room | None = None
+        self._adds_up_in_room = False
+        """Gradients too."""
+        if may_change and device.type == "cuda":
+            nccl_group.without_watchdog()
+        self._lonely: Any = process_group.lonely_group(device) if may_change else None
+        """A group of one: models are made in it, and rest in it while this learner is alone."""
+        if not may_change:
+            if not dist.is_initialized():
+                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+                dist.init_process_group(backend, rank=rank, world_size=size, timeout=process_group.NEVER)
+            self._group = dist.group.WORLD
+            store = _c10d.PrefixStore(f"words-{next(_gangs)}", _c10d.distributed_c10d._get_default_store())
+            self._room = shm_allreduce.meet(store, rank, size)
+
+    @property
+    def is_alone(self) -> bool:
+        """One learner for the time being: a group of one would cost it much and give it nothing."""
+        return self.may_change and self.size == 1
+
+    def enter(self, group: Any, rank: int, size: int) -> None:
+        """Train in this group from now on; None for one learner alone."""
+        old = [self._group]
+        self._group, self._room, self.rank, self.size = group, process_group.room_of(group), rank, size
+        on_cpu = self.device.type == "cpu" and not process_group.is_apart(group)
+        self._adds_up_in_room = self._room is not None and on_cpu
+        self.weight = 1.0 / size
+        self.is_stranded = False
+        if self.work is not None:
+            self.work.reset()
+        for ddp in self._wrappers:
+            self._put(ddp, self._lonely if group is None else group)
+        self.watch_passes()
+        if old[0] is not None:
+            process_group.drop(old)
+
+    def watch_passes(self) -> None:
+        """Look at each parameter in the next few backward passes: does DDP average all that they reach?"""
+        for shared in self._shared:
+            shared.watch(is_close=not self.is_alone)
+
+    def meet(self, host: str, port: int) -> None:
+        """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
+        self.enter(self.build((host, port), 0, self.rank, self.size), self.rank, self.size)
+
+    def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
+        """Another group, beside the one in use. In any thread. Raises RuntimeError."""
+        return process_group.build_group(where, number, rank, size, self.device)
+
+    def _put(self, ddp: Any, group: Any) -> None:
+        if ddp.find_unused_parameters:
+            # It then talks to the others by itself too, not only through our hook.
+            ddp._update_process_group(QuietGroup(group, self))
+        else:
+            # What `_update_process_group` does, but that the buckets were settled stays true.
+            ddp.process_group = group
+            ddp.reducer._update_process_group(group)
+
+    def talks(self) -> int:
+        """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
+        group, room = self._group, self._room
+        begun = 0 if group is None else process_group.talks(group)
+        return begun if room is None else begun + room.begun
+
+    def leave(self) -> Any:
+        """Count the group in use as lost. Returns it, to be cut; None for one learner alone. From another thread."""
+        self.is_stranded = True
+        return self._group
+
+    def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
+        """Let a model's backward pass average gradients over the gang. Returns the model itself.
+
+        Raises NotShareable for options that no gang can have that may change.
+        """
+        ddp = None
+        hook = Averaging(self)
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            ddp = self._ddp(model, options, hook)
+            self._wrappers.append(ddp)
+        if self._group is not None and (self.may_change or ddp is None):
+            self.share([*model.parameters(), *model.buffers()])
+        shared = SharedModel(self, model, ddp, hook)
+        attach(model, shared, self)
+        self._models.append(model)
+        self._shared.append(shared)
+        shared.watch(is_close=not self.is_alone)
+        return model
+
+    def _ddp(self, model: torch.nn.Module, options: dict[str, Any], hook: Averaging) -> DistributedDataParallel:
+        on_gpu = self.device.type == "cuda"
+        # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
+        options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
+        if self.may_change:
+            # No second copy of all gradients, and none of them copied back in each step.
+            options = {"gradient_as_bucket_view": True} | options
+            _check(model, options)
+            options["process_group"] = self._lonely
+        ddp = DistributedDataParallel(model, **options)
+        if self.may_change:
+            _settle(ddp)
+        # A lambda, since torch refuses annotations other than its own here.
+        ddp.register_comm_hook(hook, lambda averaging, bucket: averaging.begin(bucket))
+        if self.may_change and self._group is not None:
+            self._put(ddp, self._group)
+        return ddp
+
+    def let_go(self, ddp: DistributedDataParallel) -> None:
+        """This model's gradients are averaged otherwise from now on."""
+        self._wrappers.remove(ddp)
+        del ddp.reducer, ddp.logger  # with these go its hooks
+
+    def cover(self, loose: Sequence[torch.nn.Parameter]) -> None:
+        """Average also these, which belong to no model, from now on."""
+        before = {id(one) for one in self._loose.parameters}
+        if before != {id(one) for one in loose}:
+            self.share([one for one in loose if id(one) not in before])
+            self._loose.take(loose)
+
+    def check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before an optimiser steps: average the gradients that no backward pass has averaged since its last step."""
+        if not self.is_alone and not self.is_stranded:
+            for shared in self._shared:
+                shared.check_step(optimizer)
+
+    def shares(self, parameters: Sequence[torch.nn.Parameter]) -> bool:
+        """Return whether one of these is averaged."""
+        known = {id(one) for shared in self._shared for one in shared.parameters}
+        known |= {id(one) for one in self._loose.parameters}
+        return any(id(one) in known for one in parameters)
+
+    @property
+    def modes(self) -> list[bool]:
+        """For each model whether DDP averages its gradients: the same in all learners."""
+        return [shared.ddp is not None for shared in self._shared]
+
+    def take_modes(self, modes: Sequence[bool]) -> None:
+        """Average as the others do."""
+        for shared, has_ddp in zip(self._shared, modes, strict=False):
+            if not has_ddp:
+                shared.average_late()
+
+    def skew(self) -> float | None:
+        """Of all bytes of gradients, those of the largest one; None without any."""
+        sizes = [p.numel() * p.element_size() for model in self._models for p in model.parameters() if p.requires_grad]
+        return max(sizes) / sum(sizes) if sum(sizes) else None
+
+    def share_buffers(self) -> None:
+        """Give all learners rank 0's running statistics, as they would be saved."""
+        for model in self._models:
+            self.share(list(model.buffers()))
+
+    def share(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give all learners rank 0's."""
+        if self.is_alone or self.is_stranded:
+            return
+        with torch.no_grad():
+            for tensor in tensors:
+                self._try(functools.partial(process_group.broadcast, self._group, tensor, 0))
+
+    def mean(self, values: list[float], weight: float) -> list[float]:
+        """Each value averaged over the gang by weight. All learners must call it."""
+        table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
+        if not self.is_alone and not self.is_stranded:
+            self._try(lambda: process_group.Sum(self._group, table).wait())
+        total = table[-1].item()
+        return [value / total if total else float("nan") for value in table[:-1].tolist()]
+
+    def watch(self) -> Callable[[], tuple[float, float]]:
+        """Watch the gradients of the step to come. What is returned is to be called when they are everybody's.
+
+        It gives the mean of the learners' squared norms, and the squared norm of the gradients' mean.
+        """
+        self._squares = []
+
+        def found() -> tuple[float, float]:
+            squares, self._squares = self._squares or [], None
+            local = self.mean([sum(float(one) for one in squares)], 1.0)[0]
+            gradients = [p.grad for model in self._models for p in model.parameters() if p.grad is not None]
+            return local, sum(float(one.square().sum()) for one in gradients)
+
+        return found
+
+    def total(self, count: int) -> int:
+        """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
+        table = torch.tensor([count], dtype=torch.int64)
+        if not self.is_alone and not self.is_stranded:
+            self._try(lambda: process_group.Sum(self._group, table).wait())
+        return int(table.item())
+
+    def steps(self, step: int) -> list[int]:
+        """At which step each learner is, in rank order. Raises RuntimeError when the group is lost."""
+        found = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        if not self.is_alone:
+            process_group.finish(self._group, self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]))
+        else:
+            found[0][0] = step
+        return [int(one.item()) for one in found]
+
+    def check_step(self, step: int) -> None:
+        """All must go on from the same checkpoint; anything else would mix two models in silence."""
+        seen = sorted(set(self.steps(step)))
+        if len(seen) > 1:
+            raise RuntimeError(f"the learners read checkpoints of different steps: {seen}")
+
+    def send(self, data: bytes | None, source: int) -> bytes:
+        """Bytes of one learner to all. Raises RuntimeError when the group is lost."""
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
+        process_group.broadcast(self._group, size, source)
+        if data is None:
+            content = torch.empty(int(size.item()), dtype=torch.uint8)
+        else:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        process_group.broadcast(self._group, content, source)
+        return content.numpy().tobytes() if data is None else data
+
+    def hand(self, light: dict[str, Any] | None, heavy: dict[str, Any] | None, source: int) -> dict[str, Any]:
+        """What one learner gives, to all; None for the others. Raises RuntimeError when the group is lost.
+
+        The large tensors in what is `heavy` go as they lie in memory; nobody trains meanwhile.
+        """
+        if light is not None:
+            rest, large = take_apart(heavy)
+            self.send(checkpoint_files.to_bytes(light | {_HEAVY: rest}), source)
+            found = light | (heavy or {})
+        else:
+            arrived = checkpoint_files.from_bytes(self.send(None, source))
+            rest = arrived.pop(_HEAVY)
+            large = room_for(rest)
+            found = arrived | put_together(rest, large)
+        for one in large:
+            if self._room is not None:
+                self._room.give(one, source)
+            else:
+                bits = one.view(-1).view(torch.uint8)  # gloo does not know all kinds of numbers
+                process_group.broadcast(self._group, bits, source)
+        return found
+
+    def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """All learners' parts for this one: `given` is cut evenly, a part for each, in rank order.
+
+        `sizes`: how long the part of each of them is that comes back. Raises RuntimeError when the group is lost.
+        """
+        out = torch.empty(sum(sizes), dtype=given.dtype, device=given.device)
+        own = [given.numel() // self.size] * self.size
+        process_group.finish(self._group, self._group.alltoall_base(out, given, list(sizes), own), given.device)
+        return out
+
+    def gather(self, part: torch.Tensor) -> torch.Tensor:
+        """The parts of all learners, equally long, in rank order. Raises RuntimeError when the group is lost."""
+        out = torch.empty(part.numel() * self.size, dtype=part.dtype, device=part.device)
+        process_group.finish(self._group, self._group._allgather_base(out, part), part.device)
+        return out
+
+    def weigh(self, gradients: torch.Tensor) -> None:
+        """This learner's gradients are there: let them count by its share of the samples, in place."""
+        if self.work is not None and self.device.type == "cpu":
+            self.work.done()
+        if self._squares is not None:
+            self._squares.append(gradients.square().sum())
+        if self.weight == 0.0:
+            gradients.zero_()  # not times 0: what does not count may be infinite
+        else:
+            gradients.mul_(self.weight)
+
+    def add_up(self, tensor: torch.Tensor, kind: Kind = Kind.GRADIENTS) -> Sum | process_group.Sum:
+        """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost.
+
+        To wait for it may also raise Diverged.
+        """
+        begun = None
+        if self._adds_up_in_room and self._room is not None:
+            begun = self._room.add_up(tensor, word_of(self.step, kind))
+        return begun or process_group.Sum(self._group, tensor)
+
+    def compute(self) -> None:
+        """Wait until this learner's own part of the backward pass is done, where that goes on beside the program."""
+        if self.work is not None and self.device.type == "cuda":
+            with nccl_group.aloud():
+                torch.cuda.current_stream(self.device).synchronize()
+            self.work.done()
+
+    def forget(self) -> None:
+        """What was begun, and nobody will wait for, is over. Raises RuntimeError when the group is lost."""
+        if self._room is not None:
+            self._room.forget()
+
+    def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+        """The same in a gang that never changes, on its devices."""
+        future: torch.futures.Future[list[torch.Tensor]] = self._group.allreduce([tensor]).get_future()
+        return future
+
+    def agree(self, line: int = 0) -> list[int]:
+        """At the end of an epoch: the lines at which learners leave the loop over epochs, by rank; 0 for who goes on.
+
+        All learners must call it. Zeros where others are lost, or came to another place of their program.
+        """
+        lines = torch.zeros(self.size, dtype=torch.float64)
+        lines[self.rank] = line
+        self.hear()
+        if not self.is_alone and not self.is_stranded and self.diverged is None:
+            room, word = self._room, word_of(self.step, Kind.EPOCH)
+            try:
+                self._try(lambda: room.meet(lines, word) if room else process_group.Sum(self._group, lines).wait())
+            except Diverged as error:
+                self.part(error)
+        if self.is_stranded or self.diverged is not None:
+            return [0] * self.size
+        return [int(one) for one in lines.tolist()]
+
+    def begin(self, kind: Kind) -> None:
+        """Tell what is averaged next, where sums that go another way do not tell it."""
+        if self._room is not None and not self._adds_up_in_room:
+            self._room.begin(word_of(self.step, kind))
+
+    def hear(self) -> None:
+        """Compare what all learners told: do they the same? Raises RuntimeError when the group is lost."""
+        if self._room is not None and not self._adds_up_in_room and self.diverged is None and not self.is_stranded:
+            try:
+                self._try(self._room.forget)
+            except Diverged as error:
+                self.part(error)
+
+    def leave_pass(self, line: int) -> None:
+        """This learner leaves the loop over its batches at this line of the program: do all?"""
+        room = self._room
+        if room is None or self.is_stranded or self.diverged is not None:
+            return
+        self.hear()
+        note = torch.tensor([line], dtype=torch.float64)
+        try:
+            self._try(lambda: room.meet(note, word_of(self.step, Kind.LEFT)))
+        except Diverged as error:
+            self.part(error)
+
+    def lines(self) -> list[int]:
+        """By rank the lines at which learners left a loop, where `diverged` says that they did."""
+        if self._room is None or self.diverged is None:
+            return [0] * self.size
+        has_left = [kind_of(word) is Kind.LEFT for word in self.diverged.words]
+        return [int(self._room.first_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
+
+    def part(self, error: Diverged) -> None:
+        """Learners came to different places of their program: nothing of this step counts."""
+        self.diverged = error
+        self._gate.fail()
+
+    def lost(self) -> None:
+        """A talk with the others failed in the step in flight."""
+        self.is_stranded = True
+        self._gate.fail()
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """Talk to the others; that they are lost is noted, where the gang can go on without them."""
+        try:
+            act()
+        except RuntimeError:
+            if not self.may_change:
+                raise
+            self.is_stranded = True
+
+
+class Averaging:
+    """The averaging of one model's gradients, bucket by bucket, while its backward pass goes on.
+
+    In a gang that may change, DDP is told of each bucket that it is done already, and the last one waits for all: what
+    would come after a bucket by itself runs Python in gloo's own thread, which costs more than the rest of it.
+    """
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+        self._begun: list[Any] = []
+        self.passes = 0
+        """Count of backward passes that were averaged as a whole."""
+        self._ready: dict[int, tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]] = {}
+        """A bucket -> its memory, and what says that it is done: the same in each step."""
+
+    def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Average this bucket. What is returned holds it, averaged once the backward pass has ended."""
+        gang, buffer, number = self._gang, bucket.buffer(), bucket.index()
+        if gang.is_alone:
+            return self._now(number, buffer)
+        gang.weigh(buffer)
+        is_last = bucket.is_last()
+        self.passes += is_last
+        if number == 0:
+            gang.begin(Kind.GRADIENTS)
+        if gang.may_change:
+            self._talk(buffer, is_first=number == 0, is_last=is_last)
+            return self._now(number, buffer)
+        begun = gang.reduced(buffer)
+        self._begun = [] if is_last else [*self._begun, begun]
+        averaged: torch.futures.Future[torch.Tensor]
+        averaged = begun.then(lambda done: done.value()[0])
+        return averaged
+
+    def finish(self) -> None:
+        """Wait for the buckets of a pass that did not come to its last one."""
+        begun, self._begun = self._begun, []
+        try:
+            for one in begun:
+                one.wait()
+        except Diverged as error:
+            self._gang.part(error)
+        except RuntimeError:
+            if not self._gang.may_change:
+                raise
+            self._gang.lost()
+
+    def _talk(self, buffer: torch.Tensor, *, is_first: bool, is_last: bool) -> None:
+        gang = self._gang
+        try:
+            if gang.is_stranded:
+                raise RuntimeError
+            if gang.diverged is not None:
+                raise gang.diverged
+            if is_first and self._begun:  # of a pass that was broken off, by all
+                self._begun.clear()
+                gang.forget()
+            self._begun.append(gang.add_up(buffer))
+            if is_last:
+                gang.compute()
+                for one in self._begun:
+                    one.wait()
+                if gang.work is not None:
+                    gang.work.summed()
+        except RuntimeError:
+            gang.lost()
+        except Diverged as error:
+            gang.part(error)
+        if is_last:
+            self._begun.clear()
+
+    def _now(self, number: int, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        kept, ready = self._ready.get(number, (None, None))
+        if ready is None or kept is not buffer:
+            ready = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+            ready.set_result(buffer)
+            self._ready[number] = buffer, ready
+        return ready
+
+
+def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:
+    """Raise NotShareable for what works only in a gang that never changes."""
+    what, why = "", ""
+    if options.get("static_graph"):
+        what, why = 'ddp={"static_graph": True}', "a learner that joins later has not seen the graph"
+    elif any(getattr(one, "sparse", False) is True for one in model.modules()):
+        what, why = "an embedding with sparse=True", "sparse gradients are averaged only in a gang that stays as it is"
+    if what:
+        hint = "Leave it out, or keep the number of learners: %%train --elastic off."
+        raise NotShareable(f"run.prepare: {what}: {why}. {hint}")
+
+
+def _settle(ddp: Any) -> None:
+    """Let DDP have its second thoughts about the order of its buckets now, in a group of one.
+
+    Otherwise it has them after a learner's first backward pass, and all must have them at once: who joins later
+    cannot. Here a pass of zeros goes back from the last parameter to the first, so that all learners come to the same.
+    """
+    if ddp.find_unused_parameters:
+        return  # then it has none
+    reducer = ddp.reducer
+    parameters, _ = ddp._build_params_for_reducer()
+    gradients = [(one, one.grad) for one in parameters]
+    hooks = [one for p in parameters for one in (p._backward_hooks, p._post_accumulate_grad_hooks) if one]
+    users = [(one, dict(one)) for one in hooks]
+    for one in hooks:
+        one.clear()
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    for parameter in reversed(parameters):
+        parameter.grad = None
+        parameter.backward(torch.zeros_like(parameter))
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
+    for one, own in users:
+        one.update(own)
+    reducer._rebuild_buckets()
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return type(batch)({key: to_device(value, device) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch

@@ -1,0 +1,147 @@
+"""Averaging at the end of a backward pass, for gradients that DistributedDataParallel does not average.
+
+DDP averages while a backward pass goes on. It needs a model that is called as a whole once for each pass, and the same
+trainable parameters in every pass. A program may unfreeze, add or replace parameters, call a part of a model or one of
+its methods, go backward twice, or leave parameters out. From the first such pass on, the gradients of that model are
+averaged once each pass has ended. Averaging twice is averaging once, so that this is right after any pass of DDP.
+
+Loaded by `ddp` only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from jupyter_dlaas.learner.elastic.shm_allreduce import Diverged
+from jupyter_dlaas.learner.training_run.divergence import Kind
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.elastic.data_parallel import Gang
+
+__all__ = ["Averager", "PassEnd", "count_registrations", "registrations"]
+
+_engine: Final[Any] = torch.autograd.Variable._execution_engine
+_task: Final[Any] = torch._C._current_graph_task_id
+_registrations: Final[list[int]] = [0]
+
+
+def registrations() -> int:
+    """Count of parameters and modules that were registered since `count_registrations`: any model may have changed."""
+    return _registrations[0]
+
+
+def count_registrations() -> None:
+    """Begin to count. Costs nothing but where a module gets a parameter or a module."""
+    if not _registrations[1:]:
+        _registrations.append(1)
+        untyped: Any = nn_module
+        untyped.register_module_parameter_registration_hook(_count)
+        untyped.register_module_module_registration_hook(_count)
+
+
+def _count(*_: object) -> None:
+    _registrations[0] += 1
+
+
+class PassEnd:
+    """Calls a function at the end of each backward pass that reaches one of the parameters that are watched."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._handles: list[Any] = []
+        self._in_pass = -1
+
+    def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Watch these, and no others any more."""
+        for one in self._handles:
+            one.remove()
+        self._handles = [
+            one.register_post_accumulate_grad_hook(self._reached) for one in parameters if one.requires_grad
+        ]
+
+    def _reached(self, _: torch.Tensor) -> None:
+        number = _task()
+        if number != self._in_pass:
+            self._in_pass = number
+            _engine.queue_callback(self._ended)
+
+
+class Averager:
+    """Averages the gradients of some parameters at the end of each backward pass that reaches one of them.
+
+    All learners must go backward equally often; which parameters a pass reaches may differ. A gradient that no learner
+    has stays None.
+    """
+
+    def __init__(self, gang: Gang, parameters: Sequence[torch.nn.Parameter] = ()) -> None:
+        self._gang = gang
+        self._end = PassEnd(self.average)
+        self.parameters: list[torch.nn.Parameter] = []
+        self.take(parameters)
+
+    def take(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Average the gradients of these from now on."""
+        self.parameters = list(parameters)
+        self._end.watch(self.parameters)
+
+    def average(self) -> None:
+        """Average now, where there are others."""
+        if not self._gang.is_alone and self.parameters:
+            average(self._gang, self.parameters)
+
+
+@torch.no_grad()
+def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Average gradients over the gang, weighted by samples. All learners must call it with the same parameters."""
+    has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.float32)
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    for one in parameters:
+        kinds.setdefault((one.dtype, one.device), []).append(one)
+    vectors = [_flat(members) for members in kinds.values()]
+    try:
+        if gang.is_stranded:
+            raise RuntimeError
+        if gang.diverged is not None:
+            raise gang.diverged
+        gang.begin(Kind.LATE_GRADIENTS)
+        begun = [gang.add_up(has, Kind.LATE_GRADIENTS)]
+        for vector in vectors:
+            gang.weigh(vector)
+            begun.append(gang.add_up(vector, Kind.LATE_GRADIENTS))
+        gang.compute()
+        for one_begun in begun:
+            one_begun.wait()
+        if gang.work is not None:
+            gang.work.summed()
+    except Diverged as error:
+        gang.part(error)
+        return
+    except RuntimeError:
+        if not gang.may_change:
+            raise
+        gang.lost()
+        return
+    is_there = dict(zip(map(id, parameters), has.tolist(), strict=True))
+    for members, vector in zip(kinds.values(), vectors, strict=True):
+        ends = [*itertools.accumulate(one.numel() for one in members)]
+        for one, end in zip(members, ends, strict=True):
+            if not is_there[id(one)]:
+                continue
+            found = vector[end - one.numel() : end].view_as(one)
+            if one.grad is None or one.grad.is_sparse:
+                one.grad = found.clone()
+            else:
+                one.grad.copy_(found)
+
+
+def _flat(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+    parts = []
+    for one in parameters:
+        gradient = one.grad if one.grad is not None else torch.zeros_like(one)
+        parts.append((gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1))
+    return torch.cat(parts)

@@ -1,0 +1,74 @@
+"""What a step adds to that no optimiser holds: kept for the case that it is made again.
+
+Gradients that are added up over several steps, and the running statistics of BatchNorm.
+
+Loaded by `running` only in a gang whose program uses torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase as _Norm
+
+from jupyter_dlaas.learner.elastic.gradient_averaging import registrations
+
+__all__ = ["Accumulated"]
+
+
+class Accumulated:
+    """Gradients and statistics at the last boundary, as far as the next steps build on them."""
+
+    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
+        self._models = list(models)
+        self._list()
+        self._counted: list[torch.Tensor] = []
+        self.is_open = False
+        """No optimiser has stepped since: the gradients are not complete yet."""
+        self._kept: list[torch.Tensor | bool] = []
+        """Of each parameter whether it had a gradient; while they are added up, the gradient itself."""
+
+    def _list(self) -> None:
+        self._registrations = registrations()
+        self._parameters = [one for model in self._models for one in model.parameters()]
+        norms = (one for model in self._models for one in model.modules() if isinstance(one, _Norm))
+        self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
+
+    def keep(self, *, may_lose: bool) -> None:
+        """At a boundary. `may_lose`: there are others in the gang who may be lost."""
+        if self._registrations != registrations():
+            self._list()
+        is_open = self.is_open
+        self._kept, self._counted = [], []
+        if may_lose:
+            self._counted = [one.clone() for one in self._statistics]
+            # Not the gradients that the user's code is about to clear: their memory is what the next ones take.
+            self._kept = [p.grad is not None and (not is_open or p.grad.clone()) for p in self._parameters]
+
+    def undo(self) -> None:
+        """Take back what a step that does not count has added."""
+        with torch.no_grad():
+            for one, counted in zip(self._statistics, self._counted, strict=False):
+                one.copy_(counted)
+        for parameter, kept in zip(self._parameters, self._kept, strict=False):
+            if kept is False:
+                parameter.grad = None
+            elif isinstance(kept, torch.Tensor):
+                parameter.grad = kept.clone()
+            elif parameter.grad is not None:
+                # Either zeros, or what the user's code is about to clear, as it did before the other steps.
+                parameter.grad.zero_()
+
+    def snapshot(self) -> list[Any] | None:
+        """For a checkpoint, and for who joins; None where nothing is under way."""
+        if not self.is_open or all(p.grad is None for p in self._parameters):
+            return None
+        return [None if p.grad is None else p.grad.detach() for p in self._parameters]
+
+    def put_back(self, found: Sequence[Any] | None) -> None:
+        """Go on from a snapshot."""
+        self.is_open = found is not None
+        for number, parameter in enumerate(self._parameters):
+            parameter.grad = None if found is None or found[number] is None else found[number].to(parameter.device)

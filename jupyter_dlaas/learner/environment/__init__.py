@@ -1,0 +1,1 @@
+"""The environment of a learner's program: import hooks, seeds, memory, tracebacks."""

@@ -1,0 +1,43 @@
+"""One seed per job: every learner and every restart begins with the same random numbers.
+
+So the cells before the training (a random split, say) give the same on each of them. Training itself then gets its own
+numbers per learner (see `running`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from jupyter_dlaas.learner.environment import import_hooks
+
+__all__ = ["derive", "seed_all", "seed_of"]
+
+_SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {
+    "numpy.random": lambda seed, module: module.seed(seed % 2**32),
+    "torch": lambda seed, module: module.manual_seed(seed),
+    "tensorflow": lambda seed, module: module.random.set_seed(seed % 2**32),
+}
+
+
+def seed_of(job: str) -> int:
+    """The seed of a job: the same for all its learners, at every start."""
+    return derive(job)
+
+
+def derive(*parts: object) -> int:
+    """A seed from anything that names what it is for."""
+    text = ":".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
+def seed_all(seed: int, *, later: bool = False) -> None:
+    """Seed Python, NumPy, torch and TensorFlow as far as they are loaded; `later`: the others as soon as they are."""
+    random.seed(seed)
+    for name, seeder in _SEEDERS.items():
+        if later or name in sys.modules:
+            import_hooks.after(name, functools.partial(seeder, seed))

@@ -1,0 +1,240 @@
+"""An exception of user code, told in the user's cells: "cell [7], line 3"."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from jupyter_dlaas.failures.diagnosis import from_exception
+from jupyter_dlaas.wire.protocol import Cause, Failure, Where
+
+__all__ = ["CellMap", "arguments_text", "class_names", "failure_of", "in_cells"]
+
+_OURS: Final = str(Path(__file__).parent.parent.parent)
+_LONGEST: Final = 20_000
+_AROUND: Final = 3
+_ARGUMENT_MAX: Final = 500
+_ARGUMENTS_MAX: Final = 4
+_NUMBER_MAX: Final = 10**100
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_RAISED: Final = "The program raises this itself in this line: look at the condition that leads to it."
+_IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    first: int
+    last: int
+    label: str
+    line: int
+    """The line of the cell that stands at `first`."""
+
+
+class CellMap:
+    """From lines of train.py to lines of cells."""
+
+    def __init__(self, script: Path, cells: Mapping[str, str]) -> None:
+        self.script = str(script)
+        found = []
+        for lines, place in cells.items():
+            range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", lines)
+            if range_ is None:
+                continue
+            label, _, line = place.rpartition(":")
+            if not line.isdigit():
+                label, line = place, "1"
+            found.append(Cell(int(range_[1]), int(range_[2] or range_[1]), label, int(line)))
+        self._cells = sorted(found, key=lambda cell: cell.first)
+
+    def find(self, line: int) -> Cell | None:
+        """The cell that a line of train.py came from."""
+        return next((cell for cell in self._cells if cell.first <= line <= cell.last), None)
+
+    def where(self, path: str, line: int, function: str | None) -> Where:
+        """A place in the user's words, with some lines around it."""
+        cell = self.find(line) if path == self.script else None
+        first, last = max(1, line - _AROUND), line + _AROUND
+        label, shift = Path(path).name, 0
+        if cell is not None:
+            first, last = max(first, cell.first), min(last, cell.last)
+            label, shift = cell.label, cell.line - cell.first
+        lines = [linecache.getline(path, number) for number in range(first, last + 1)]
+        while lines and not lines[-1]:
+            lines.pop()
+        source = _dedent([text.rstrip("\n") for text in lines])
+        name = None if function in (None, "<module>") else function
+        return Where(label=label, line=line + shift, function=name, first_line=first + shift, source=tuple(source))
+
+    def place(self, path: str, line: int, function: str) -> str:
+        """A place in a few of the user's words."""
+        cell = self.find(line) if path == self.script else None
+        label, line = (cell.label, line - cell.first + cell.line) if cell is not None else (Path(path).name, line)
+        return f"{label}, line {line}" + ("" if function == "<module>" else f", in {function}")
+
+    def rewrite(self, text: str) -> str:
+        """A traceback's text with cells in place of train.py's lines."""
+
+        def said(match: re.Match[str]) -> str:
+            cell = self.find(int(match[1]))
+            if cell is None:
+                return f"{match[0]}"
+            return f"{cell.label}, line {int(match[1]) - cell.first + cell.line}"
+
+        return re.sub(rf'File "{re.escape(self.script)}", line (\d+)', said, text)
+
+
+def _dedent(lines: list[str]) -> list[str]:
+    """Without the common indentation: the training cell stands under an `if` in train.py."""
+    widths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    width = min(widths, default=0)
+    return [line[width:] for line in lines]
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith((_OURS, "<frozen"))
+
+
+def _user_part(tb: TracebackType | None) -> TracebackType | None:
+    """Without our own frames at the outer end; all of it where there are only ours."""
+    inner = tb
+    while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
+        inner = inner.tb_next
+    return inner or tb
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, int, str]]:
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, line, frame.f_code.co_name
+
+
+def in_cells(error: BaseException, cells: CellMap) -> str:
+    """The traceback as the log shows it: in cells, without our frames, of bounded length."""
+    text = "".join(traceback.format_exception(type(error), error, _user_part(error.__traceback__)))
+    return _clipped(cells.rewrite(text), _LONGEST)
+
+
+def _clipped(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n… {len(text) - longest:,} characters left out …\n{text[-half:]}"
+
+
+def failure_of(
+    error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
+) -> Failure:
+    """Cause, what, where and advice for an exception that ended user code. A group is told by its first exception."""
+    told = in_cells(error, cells)
+    first, others = _first_of_group(error)
+    where = _where(first, cells, own_folder) or _where(error, cells, own_folder)
+    names, message = class_names(first), _message(first)
+    failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone, has_gpus=has_gpus)
+    if type(first) is KeyboardInterrupt and _is_raised(first):  # no signal came: trying again cannot help
+        failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
+        failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
+    elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
+        failure = replace(failure, advice=_RAISED)
+    if first is not error:
+        more = f" and {others} more" if others else ""
+        failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
+    return failure
+
+
+def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
+    """The first exception that is no group, and how many others there are beside it."""
+    others = 0
+    while isinstance(error, BaseExceptionGroup):
+        others += len(error.exceptions) - 1
+        error = error.exceptions[0]
+    return error, others
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether a `raise` statement raised it, not a signal handler or a library in C."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb is not None and tb.tb_frame.f_code.co_code[tb.tb_lasti] == _RAISE
+
+
+def _is_raised_by_user(error: BaseException, cells: CellMap, own_folder: Path) -> bool:
+    """Whether a `raise` of the user's own code raised it."""
+    *_, path = (cells.script, *(one[0] for one in _frames(error)))
+    return _is_raised(error) and (path == cells.script or path.startswith(str(own_folder)))
+
+
+def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | None:
+    where: Where | None = None
+    if isinstance(error, SyntaxError) and error.filename == cells.script and error.lineno is not None:
+        where = cells.where(error.filename, error.lineno, None)
+    else:
+        frames = [one for one in _frames(error) if not _is_ours(one[0])]
+        users = [one for one in frames if one[0] == cells.script or one[0].startswith(str(own_folder))]
+        if users or frames:
+            where = cells.where(*(users or frames)[-1])
+    for path, line, function in _FRAME.findall(_told_by_worker(error)):
+        if path == cells.script or path.startswith(str(own_folder)):
+            where = cells.where(path, int(line), function)
+    return where
+
+
+def _told_by_worker(error: BaseException) -> str:
+    """The traceback of another process as text, where the error came from one: a DataLoader's, or a pool's."""
+    cause = error.__cause__
+    if cause is not None and class_names(cause)[0] in ("RemoteTraceback", "_RemoteTraceback"):
+        return _text(cause)
+    text = _text(error)
+    return text if _IN_WORKER.match(text) else ""
+
+
+def _message(error: BaseException) -> str:
+    """What it says, without the text of another process' traceback around it."""
+    text = _text(error)
+    found = _IN_WORKER.match(text)
+    if found is None:
+        return text
+    last = text.rstrip().rpartition("\n")[2].removeprefix(f"{class_names(error)[0]}: ")
+    return f"{last} (in {found[1]})"
+
+
+def _text(error: BaseException) -> str:
+    """What it says, of bounded length; its arguments where it cannot be asked."""
+    try:
+        return _clipped(str(error), _LONGEST)
+    except Exception:  # noqa: BLE001 - an exception of any class may fail in any way when it is printed
+        return arguments_text(error)
+
+
+# -- by nothing that the class of an exception can change --------------------------------------------------------------
+
+
+def class_names(error: BaseException) -> list[str]:
+    """The names of its class and the classes that it derives from, the nearest first."""
+    return [_class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
+
+
+def _class_name(cls: type) -> str:
+    name: str = type.__dict__["__name__"].__get__(cls)
+    return name[:_ARGUMENT_MAX]
+
+
+def arguments_text(error: BaseException) -> str:
+    """Its arguments, as far as they are plain values."""
+    parts = []
+    for one in BaseException.__dict__["args"].__get__(error)[:_ARGUMENTS_MAX]:
+        kind = type(one)
+        if kind is str:
+            parts.append(one[:_ARGUMENT_MAX])
+        elif kind in (float, bool, type(None)) or (kind is int and abs(one) < _NUMBER_MAX):
+            parts.append(repr(one))
+        else:
+            parts.append(f"<{_class_name(kind)}>")
+    return ", ".join(parts)

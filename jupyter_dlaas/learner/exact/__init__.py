@@ -1,0 +1,1 @@
+"""Exact mode: the same numbers for every number of learners."""

@@ -1,0 +1,294 @@
+"""Exact mode: the same weights, to the last bit, for any number of learners, whatever happens meanwhile.
+
+A batch is cut into shards by its length alone. Each shard has random numbers of its own (from seed, step and shard),
+and begins with the buffers that the step began with. Gradients, weighted by samples, and buffers (BatchNorm's running
+statistics) are added up in a fixed binary tree over the shards. So nothing depends on who computes which shard.
+Holds for one type of device, one version of PyTorch, and deterministic kernels, which are switched on here.
+
+Loaded by `running` only where exact mode is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import torch
+
+from jupyter_dlaas import stored
+from jupyter_dlaas.learner.data import shards as cuts
+from jupyter_dlaas.learner.elastic.gradient_averaging import count_registrations, registrations
+from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.exact.requirements import NotExact
+
+__all__ = ["Exact", "Parts"]
+
+THREADS: Final = 1
+"""How many a sum is split over changes its last bit; a job with one learner and one with four have other numbers."""
+
+
+class Parts:
+    """A batch in exact mode: this learner's shards of it. `run.train_step(fn, batch)` takes it, nothing else can."""
+
+    def __init__(self, shards: int, own: Sequence[tuple[int, Any, int]]) -> None:
+        self.shards = shards
+        self.own = {number: (part, count) for number, part, count in own}
+        """By the shard's number: what goes to the user's function, how many samples it counts."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return stored.exact_batch, (self.shards, [(number, *parts) for number, parts in self.own.items()])
+
+    def _refuse(self) -> NoReturn:
+        raise NotExact(
+            "exact mode (run.prepare(…, shards=…)): a batch is several shards here. Give it to "
+            "run.train_step(fn, batch), whose fn(part) gives the mean loss over one part"
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self._refuse()
+
+    def __getitem__(self, key: object) -> Any:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is added up: per type of numbers one vector, and a few numbers of which the last digit must be kept."""
+
+    vectors: dict[torch.dtype, torch.Tensor]
+    numbers: torch.Tensor
+    """float64: samples, loss × samples, per parameter whether it has a gradient, whole-number buffers of shard 0."""
+
+    def __add__(self, other: _Sum) -> _Sum:
+        vectors = {kind: one + other.vectors[kind] for kind, one in self.vectors.items()}
+        return _Sum(vectors, self.numbers + other.numbers)
+
+
+class Exact:
+    """Makes the steps of one run in exact mode."""
+
+    def __init__(self, shards: int, objects: Sequence[tuple[str, Any]], seed: int) -> None:
+        self.shards = shards
+        self.seed = seed
+        self.gang: Any = None
+        """None: one learner, for good."""
+        self._models = [one for _, one in objects if isinstance(one, torch.nn.Module)]
+        self._optimizers = [one for _, one in objects if isinstance(one, torch.optim.Optimizer)]
+        self._scaler = next((one for _, one in objects if isinstance(one, torch.amp.GradScaler)), None)
+        self._is_stepping = False
+        count_registrations()
+        self._list()
+        torch.set_num_threads(THREADS)
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property
+        if torch.cuda.is_available():
+            torch.backends.cudnn.benchmark = False
+        for one in self._optimizers:
+            one.register_step_pre_hook(self._check_step)
+
+    def _list(self) -> None:
+        self._registrations = registrations()
+        self._of_models = [one for model in self._models for one in model.parameters()]
+        self._flags = [one.requires_grad for one in self._of_models]
+        self._parameters = self._all_parameters()
+        self._buffers = self._all_buffers()
+
+    def _follow(self) -> None:
+        """Before a step: parameters that were frozen, unfrozen or put into a model since the last one."""
+        if self._registrations == registrations() and [one.requires_grad for one in self._of_models] == self._flags:
+            return
+        known = {id(one) for one in (*self._of_models, *self._parameters, *self._buffers)}
+        self._list()
+        fresh = [one for one in (*self._parameters, *self._buffers) if id(one) not in known]
+        if fresh and self.gang is not None:
+            self.gang.share(fresh)
+
+    def _all_parameters(self) -> list[torch.nn.Parameter]:
+        found: dict[int, torch.nn.Parameter] = {}
+        for model in self._models:
+            found.update((id(one), one) for one in model.parameters() if one.requires_grad)
+        for optimizer in self._optimizers:
+            found.update((id(one), one) for group in optimizer.param_groups for one in group["params"])
+        return list(found.values())
+
+    def _all_buffers(self) -> list[torch.Tensor]:
+        """Those that belong to the state: others are constants, which each learner makes by itself."""
+        found: dict[int, torch.Tensor] = {}
+        for model in self._models:
+            for module in model.modules():
+                left_out = module._non_persistent_buffers_set
+                found.update(
+                    (id(one), one) for name, one in module._buffers.items() if one is not None and name not in left_out
+                )
+        return list(found.values())
+
+    def share(self) -> None:
+        """Begin with rank 0's weights."""
+        self.gang.share([*self._parameters, *self._buffers])
+
+    def _check_step(self, *_: object) -> None:
+        if not self._is_stepping:
+            raise NotExact(
+                "exact mode: run.train_step(fn, batch) takes the optimiser's step itself; leave out opt.step(), "
+                "or give it as update= where more is to be done: run.train_step(fn, batch, update=lambda: …)"
+            )
+
+    # -- a step
+
+    def step(
+        self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None, step: int
+    ) -> torch.Tensor:
+        """One step. Returns the mean loss; NaN when others were lost meanwhile and the step will be made again."""
+        if not isinstance(batch, Parts):
+            raise NotExact("run.train_step: give it a batch of run.batches as it is")
+        self._follow()
+        before = [one.clone() for one in self._buffers]
+        gang = self.gang
+        alone = gang is None or gang.size == 1
+
+        def leaf(number: int) -> _Sum:
+            return self._leaf(fn, batch, number, before, step)
+
+        nodes = [[(0, batch.shards)]] if alone else cuts.nodes_of_all(batch.shards, gang.size)
+        mine = {node: cuts.add_up(node, leaf, _Sum.__add__, {}) for node in nodes[0 if alone else gang.rank]}
+        try:
+            total = mine[0, batch.shards] if alone else self._meet(mine, nodes, batch.shards)
+        except RuntimeError:
+            if gang is None or not gang.may_change:
+                raise
+            gang.lost()
+            total = None
+        if total is None:
+            self._put_buffers(before)
+            seed_all(derive(self.seed, step))
+            return torch.tensor(float("nan"))
+        seed_all(derive(self.seed, step))
+        if not total.numbers[0].item():
+            self._put_buffers(before)  # not one sample of this batch could be read
+            return torch.tensor(float("nan"))
+        self._put(total)
+        self._is_stepping = True
+        try:
+            (update or self._update)()
+        finally:
+            self._is_stepping = False
+        return (total.numbers[1] / total.numbers[0]).detach()
+
+    def _update(self) -> None:
+        for one in self._optimizers:
+            if self._scaler is None:
+                one.step()
+            else:
+                self._scaler.step(one)
+        if self._scaler is not None:
+            self._scaler.update()
+
+    def _leaf(self, fn: Callable[[Any], Any], batch: Parts, number: int, before: list[Any], step: int) -> _Sum:
+        part, count = batch.own[number]
+        self._put_buffers(before)
+        for one in self._parameters:
+            one.grad = None
+        loss = torch.zeros((), dtype=torch.float64)
+        if count:
+            seed_all(derive(self.seed, step, number))
+            loss = fn(part)
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise NotExact(
+                    "run.train_step(fn, batch): fn(part) must give the mean loss over the samples of its part: a "
+                    "tensor with one number, on which backward() was not called yet"
+                )
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+        kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+        for one in self._parameters:
+            grad = one.grad if one.grad is not None else torch.zeros_like(one)
+            kinds.setdefault(one.dtype, []).append(grad.reshape(-1))
+        whole: list[float] = []
+        for buffer in self._buffers:
+            if buffer.is_floating_point():
+                kinds.setdefault(buffer.dtype, []).append(buffer.reshape(-1))
+            else:
+                found = buffer.reshape(-1).to(torch.float64)
+                whole += (found if number == 0 else torch.zeros_like(found)).tolist()
+        has = [float(one.grad is not None) for one in self._parameters]
+        numbers = [float(count), float(loss.detach()) * count, *has, *whole]
+        with torch.no_grad():
+            vectors = {kind: torch.cat(parts) for kind, parts in kinds.items()}
+            for vector in vectors.values():
+                vector.mul_(count) if count else vector.zero_()  # what does not count may be infinite
+        return _Sum(vectors, torch.tensor(numbers, dtype=torch.float64))
+
+    def _put_buffers(self, values: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for buffer, value in zip(self._buffers, values, strict=True):
+                buffer.copy_(value)
+
+    @torch.no_grad()
+    def _put(self, total: _Sum) -> None:
+        """Take over gradients and buffers of the whole batch."""
+        samples = total.numbers[0].item()
+        for vector in total.vectors.values():
+            vector.div_(samples)
+        at = dict.fromkeys(total.vectors, 0)
+        has = total.numbers[2 : 2 + len(self._parameters)].tolist()
+        for one, is_there in zip(self._parameters, has, strict=True):
+            first, at[one.dtype] = at[one.dtype], at[one.dtype] + one.numel()
+            one.grad = total.vectors[one.dtype][first : at[one.dtype]].view_as(one) if is_there else None
+        whole = total.numbers[2 + len(self._parameters) :]
+        for buffer in self._buffers:
+            if buffer.is_floating_point():
+                first, at[buffer.dtype] = at[buffer.dtype], at[buffer.dtype] + buffer.numel()
+                buffer.copy_(total.vectors[buffer.dtype][first : at[buffer.dtype]].view_as(buffer))
+            else:
+                found, whole = whole[: buffer.numel()], whole[buffer.numel() :]
+                buffer.copy_(found.view_as(buffer))
+
+    # -- with the others
+
+    def _meet(self, mine: dict[cuts.Node, _Sum], nodes: Sequence[list[cuts.Node]], shards: int) -> _Sum:
+        """The sum over all shards. Raises RuntimeError when the group is lost."""
+        if self.gang.is_stranded:
+            raise RuntimeError("the group is lost")
+        gang, vectors = self.gang, {}
+        for kind, length in self._shapes().items():
+            given = {node: one.vectors[kind] for node, one in mine.items()}
+            whole = torch.zeros(len(given), gang.size * -(-length // gang.size), dtype=kind, device=gang.device)
+            vectors[kind] = self._tree(given, nodes, shards, length, whole)
+        length = 2 + len(self._parameters) + sum(one.numel() for one in self._buffers if not one.is_floating_point())
+        given = {node: one.numbers for node, one in mine.items()}
+        whole = torch.zeros(len(given), gang.size * -(-length // gang.size), dtype=torch.float64)
+        return _Sum(vectors, self._tree(given, nodes, shards, length, whole))
+
+    def _shapes(self) -> dict[torch.dtype, int]:
+        found: dict[torch.dtype, int] = {}
+        floating = [one for one in self._buffers if one.is_floating_point()]
+        for one in [*self._parameters, *floating]:
+            found[one.dtype] = found.get(one.dtype, 0) + one.numel()
+        return found
+
+    def _tree(
+        self,
+        given: dict[cuts.Node, torch.Tensor],
+        nodes: Sequence[list[cuts.Node]],
+        shards: int,
+        length: int,
+        whole: torch.Tensor,
+    ) -> torch.Tensor:
+        """Each learner adds up one stretch of the vector over all shards, in the tree's order; then all get all.
+
+        `whole`: zeros, a row for each of this learner's nodes, as many columns for each learner.
+        """
+        gang, stretch = self.gang, whole.shape[1] // self.gang.size
+        for row, node in enumerate(nodes[gang.rank]):
+            whole[row, :length] = given[node]
+        parts = whole.view(len(given), gang.size, stretch).transpose(0, 1).reshape(-1)
+        found = gang.exchange(parts, [len(one) * stretch for one in nodes]).view(-1, stretch)
+        known = dict(zip((node for one in nodes for node in one), found, strict=True))
+        total: torch.Tensor = cuts.add_up((0, shards), lambda number: known[number, number + 1], torch.add, known)
+        gathered: torch.Tensor = gang.gather(total.contiguous())
+        return gathered[:length]

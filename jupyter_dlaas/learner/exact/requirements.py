@@ -1,0 +1,89 @@
+"""What exact mode cannot do: refused before anything trains."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dlaas.learner.data.sources import Source
+from jupyter_dlaas.learner.environment.seeds import derive
+from jupyter_dlaas.wire.codec import DlaasError
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["NotExact", "begin", "check", "check_data"]
+
+_TALKS = ("SyncBatchNorm", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+
+
+class NotExact(DlaasError):
+    """Something that exact mode cannot do."""
+
+    code = "not_exact"
+
+
+def begin(run: Run, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
+    """Let a run make its steps in exact mode. Raises NotExact."""
+    most = max(run._context.spec.learners_max or 1, run.world_size) if run._context else 1
+    check(shards, given, is_first=run._exact is None, ddp=ddp, learners=most)
+    exact = importlib.import_module("jupyter_dlaas.learner.exact.exact_step")
+    # What the program seeded holds, so that two jobs with one seed are one training; else the job's own seed.
+    run._seed = derive("exact", sys.modules["torch"].initial_seed())
+    run._exact = exact.Exact(shards, run._objects, run._seed)
+
+
+def check(
+    shards: int | None, given: Sequence[Any], *, is_first: bool, ddp: dict[str, Any] | None, learners: int
+) -> None:
+    """Raises NotExact where what run.prepare was given cannot be trained in exact mode."""
+    torch = sys.modules.get("torch")
+    if not is_first:
+        raise NotExact("exact mode: hand everything over in one run.prepare(model, opt, …, shards=…)")
+    if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
+        raise NotExact("run.prepare(shards=…): say into how many shards each batch is cut, shards=8 for instance")
+    if torch is None:
+        raise NotExact("run.prepare(shards=…): exact mode is for PyTorch, and this program does not use it")
+    if learners > shards:
+        raise NotExact(
+            f"run.prepare(shards={shards}): this job may get {learners} learners, and those beyond {shards} would do "
+            f"nothing. Give at least shards={learners}, or the job fewer learners"
+        )
+    if ddp:
+        raise NotExact("run.prepare(ddp=…, shards=…): exact mode does without DistributedDataParallel; leave out ddp=")
+    models = [one for one in given if isinstance(one, torch.nn.Module)]
+    optimizers = [one for one in given if isinstance(one, torch.optim.Optimizer)]
+    if not models or not optimizers:
+        raise NotExact("run.prepare(shards=…): exact mode needs a model and an optimiser")
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise NotExact("exact mode: LBFGS goes back several times within a step; use another optimiser")
+    for model in models:
+        _check_model(torch, model)
+
+
+def _check_model(torch: Any, model: Any) -> None:
+    for name, module in model.named_modules():
+        kind, where = type(module).__name__, name or "the model itself"
+        if kind in _TALKS:
+            what = "BatchNorm itself" if kind == "SyncBatchNorm" else "the plain model"
+            raise NotExact(f"exact mode: {where} is a {kind}, which talks to the other learners; use {what}")
+        if getattr(module, "sparse", False) and isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
+            raise NotExact(f"exact mode: {where} has sparse gradients; make it with sparse=False")
+    for name, one in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(one, torch.nn.parameter.UninitializedTensorMixin):
+            raise NotExact(
+                f"exact mode: {name} gets its shape in the first step; give its size, or call the model once"
+            )
+        if one.is_complex() or one.is_quantized or one.is_meta:
+            raise NotExact(f"exact mode: {name} does not hold plain real numbers")
+
+
+def check_data(source: Source, shards: int, *, grows: bool) -> None:
+    """Raises NotExact where these batches cannot be cut into shards that depend on nothing else."""
+    if grows:
+        raise NotExact('run.batches(batch="grow"): a batch that depends on the number of learners is not exact')
+    if source.groups is None and source.batch_size < shards:
+        raise NotExact(f"exact mode: a batch of {source.batch_size} cannot be cut into {shards} shards")

@@ -1,0 +1,1 @@
+"""Capture of progress and metrics from what a program prints and draws."""

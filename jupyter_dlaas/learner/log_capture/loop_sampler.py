@@ -1,0 +1,121 @@
+"""Looks twice a second at where the program's own loops are, from the control thread: the loops cost nothing more.
+
+For loops that no framework, bar or printed line tells the end of.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from jupyter_dlaas.learner.control.context import Context
+from jupyter_dlaas.learner.log_capture import recorder
+from jupyter_dlaas.learner.log_capture.log_position import Spot
+from jupyter_dlaas.learner.log_capture.loop_progress import Frame, Loops, Program
+from jupyter_dlaas.learner.reporting.progress import Meter
+from jupyter_dlaas.learner.training_run import run
+
+__all__ = ["Sampler", "names_in"]
+
+_DEEPEST: Final = 200
+_OPTIMIZED: Final = 0x1
+"""The flag of code whose variables are not in a dict: that of functions."""
+_LIVE_LOCALS: Final = sys.version_info >= (3, 13)
+"""A frame's `f_locals` is a view of its variables (PEP 667); before, a copy that the frame keeps."""
+_READERS: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
+"""Functions by which a program may use that copy itself."""
+
+
+class Sampler:
+    """Reads the main thread's stack, and tells how far its loops are."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._script = str(context.job_dir / "train.py")
+        self._files = str(context.job_dir / "files")
+        self._programs: dict[str, Program | None] = {}
+        self._loops = Loops()
+        self._meter = Meter(context.job_dir / "progress.json")
+        self._is_over = False
+
+    def look(self) -> None:
+        """Look once. An error ends the looking, not the learner."""
+        if self._is_over:
+            return
+        try:
+            spot = self._loops.look(self._stack())
+        except Exception as error:  # noqa: BLE001 - the program's objects may do anything
+            self._is_over = True
+            print(f"[how far the loops are is not shown: {type(error).__name__}: {error}]", file=sys.__stderr__)
+            return
+        if spot is not None:
+            self._tell(spot)
+
+    def end(self) -> None:
+        """The program is through with its loops."""
+        self._is_over = True
+        if not run._runs:
+            self._meter.tell_last()
+
+    def _tell(self, spot: Spot) -> None:
+        one = recorder.made_recorder()
+        if one is not None:
+            one.loops(spot)
+        elif not run._runs:
+            self._meter.show(spot.done or 0, spot.epochs, spot.step or 0, spot.steps, spot.fraction)
+
+    def _stack(self) -> list[Frame]:
+        """The user's part of the main thread's stack, outermost first."""
+        found: list[Frame] = []
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        frames: list[FrameType] = []
+        while frame is not None and len(frames) < _DEEPEST:
+            frames.append(frame)
+            frame = frame.f_back
+        for frame in reversed(frames):
+            program = self._program(frame.f_code.co_filename)
+            names = names_in(frame) if program is not None else None
+            if program is not None:
+                if names is None:
+                    break
+                code = frame.f_code
+                found.append(Frame(program, frame.f_lineno, code.co_name, code.co_firstlineno, names, id(frame)))
+        return found
+
+    def _program(self, path: str) -> Program | None:
+        if path not in self._programs:
+            is_script = path == self._script
+            known = None
+            if is_script or path.startswith(self._files):
+                try:
+                    text = Path(path).read_text(encoding="utf-8", errors="replace")
+                    known = Program(text, entry_alone=is_script and bool(self._context.spec.cells))
+                except (OSError, SyntaxError, ValueError, RecursionError):
+                    known = None
+            self._programs[path] = known
+        return self._programs[path]
+
+
+def names_in(frame: FrameType) -> dict[str, Any] | None:
+    """The variables that can be seen in a frame; None where reading them might be felt.
+
+    Before Python 3.13 the frame keeps a copy of its variables, which would hold a batch in memory for longer.
+    """
+    code = frame.f_code
+    if not code.co_flags & _OPTIMIZED:
+        return frame.f_globals
+    if _LIVE_LOCALS:
+        return {**frame.f_globals, **frame.f_locals}
+    if frame.f_trace is not None or sys.gettrace() is not None or _reads_locals(code):
+        return None
+    copy = frame.f_locals
+    found = {**frame.f_globals, **copy}
+    copy.clear()
+    return found
+
+
+def _reads_locals(code: CodeType) -> bool:
+    return not _READERS.isdisjoint(code.co_names)

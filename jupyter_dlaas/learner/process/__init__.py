@@ -1,0 +1,1 @@
+"""The process of one learner: start, the program as `__main__`, shutdown, failure report."""

@@ -1,0 +1,321 @@
+"""The end of a learner, as the interpreter ends a script, without taking every imported module apart.
+
+A process that imported torch needs 0.15 s to tear itself down, so the runner leaves by `os._exit`. What a script may
+rely on comes before that, in the interpreter's order: threads, exit handlers, open files.
+"""
+
+from __future__ import annotations
+
+import _io
+import atexit
+import ctypes
+import faulthandler
+import fcntl
+import gc
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
+from typing import Any, Final
+
+__all__ = ["Shutdown", "flush_streams", "join_threads"]
+
+Place = Callable[[str, int, str], str]
+"""File, line and function as a place in the user's words."""
+
+_EXIT_S: Final = 600.0
+"""Time for exit handlers and open files together; child processes that are no daemons are waited for without limit."""
+_FAILED_EXIT_S: Final = 60.0
+"""The same for a program that failed, its child processes included."""
+_REARM_S: Final = 5.0
+_THREADS_S: Final = 5.0
+"""Time for the threads of a program that failed."""
+_SILENCE_S: Final = 2.0
+_NAMED_MAX: Final = 5
+_COMMAND_MAX: Final = 100
+_HELPERS: Final = ("multiprocessing", "loky", "torch._inductor", "wandb-core")
+"""Words in the command lines of processes that libraries start and end themselves."""
+_CONSTANT: Final = (ModuleType, FunctionType, BuiltinFunctionType, type, str, bytes, int, float, complex, type(None))
+"""Values that hold no file, and that finalizers of others may need."""
+_INSTALLED: Final = tuple(
+    f"{folder}{os.sep}" for folder in (sys.prefix, sys.base_prefix, Path(__file__).parent.parent.parent)
+)
+"""Folders whose modules are not the user's, though they may lie in the directory where the program runs."""
+_OWN_FILES: Final = frozenset({"metrics.jsonl", "prelude.lock", "stdout.log"})
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def join_threads(place: Place) -> None:
+    """Wait for threads as the interpreter does: executors shut down first, then every non-daemon thread ends by itself.
+
+    A wait that lasts is explained in the log, once.
+    """
+    hint = threading.Timer(_SILENCE_S, _explain, [place])
+    hint.daemon = True
+    if _others():
+        hint.start()
+    try:
+        _shut_executors_down()
+        while others := _others():
+            for thread in others:
+                thread.join()
+    finally:
+        hint.cancel()
+
+
+def _others() -> list[threading.Thread]:
+    """List the threads that the interpreter would wait for."""
+    mine = (threading.current_thread(), threading.main_thread())
+    return [one for one in threading.enumerate() if one not in mine and not one.daemon]
+
+
+def _shut_executors_down() -> None:
+    """Call what concurrent.futures, joblib and others registered for the time before threads are joined, last first."""
+    handlers: list[Callable[[], object]] = vars(threading).get("_threading_atexits", [])
+    while handlers:
+        handler = handlers.pop()
+        try:
+            handler()
+        except Exception:  # noqa: BLE001 - a library's; the interpreter shows it and goes on, too
+            traceback.print_exc()
+
+
+def _explain(place: Place) -> None:
+    frames, others = sys._current_frames(), _others()
+    _say("thread", [f'"{one.name}"{_at(frames.get(one.ident or 0), place)}' for one in others], "")
+
+
+def _say(kind: str, names: Sequence[str], limit: str) -> None:
+    if names:
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        count = f"a {kind}" if len(names) == 1 else f"{len(names)} {kind}{'es' if kind.endswith('s') else 's'}"
+        waits = f"The job waits{limit} for {count} to end: {', '.join(names[:_NAMED_MAX])}{more}"
+        print(f"[The program has run. {waits}]", file=sys.stderr, flush=True)
+
+
+def _at(frame: FrameType | None, place: Place) -> str:
+    """Say where a thread is: in the program if it is there, else in the innermost function."""
+    stack = list(_outwards(frame))
+    if not stack:
+        return ""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    code, line = next((one for one in stack if one[0].co_filename == main), stack[0])
+    return f" in {place(code.co_filename, line, code.co_name)}"
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
+    while frame is not None:
+        yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
+
+
+# -- exit handlers and child processes ---------------------------------------------------------------------------------
+
+
+def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -> None:
+    """Explain exit handlers that take long, and grant child processes their time, as the interpreter does."""
+    is_explained = False
+    while not handlers_ran.wait(_REARM_S if is_explained else _SILENCE_S):
+        children = _children()
+        if children and not has_failed:
+            faulthandler.dump_traceback_later(_EXIT_S, exit=True)
+        if not is_explained:
+            is_explained = True
+            if children:
+                names = [f'"{one.name}" (pid {one.pid})' for one in children]
+                _say("process", names, f" at most {_FAILED_EXIT_S:.0f} s" if has_failed else "")
+            else:
+                at = _at(sys._current_frames().get(threading.main_thread().ident or 0), place)
+                limit_s = _FAILED_EXIT_S if has_failed else _EXIT_S
+                text = f"[The program has run. The job waits at most {limit_s:.0f} s for an exit handler{at}]"
+                print(text, file=sys.stderr, flush=True)
+
+
+def _children() -> list[Any]:
+    """List the processes of `multiprocessing` that its exit handler waits for."""
+    process = sys.modules.get("multiprocessing.process")
+    return [one for one in tuple(vars(process).get("_children", ())) if not one.daemon] if process is not None else []
+
+
+def _running_programs() -> list[str]:
+    """The command lines of children that run programs of their own; helpers of multiprocessing are none."""
+    own, found = _command_line(os.getpid()), []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            text = _command_line(int(pid))
+            if text and text != own and not any(helper in text for helper in _HELPERS):
+                found.append(f"`{text[:_COMMAND_MAX]}`")
+    return found
+
+
+def _command_line(pid: int) -> str:
+    """What a process runs; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+class Shutdown:
+    """Ends a program after its result was written. Made before the program runs."""
+
+    def __init__(self, own_folders: Iterable[Path], job_dir: Path) -> None:
+        """`own_folders`: where the user's own modules lie."""
+        self._own_folders = tuple(f"{folder}{os.sep}" for folder in own_folders)
+        self._job_dir = str(job_dir)
+        self._before = self._files()
+
+    def run(self, place: Place, *, has_failed: bool) -> None:
+        """Run exit handlers and write out what is in open files. What hangs is cut short; the log shows where."""
+        flush_streams()
+        faulthandler.dump_traceback_later(_FAILED_EXIT_S if has_failed else _EXIT_S, exit=True)
+        handlers_ran = threading.Event()
+        with suppress(RuntimeError):  # no further thread: nothing is explained
+            threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed], daemon=True).start()
+        if has_failed and _others():  # nothing that such a program still does may hold its devices for long
+            helper = threading.Thread(target=join_threads, args=[lambda *_: ""], daemon=True)
+            helper.start()
+            helper.join(_THREADS_S)
+        _spare_teardown()
+        with suppress(BaseException):
+            atexit._run_exitfuncs()
+        handlers_ran.set()
+        with suppress(Exception):
+            self._name_processes()
+        with suppress(BaseException):
+            self._finalize()
+        with suppress(Exception):
+            ctypes.CDLL(None).fflush(None)  # what C libraries print
+
+    def _finalize(self) -> None:
+        """Let go of the program's values, so that files are closed and `__del__` runs; then flush what is still open.
+
+        Costs next to nothing where no file is open and no value has a `__del__`.
+        """
+        modules = [one for one in list(sys.modules.values()) if self._is_own(one)]
+        names = [vars(one) for one in modules]
+        has_classes = any(
+            isinstance(one, type) and _is_finalized(one, modules) for own in names for one in own.values()
+        )
+        has_values = any(hasattr(type(one), "__del__") for own in names for one in own.values())
+        if not (has_classes or has_values or self._has_open_files()):
+            return
+        threading.excepthook = lambda *_: None  # daemon threads miss the names now
+        for own in names:
+            _clear(own)
+        if has_classes:  # an object in a cycle may have one; the collector closes files in any order, so flush first
+            _write_out(closes=False)
+            gc.collect()
+        if self._has_open_files():
+            _write_out(closes=True)
+
+    def _name_processes(self) -> None:
+        """Say in the log which programs still run: they end with the job, where a script would leave them behind."""
+        left = _running_programs()
+        if left:
+            names = "; ".join(left[:_NAMED_MAX]) + (f" and {len(left) - _NAMED_MAX} more" * (len(left) > _NAMED_MAX))
+            text = f"[Still running, and ended with the job: {names}. To wait for one: process.wait() in the cell.]"
+            print(text, file=sys.stderr, flush=True)
+
+    def _is_own(self, module: object) -> bool:
+        if not isinstance(module, ModuleType):  # libraries put other things there, too
+            return False
+        if module is sys.modules["__main__"]:
+            return True
+        path = vars(module).get("__file__")
+        if not isinstance(path, str) or not path.startswith(self._own_folders):
+            return False
+        return not path.startswith(_INSTALLED) and "site-packages" not in path
+
+    def _has_open_files(self) -> bool:
+        try:
+            return bool(self._files() - self._before)
+        except OSError:  # no descriptor is left for the look
+            return True
+
+    def _files(self) -> set[tuple[str, str]]:
+        """The descriptors of this process that are open for writing, with the names of their files or pipes."""
+        found = set()
+        for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+            with suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - no path either: "pipe:[4711]"
+                mode = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE
+                if mode != os.O_RDONLY and self._may_be_the_programs(name):
+                    found.add((fd, name))
+        return found
+
+    def _may_be_the_programs(self, name: str) -> bool:
+        if name.startswith("pipe:"):
+            return True
+        if not name.startswith("/") or name.endswith(" (deleted)") or name.startswith("/memfd:"):
+            return False
+        if name.startswith(self._job_dir) and name.rpartition("/")[2] in _OWN_FILES:
+            return False
+        return name.startswith("/dev/shm/") or not name.startswith("/dev/")  # noqa: S108 - looked at, not used
+
+
+def _is_finalized(cls: type, modules: Iterable[ModuleType]) -> bool:
+    return cls.__module__ in {one.__name__ for one in modules} and hasattr(cls, "__del__")
+
+
+def _clear(names: dict[str, Any]) -> None:
+    """Drop a module's values in the order in which they were bound; functions, classes and constants stay."""
+    for name in list(names):
+        is_special = name.startswith("__") and name.endswith("__")
+        if not is_special and not issubclass(type(names[name]), _CONSTANT):
+            names[name] = None
+
+
+def _write_out(*, closes: bool) -> None:
+    """Flush the files that something still refers to (a closure, a cycle, a library), the outermost layer first.
+
+    `closes`: also write what archives and compressed files write when they are closed.
+    """
+    objects = gc.get_objects()
+    kinds = {type(one) for one in objects}
+    archives = _loaded("zipfile.ZipFile", "h5py.File")
+    packed = _loaded("gzip.GzipFile", "bz2.BZ2File", "lzma.LZMAFile")
+    for bases, method in (
+        (archives, "close"),
+        ((_io._TextIOBase,), "flush"),
+        (packed, "close"),
+        ((_io._BufferedIOBase,), "flush"),
+    ):
+        if method == "close" and not closes:
+            continue
+        fitting = {kind for kind in kinds if issubclass(kind, bases)}
+        for one in objects:
+            if type(one) in fitting:
+                with suppress(Exception):
+                    getattr(one, method)()
+
+
+def _loaded(*names: str) -> tuple[type, ...]:
+    """The classes of these names whose modules are imported."""
+    found = (getattr(sys.modules.get(name.partition(".")[0]), name.partition(".")[2], None) for name in names)
+    return tuple(one for one in found if isinstance(one, type))
+
+
+def _spare_teardown() -> None:
+    """Leave out what only takes torch's operator tables apart: 0.15 s for a process that is about to be gone."""
+    registry: dict[Any, Any] = vars(weakref.finalize).get("_registry", {})
+    for finalizer, info in list(registry.items()):
+        if getattr(info.func, "__module__", None) == "torch.library":
+            finalizer.atexit = False
+
+
+def flush_streams() -> None:
+    """Write out what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, None, or of a class of the program's
+            stream.flush()

@@ -1,0 +1,302 @@
+"""Runs a job's train.py as this process' `__main__` and leaves its last word in result.json.
+
+`python -m jupyter_dlaas.learner.process.main JOB_DIR MEMBER`, or the same `main` in a fork of a zygote.
+"""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jupyter_dlaas.failures.diagnosis import from_exit
+from jupyter_dlaas.failures.failure_table import NO_WORD
+from jupyter_dlaas.jobdir.atomic_files import FULL, write_whole
+from jupyter_dlaas.jobdir.log_index import LOG
+from jupyter_dlaas.learner import autolog
+from jupyter_dlaas.learner.control.context import Context, Leave, enter
+from jupyter_dlaas.learner.control.guardian_channel import Control
+from jupyter_dlaas.learner.environment import malloc, seeds
+from jupyter_dlaas.learner.environment.tracebacks import CellMap
+from jupyter_dlaas.learner.log_capture import stdout_reader
+from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
+from jupyter_dlaas.learner.process.source_links import link_originals
+from jupyter_dlaas.learner.training_run import weight_update_check
+from jupyter_dlaas.objects import code_versions
+from jupyter_dlaas.runtime.spawn import job_zygote
+from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
+from jupyter_dlaas.runtime.spawn.launch import learner_folder
+from jupyter_dlaas.wire.codec import clean, decode, encode
+from jupyter_dlaas.wire.masked_records import masked_failure
+from jupyter_dlaas.wire.protocol import Failure, JobSpec
+from jupyter_dlaas.wire.secret_masking import mask_of
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run one learner to its end. Does not return."""
+    job_dir, member = Path(arguments[0]), int(arguments[1])
+    if job_zygote.FLAG in arguments:
+        job_zygote.leave_behind(job_dir)
+    context = _context(job_dir, member)
+    enter(context)
+    cells = CellMap(job_dir / "train.py", context.spec.cells)
+    code = 1
+    raised: list[BaseException] = []
+    try:
+        ending = _prepare(context)
+        context.control.beats.script = cells.script
+        context.control.beats.where = cells.place
+        context.control.beats.describe = lambda *place: encode(cells.where(*place))
+        context.control.beats.is_limited = context.spec.hang_after_s is not None
+        context.control.start()
+        code, body = _run(context, cells, raised)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two
+        if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
+            context.control.state(storing=True)
+            body |= _store_results(context)
+        body |= _at_end(context)
+        if body["outcome"] == "ok" and body.pop("saw_stop", False):
+            body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
+        body["at_s"] = body.get("at_s") or time.time()
+        _write(context, body)
+        if raised:
+            failure_report.call_hook(raised.pop())
+        ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
+    except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
+        failure_report.restore_builtins()
+        code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
+        with failure_report.calm():
+            if raised:  # a signal handler of the program, say, came before its error was reported
+                code, body = _ended_by(raised[0], context, cells)
+                _write(context, body | {"at_s": time.time()})
+            else:
+                failure_report.show("".join(traceback.format_exception(error)), _log(context))
+    finally:
+        try:
+            interpreter_shutdown.flush_streams()
+        finally:
+            # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
+            os._exit(code)
+
+
+def _at_end(context: Context) -> dict[str, Any]:
+    """What others add to the result. It is theirs: what goes wrong in it is told in the log, and costs no result."""
+    body: dict[str, Any] = {}
+    for at_end in context.at_end:
+        try:
+            body |= at_end()
+        except Exception as error:
+            failure_report.show("".join(traceback.format_exception(error)), _log(context))
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+    return body
+
+
+def _write(context: Context, body: dict[str, Any]) -> None:
+    """Leave the result where the guardian reads it; where the disk takes nothing, tell it the failure."""
+    if body["failure"] is not None and context.mask.forms:
+        body = body | {"failure": encode(masked_failure(decode(Failure, body["failure"]), context.mask))}
+    try:
+        write_whole(learner_folder(context.job_dir, context.member) / "result.json", json.dumps(clean(body)).encode())
+    except OSError:
+        if body["failure"] is None:
+            raise
+        context.control.tell(t="failed", failure=body["failure"])
+
+
+def _log(context: Context) -> Path:
+    return learner_folder(context.job_dir, context.member) / LOG
+
+
+def _context(job_dir: Path, member: int) -> Context:
+    body = json.loads((job_dir / "spec.json").read_bytes())
+    job: str = body["id"]
+    return Context(
+        job=job,
+        job_dir=job_dir,
+        spec=decode(JobSpec, body["spec"], unknown="ignore"),
+        mask=mask_of(os.environ),
+        member=member,
+        generation=int(os.environ.get("DLAAS_GENERATION", "0")),
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        seed=seeds.seed_of(job),
+        is_joining=os.environ.get("DLAAS_JOINS") == "1",
+        may_change=os.environ.get("DLAAS_MAY_CHANGE") == "1",
+        has_gpus=os.environ.get("CUDA_VISIBLE_DEVICES") != "",
+        control=Control(job_dir, member),
+    )
+
+
+def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
+    """Make this process what a script of the user's would find; returns how it is to end."""
+    job_dir, spec = context.job_dir, context.spec
+    if not isinstance(sys.stdout.buffer, Output):  # a fork has these already
+        restream()
+    faulthandler.enable()
+    malloc.keep_freed()
+    malloc.limit_data(spec.memory_bytes_per_learner)
+    seeds.seed_all(context.seed, later=True)
+
+    def on_term(*_: object) -> None:
+        context.is_terminated = True
+        raise Leave("terminated")
+
+    signal.signal(signal.SIGTERM, on_term)
+    _forks_end_as_usual(on_term)
+
+    def on_orphaned() -> None:
+        context.is_orphaned = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    context.control.on_orphaned = on_orphaned
+    context.control.on_message = lambda message: _told(message)
+    sys.argv = [str(job_dir / "train.py"), *spec.command]
+    directory = spec.directory or str(job_dir)
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        print(f"[the directory {directory} is not there ({error.strerror}); running in {job_dir}]", flush=True)
+        os.chdir(job_dir)
+        directory = str(job_dir)
+    link_originals(job_dir)
+    own = [str(job_dir / "files"), directory]
+    sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
+    if spec.cells:
+        program = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        keeps = context.rank == 0
+        context.at_end.append(notebook_shims.install(lambda: context.output_dir, program=program, keeps=keeps))
+    if spec.autolog:
+        autolog.install()
+    stdout_reader.watch(context)
+    weight_update_check.watch(context)
+    return interpreter_shutdown.Shutdown((job_dir / "files", Path(directory)), job_dir)
+
+
+def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
+    """What the program forks ends at SIGTERM, as it would in a script: our handler is the learner's alone.
+
+    Held back while it forks: the interpreter forgets, in a child, a signal that came before the child's first line, and
+    a worker that nobody ends is waited for without end.
+    """
+    held = threading.local()
+    mine = {signal.SIGTERM}
+
+    def before() -> None:
+        held.by_program = mine <= signal.pthread_sigmask(signal.SIG_BLOCK, mine)
+
+    def in_parent() -> None:
+        if not getattr(held, "by_program", False):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, mine)
+
+    def in_child() -> None:
+        if signal.getsignal(signal.SIGTERM) is on_term:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        in_parent()
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def _told(message: dict[str, Any]) -> None:
+    """Before run() takes over: the one thing that concerns any program."""
+    if message.get("t") == "leave":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple[int, dict[str, Any]]:
+    """User code, from its first line to its last thread. `raised` takes the error that ended it."""
+    script = context.job_dir / "train.py"
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
+    # A real module of that name: spawned data workers read its file, pickles look classes up in it.
+    sys.modules["__main__"] = module
+    _be_main_process(module)
+    context.script = module.__dict__
+    try:
+        try:
+            prelude.execute(script, module.__dict__, context)
+        except SystemExit as end:
+            if isinstance(end, Leave) or context.is_terminated or not failure_report.is_success(end):
+                raise
+        interpreter_shutdown.join_threads(cells.place)
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes its failure
+        raised.append(error)
+        failure_report.restore_builtins()
+        with failure_report.calm():
+            ended = _ended_by(error, context, cells)
+        if ended[1]["outcome"] != "error":
+            raised.clear()
+        return ended
+    return 0, {"outcome": "ok", "code": 0, "failure": None}
+
+
+def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
+    """Exit code and result of a program that came to its end by an exception."""
+    kind = type(error)  # whatever its __class__ says
+    if issubclass(kind, Leave) or context.is_terminated:  # also one that took the signal for an error
+        # The guardian passes over a failure where it asked the learner to end.
+        is_signal = context.is_terminated and not context.is_orphaned
+        failure = encode(from_exit(None, signal.SIGTERM)) if is_signal else None
+        return 0, {"outcome": "left", "code": 0, "failure": failure}
+    own_folder = context.job_dir / "files"
+    if not issubclass(kind, SystemExit):
+        is_alone = context.world_size == 1 and not context.may_change
+        failure, text = failure_report.report(error, cells, own_folder, is_alone=is_alone, has_gpus=context.has_gpus)
+        failure_report.show(text, _log(context))
+        return 1, {"outcome": "error", "code": 1, "failure": _with_member(failure, context)}
+    assert isinstance(error, SystemExit)
+    if failure_report.is_success(error):
+        return 0, {"outcome": "ok", "code": 0, "failure": None}
+    code, failure, text = failure_report.report_exit(error, cells, own_folder)
+    if text:
+        failure_report.show(text, _log(context))
+    return code, {"outcome": "exit", "code": code, "failure": _with_member(failure, context)}
+
+
+def _be_main_process(main: types.ModuleType) -> None:
+    """Let multiprocessing take this process for the one in which it was imported, also if a zygote imported it.
+
+    Spawned workers name the classes of the program by `__mp_main__`; the key of one job is not that of another.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        sys.modules["__mp_main__"] = main
+        vars(process)["ORIGINAL_DIR"] = str(Path.cwd())
+        process.current_process().authkey = os.urandom(32)
+
+
+def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
+    body: dict[str, Any] = encode(failure)
+    return body | {"raised_by": [context.member]}
+
+
+def _store_results(context: Context) -> dict[str, Any]:
+    from jupyter_dlaas.transfer import results, rng_state
+
+    at_end = rng_state.written()
+    for act in context.before_results:
+        act()
+    stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
+    if stored:
+        write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
+        if (table := code_versions.table())["modules"]:
+            write_whole(context.job_dir / "results" / results.VERSIONS, json.dumps(table).encode(), sync=True)
+    for name, why in errors.items():
+        print(f"[{name} could not be brought back: {why}]", file=sys.stderr, flush=True)
+    return {"results": stored, "errors": errors}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,203 @@
+"""What notebooks take for granted and a job does not have: input(), display(), plt.show(), get_ipython() …"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.learner.process import ipython_shim
+from jupyter_dlaas.learner.process.last_expression import SHOW
+from jupyter_dlaas.learner.reporting.figures import Pictures
+
+__all__ = ["NoKeyboard", "Redrawing", "install"]
+
+_SHOWERS: Final = ("IPython.display", "IPython.core.display_functions", "IPython.core.display")
+_VALUE_MAX: Final = 20_000
+_GUI: Final = re.compile(r"module://|tk|qt|gtk|wx|macosx|nbagg|notebook|inline|ipympl|widget|webagg", re.IGNORECASE)
+
+
+class NoKeyboard(EOFError):
+    """Training code asked for input."""
+
+
+def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True) -> Callable[[], dict[str, Any]]:
+    """Put the stand-ins where notebook code looks for them; returns what is to be done at the program's end.
+
+    `output()` gives the folder of the job's artifacts; with `keeps` False pictures are dropped (they are rank 0's).
+    `program` is the text of what runs.
+    """
+    pictures = Pictures(output, keeps=keeps)
+    showing = _Showing(pictures)
+    builtins.input = _refusing("input")
+    vars(builtins)["display"] = showing.display
+    ipython_shim.install(program)
+    vars(builtins)[SHOW] = showing.show_value
+    for name in ("exit", "quit"):  # `site` binds them, where it is loaded
+        vars(builtins).setdefault(name, sys.exit)
+    sys.breakpointhook = _no_debugger
+    # Not imported here: loading them for those who do not use them would cost half a second.
+    import_hooks.after("getpass", _patch_getpass)
+    import_hooks.after("matplotlib", _patch_backend)
+    import_hooks.after("matplotlib.figure", pictures.patch_figure)
+    import_hooks.after("matplotlib.pyplot", pictures.patch_pyplot)
+    for name in _SHOWERS:
+        import_hooks.after(name, showing.patch)
+    pid = os.getpid()
+
+    def end() -> dict[str, Any]:
+        if os.getpid() == pid:
+            pictures.show_rest()
+            showing.end()
+        return {}
+
+    return end
+
+
+def _refusing(name: str) -> Callable[..., str]:
+    def refuse(prompt: object = "", *_: object, **__: object) -> str:
+        raise NoKeyboard(
+            f"{name}({str(prompt)!r}) asks a person, but a job runs without one. Bind the value in a cell before the "
+            "training cell: small values travel with the job."
+        )
+
+    return refuse
+
+
+def _patch_getpass(module: Any) -> None:
+    module.getpass = _refusing("getpass")
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    print("[breakpoint() was passed over: a job has no keyboard]", file=sys.stderr)
+
+
+def _patch_backend(matplotlib: Any) -> None:
+    """A job has no screen: to ask for a window or for the notebook is no reason to fail."""
+    use = matplotlib.use
+
+    def with_files_only(backend: str, *, force: bool = True) -> None:
+        if not _GUI.search(str(backend)):
+            use(backend, force=force)
+
+    matplotlib.use = with_files_only
+
+
+class Redrawing:
+    """A stream whose last line can be drawn anew: its newline is held back until something follows."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._is_held = False
+
+    def write(self, text: str) -> int:
+        if text:
+            if self._is_held:
+                self._stream.write("\n")
+            self._is_held = text.endswith("\n")
+            self._stream.write(text[:-1] if self._is_held else text)
+        return len(text)
+
+    def redraw(self) -> None:
+        """What is written next takes the place of the last line."""
+        if self._is_held:
+            self._is_held = False
+            self._stream.write("\r")
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._stream.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Showing:
+    """display() and clear_output(), IPython's own, for a log."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
+        self._redrawing: Redrawing | None = None
+
+    def display(self, *objects: object, display_id: object = None, clear: bool = False, **_: Any) -> _Handle | None:
+        """Print each object as text; what has a picture is kept as a file, too."""
+        if clear:
+            self.clear_output()
+        elif display_id is not None:
+            self._stream()
+        for one in objects:
+            text = _text_of(one)
+            if text:
+                print(text)
+            self._pictures.keep(one)
+        return None if display_id is None else _Handle(self)
+
+    def show_value(self, one: object) -> None:
+        """Show the value of a cell's last expression. One that cannot be shown ends no job."""
+        if one is None:
+            return
+        try:
+            text = _text_of(one) if type(one).__module__.startswith("IPython.") else repr(one)
+            if text:
+                print(text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}… ({len(text):,} characters)")
+            self._pictures.keep(one)
+        except Exception as error:  # noqa: BLE001 - its own code raises; in a notebook, too, the cell has run
+            print(f"[the value of the last expression cannot be shown: {type(error).__name__}: {error}]")
+
+    def update(self, one: object, **_: Any) -> None:
+        self.clear_output()
+        self.display(one)
+
+    def clear_output(self, wait: bool = False) -> None:
+        """What comes next takes the place of the last line, and of the last pictures."""
+        self._stream().redraw()
+        self._pictures.redraw()
+
+    def _stream(self) -> Redrawing:
+        """From now on the last line may be drawn anew."""
+        if self._redrawing is None:
+            self._redrawing = Redrawing(sys.stdout)
+            sys.stdout = self._redrawing
+        return self._redrawing
+
+    def patch(self, module: Any) -> None:
+        stand_ins = {"display": self.display, "clear_output": self.clear_output, "update_display": self.update}
+        for name, stand_in in stand_ins.items():
+            if hasattr(module, name):
+                setattr(module, name, stand_in)
+
+    def end(self) -> None:
+        if self._redrawing is not None:
+            self._redrawing.release()
+
+
+class _Handle:
+    """What display(…, display_id=…) returns: draws anew in the same place."""
+
+    def __init__(self, showing: _Showing) -> None:
+        self._showing = showing
+
+    def update(self, one: object, **_: Any) -> None:
+        self._showing.update(one)
+
+    def display(self, one: object, **_: Any) -> None:
+        self._showing.display(one)
+
+
+def _text_of(one: object) -> str:
+    """As a notebook would show it, without what only a browser can draw."""
+    if isinstance(one, str):
+        return one
+    kind = type(one)
+    if kind.__module__.startswith("IPython."):
+        data = getattr(one, "data", None)
+        if not isinstance(data, str):
+            return ""
+        return re.sub(r"<[^>]*>", "", data).strip() if kind.__name__ in ("HTML", "SVG") else data
+    return repr(one)

@@ -1,0 +1,1 @@
+"""Reports of a learner: metrics, progress, figures, notes on the card."""

@@ -1,0 +1,1 @@
+"""The run of a training: batches, checkpoints, halts and membership changes."""

@@ -1,0 +1,219 @@
+"""One pass over the data: what `run.batches` gives, step by step, over changes of the gang and losses in it."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, redirect_stdout
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.learner.data.sharding import Feed, Place, Share, feed
+from jupyter_dlaas.learner.data.sources import BadData, Source, length
+from jupyter_dlaas.learner.elastic.step_timing import Work
+from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.training_run import checkpoint_state, divergence, independence_check
+from jupyter_dlaas.learner.training_run.step_rollback import RepeatedStep
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.data.batch_policy import Growth
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["Batches", "numbered"]
+
+
+class Batches:
+    """One pass over the data, cut for this learner. Iterate over it once; `len()` is the number of steps."""
+
+    def __init__(self, owner: Run, source: Source, growth: Growth | None = None) -> None:
+        self._run = owner
+        self._source = source
+        self._growth = growth
+        self._device = owner.device
+        self.index = -1
+        """Which batch of the pass was given last, from 0: the same in all learners and after a restart."""
+
+    def __len__(self) -> int:
+        return length(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        run = self._run
+        run._begin()
+        divergence.check(run)
+        checkpoint_state.begin_loop(run)
+        run._counts_epochs = False
+        independence_check.look_at_loop(run, parts=True)
+        call, run._call = run._call, run._call + 1
+        resume = run._resume if run._resume is not None and run._resume.epoch == run._epoch else None
+        if resume is not None and call < resume.call:
+            return  # this pass was made before the checkpoint
+        here = Position(epoch=run._epoch, call=call, index=0, step=run._step)
+        if resume is not None:
+            here = Position(epoch=run._epoch, call=call, index=resume.index, step=run._step, sample=resume.sample)
+        run._growth = None if self._growth is None else self._growth.bind(run._growth)
+        run._gate.factor = None if run._growth is None else run._growth.factor
+        yield from self._steps(here, derive(run._seed, run._epoch, call))
+
+    def _steps(self, here: Position, seed: int) -> Iterator[Any]:
+        shards = self._run._exact.shards if self._run._exact is not None else 0
+        with closing(feed(self._source, seed, shards)) as todo:
+            yield from self._pass(todo, here)
+
+    def _pass(self, todo: Feed, here: Position) -> Iterator[Any]:
+        run = self._run
+        if here.call == 0:
+            run._meter.steps_per_epoch = max(run._meter.steps_per_epoch, todo.steps)
+        if run._gang is not None and run._exact is None:
+            run._gang.watch_passes()
+        if run._is_joining:
+            yield from self._rehearse(todo)
+            position = run._regrouping.join()
+            if not self._is_here(position, here):
+                return
+            here = position
+        while todo.has(here.sample, self._size()):
+            position = run._boundary(here)
+            if position is not here:
+                if not self._is_here(position, here):
+                    return
+                here = position
+                continue
+            run._reach()
+            if (work := self._work()) is not None:
+                work.begin()
+            size = self._size()  # of this gang: it may have changed just now
+            share = todo.share(Place(here.sample, size, run.rank, run.world_size))
+            yield from self._step(here, share, size)
+            if run._gate.end():
+                if run._accumulated is not None:
+                    run._accumulated.is_open = not run._gate.has_stepped
+                after = here.sample + share.total
+                here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
+            else:
+                self._undo(share.total)
+                run._gate.on_step = self._repeated.watch_again()
+                here = Position(epoch=here.epoch, call=here.call, index=here.index, step=run._step, sample=here.sample)
+        run._weigh(None)
+        if run._gang is not None and run._exact is None:
+            run._gang.share_buffers()
+
+    def _step(self, here: Position, share: Share, size: int) -> Iterator[Any]:
+        run = self._run
+        self.index = here.index
+        for one in share.bad:
+            run._tell_bad(one)
+        run._weigh(share, is_counted=self._source.skips_bad, size=size)
+        may_lose = run._may_lose()
+        if may_lose:
+            assert run._context is not None
+            self._repeated = RepeatedStep(run, run._context)
+            run._gate.on_failure = self._repeated.note
+        if run._accumulated is not None:
+            run._accumulated.keep(may_lose=may_lose)
+        run._count(share.total)
+        run._gate.begin()
+        if run._growth is not None and run._growth.rule == "adascale" and share.total == size:
+            run._gate.before_step = functools.partial(self._learn, run._gang.watch() if run._gang else None)
+        if (gang := run._gang) is not None:
+            gang.step = run._step
+        try:
+            yield self._given(share)
+        except GeneratorExit:
+            run._gate.close()
+            if gang is not None and (line := divergence.left_at()):
+                gang.leave_pass(line)
+            raise
+        divergence.check(run)
+
+    def _work(self) -> Work | None:
+        """Where others can take a slow learner's place, and all have alike to do."""
+        gang = self._run._gang
+        if gang is None or not gang.may_change or self._run._exact is not None:
+            return None
+        if gang.work is None:
+            assert self._run._context is not None
+            gang.work = Work(self._run._context.control.tell, gang.skew())
+        found: Work = gang.work
+        return found
+
+    def _learn(self, watched: Any) -> None:
+        """Before the optimiser's step: how much the learners' gradients differ."""
+        run = self._run
+        run._gate.before_step = None
+        if watched is not None and run._growth is not None:
+            local, mean = watched()
+            run._growth.learn(local, mean, run.world_size, self._size())
+
+    def _given(self, share: Share) -> Any:
+        """What the user's loop gets."""
+        run = self._run
+        if run._exact is not None:
+            parts = [(number, placed(part, self._device), count) for number, part, count in share.own]
+            seed_all(derive(run._seed, run._step, "loop"))
+            return importlib.import_module("jupyter_dlaas.learner.exact.exact_step").Parts(share.shards, parts)
+        if share.batch is None:
+            raise BadData("run.batches: none of this learner's first samples can be read; the log says why")
+        return placed(share.batch, self._device)
+
+    def _undo(self, samples: int) -> None:
+        """The others were lost in this step: it is made again."""
+        run = self._run
+        run._uncount(samples)
+        if run._accumulated is not None:
+            run._accumulated.undo()
+        self._repeated.undo()
+
+    def _size(self) -> int:
+        growth = self._growth
+        return self._source.batch_size if growth is None else growth.batch(self._run.world_size)
+
+    def _rehearse(self, todo: Feed) -> Iterator[Any]:
+        """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
+        run, size = self._run, self._size()
+        place = Place(0, size, run.rank, run.world_size) if run._exact is None else Place(0, size, 0, 1)
+        with redirect_stdout(_Nowhere()):
+            for _ in range(2):
+                if todo.has(0, size):
+                    run._gate.begin()
+                    share = todo.share(place)
+                    yield self._given(replace(share, shards=1, own=share.own[:1]))
+                    run._gate.close()
+
+    def _is_here(self, position: Position, here: Position) -> bool:
+        """Whether training goes on in this very pass; if not, what comes before the place is passed over."""
+        run = self._run
+        if (position.epoch, position.call) == (here.epoch, here.call):
+            run._resume = run._restored = None
+            return True
+        run._resume, run._goes_back = position, position.epoch < here.epoch
+        return False
+
+
+def numbered(iterable: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
+    """`enumerate` in a job: for a pass over its data the numbers go on where the pass goes on.
+
+    Otherwise they would begin at 0 after a halt and in a learner that joins, and be one ahead after a loss.
+    """
+    inner = getattr(iterable, "iterable", iterable)  # a progress bar's
+    if isinstance(inner, Batches):
+        return ((start + inner.index, batch) for batch in iterable)
+    return builtins.enumerate(iterable, start)
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes what is printed in a rehearsal."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def placed(batch: Any, device: Any) -> Any:
+    """A batch where the models are."""
+    if "torch" in sys.modules and device.type != "cpu":
+        return importlib.import_module("jupyter_dlaas.learner.elastic.data_parallel").to_device(batch, device)
+    return batch

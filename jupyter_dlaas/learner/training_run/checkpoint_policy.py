@@ -1,0 +1,79 @@
+"""Checkpoints of a run: a snapshot is taken between two steps, and written while training goes on."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.learner.training_run import checkpoint_state
+from jupyter_dlaas.wire.protocol import Elastic
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["Add", "is_due", "save"]
+
+OUTSIDE: Final = "dlaas-checkpoints"
+"""Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
+FIRST_S: Final = 1.0
+"""A job that changes size by way of a checkpoint, and by itself, has its first one so early: else none is tried."""
+_IN_PARTS: Final = "[no checkpoint on request: each learner holds a part, so all of them have to call run.checkpoint()]"
+Add = Callable[[Path], dict[str, Any]]
+"""Gives what a framework's own loop keeps; larger things it puts into the folder that it is given."""
+
+
+def is_due(run: Run) -> bool:
+    """Whether a checkpoint is to be written at this boundary: by time, or because it was asked for."""
+    if run._wants_checkpoint:
+        return run.rank == 0 or bool(run._gathers)
+    context = run._context
+    if run.rank or context is None:
+        return False
+    if run._gathers and run.world_size > 1:
+        if run._boundaries.wants_checkpoint:
+            run._boundaries.kept = run._boundaries.asked
+            print(_IN_PARTS, file=sys.stderr, flush=True)
+        return False
+    if run._boundaries.wants_checkpoint:
+        return True
+    every_s = context.spec.checkpoint_every_s
+    if not run._has_kept and context.spec.elastic is Elastic.AUTO and run._regrouping is None:
+        every_s = min(every_s or math.inf, FIRST_S)
+    return every_s > 0 and time.monotonic() - run._saved_s >= every_s and not checkpoint_files.is_busy()
+
+
+def save(run: Run, position: Position, add: Add | None = None, first: Callable[[], object] | None = None) -> None:
+    """Take a snapshot; it is written while training goes on, and the disk's refusal costs no more than that.
+
+    `first`: what the checkpoint counts on, written before it.
+    """
+    context = run._context
+    run._wants_checkpoint = False
+    run._boundaries.kept = asked = run._boundaries.asked
+    run._has_kept = True
+    content, left_out = checkpoint_state.content_of(run, is_framework=add is not None)
+    try:
+        write = checkpoint_files.take(
+            context.job_dir if context else Path(OUTSIDE).absolute(),
+            position,
+            content,
+            generation=context.generation if context else 0,
+            learners=run.world_size,
+            trained=run._trained,
+            asked=asked,
+            left_out=left_out,
+            add=add,
+        )
+    except OSError as error:
+        print(f"[no checkpoint at step {run._step}: {error}]", file=sys.stderr, flush=True)
+        return
+    finally:
+        run._saved_s = time.monotonic()
+    tell = context.control.tell if context is not None else lambda **_: None
+    checkpoint_files.write_later(write, position.step, tell, first)

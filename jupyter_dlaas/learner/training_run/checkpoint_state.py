@@ -1,0 +1,246 @@
+"""State of a run: what goes into a checkpoint, and how a restart, a resumed run or a joining learner gets it back.
+
+A program that trains in a loop of `run` comes to that loop as it came the first time, with the objects as its cells
+make them; only there everything is put back. So what it derives from them before the loop is what it was, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, parameter_state, user_state
+from jupyter_dlaas.learner.control.context import Context
+from jupyter_dlaas.learner.environment.seeds import derive
+from jupyter_dlaas.learner.reporting.metrics import Metrics
+from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, NOT_LOADED, report
+from jupyter_dlaas.learner.training_run import independence_check
+from jupyter_dlaas.transfer import rng_state
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["begin_loop", "content_of", "load", "put_back", "put_back_objects", "put_back_step"]
+
+_LISTED: Final = 8
+_NO_ITERATOR: Final = (
+    "would begin anew after a halt, a preemption or a move: nothing can keep the place of a running iterator. Take the "
+    "batches from run.batches(…), or call iter() in the loop, once per epoch."
+)
+
+_EMPTIED: Final = (
+    'is open for writing, and opening it again after a halt, a preemption or a move empties it: open it with mode "a".'
+)
+
+
+def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The state at a boundary, and the names of what changed and cannot be kept."""
+    own: dict[str, Any] = {}
+    left_out: list[str] = []
+    namespace = b""
+    if run._namespace is not None and not is_framework:
+        stored = run._namespace.store(run.state)
+        namespace, left_out = stored.data, sorted(stored.left_out)
+        _report_left_out(run, stored.left_out)
+    else:
+        own, left_out = user_state.changed(run._context.script if run._context else {}, run._base)
+    content = {
+        "objects": {name: one.state_dict() for name, one in run._objects},
+        "parameters": parameter_state.snapshot(run._objects),
+        "modes": run._gang.modes if run._gang is not None else [],
+        "state": run.state,
+        "values": own,
+        "namespace": namespace,
+        "streams": rng_state.snapshot(),
+        "done": run._gate.done,
+        "gradients": run._accumulated.snapshot() if run._accumulated is not None else None,
+        "growth": run._growth.state if run._growth is not None else None,
+        "pending": _pending_gradients(run),
+    }
+    return content, left_out
+
+
+def _pending_gradients(run: Run) -> list[Any]:
+    """Gradients that no optimiser has used yet, in a run that does not accumulate them for a changing gang."""
+    if run._accumulated is not None or run._exact is not None or run._stepped_at == run._step:
+        return []
+    found = [one.grad for one in _parameters(run)]
+    return found if any(one is not None for one in found) else []
+
+
+def _parameters(run: Run) -> list[Any]:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return []
+    return [part for _, one in run._objects if isinstance(one, torch.nn.Module) for part in one.parameters()]
+
+
+def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
+    new = {path: why for path, why in left_out.items() if path not in run._told}
+    run._told.update(new)
+    if new and run.rank == 0:
+        said = "; ".join(f"`{path or 'what the loop has changed'}` ({why})" for path, why in [*new.items()][:_LISTED])
+        report(
+            NOT_KEPT, f"Checkpoints of this job cannot keep {said}. After a halt or a move it is as before the loop."
+        )
+
+
+def load(run: Run, context: Context, without: list[Path]) -> int | None:
+    """Read the last checkpoint, without those; returns its step."""
+    found = checkpoint_files.load(context.job_dir, may_tidy=run.rank == 0 and not without, without=without)
+    if found is None:
+        return None
+    manifest, content = found
+    run._restored, run._has_kept = content, True
+    run._resume = position = content["position"]
+    run._epoch, run._step = position.epoch, position.step
+    run.state.clear()
+    run.state.update(content["state"])
+    run._restores_late = "call" not in content and independence_check.has_own_loop(context)
+    if manifest.left_out and run.rank == 0 and "call" not in content:
+        print(f"[changed, but could not be kept, so not put back: {', '.join(manifest.left_out)}]", flush=True)
+    return manifest.step
+
+
+def begin_loop(run: Run) -> None:
+    """A loop of `run` begins: note what there is, and put back what the checkpoint holds."""
+    context = run._context
+    if run._namespace is not None or context is None:
+        return
+    module = importlib.import_module("jupyter_dlaas.learner.checkpoint.namespace")
+    files = (context.job_dir / "train.py", context.job_dir / "files")
+    run._namespace = module.Namespace(context.script, files, [one for _, one in run._objects], run.rank)
+    run._saved_s = time.monotonic()
+    if run._is_joining:
+        return
+    if run._restored is not None and "call" not in run._restored:
+        _put_back_or_before(run, context)
+        run._restores_late = False
+    if run.rank == 0:
+        _report_iterators(run)
+
+
+def _report_iterators(run: Run) -> None:
+    found = run._namespace.in_progress()
+    for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
+        names = sorted({path.partition(".")[0].partition("[")[0] for path, one in found.items() if is_meant(one)})
+        if names:
+            report(NOT_KEPT, f"{', '.join(f'`{name}`' for name in names[:_LISTED])} {why}")
+
+
+def _is_iterator(value: object) -> bool:
+    return not _is_file(value)
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, io.IOBase)
+
+
+def _put_back_or_before(run: Run, context: Context) -> None:
+    """Put back the last checkpoint of which all can be made again; where there is none, the last one without it."""
+    tried: list[Path] = []
+    first = run._restored
+    assert first is not None
+    why = ""
+    while run._restored is not None:
+        try:
+            put_back(run, reverts=bool(tried))
+        except Exception as error:  # noqa: BLE001 - making objects again runs the user's own classes
+            why = why or f"{type(error).__name__}: {error}"
+            step = run._restored["position"].step
+            tried.append(run._restored["folder"])
+            run._restored = run._resume = None
+            earlier = load(run, context, tried)
+            if earlier is not None:
+                report(
+                    NOT_LOADED,
+                    f"The checkpoint of step {step} cannot be loaded ({why}); that of step {earlier} is used.",
+                )
+        else:
+            break
+    if run._restored is None:
+        run._restored, run._resume = first | {"namespace": b""}, first["position"]
+        run._epoch, run._step = run._resume.epoch, run._resume.step
+        run.state.update(first["state"])
+        put_back(run, reverts=True)
+        report(
+            NOT_LOADED,
+            f"What the loop had changed beside the prepared objects cannot be put back ({why}): it begins anew there. "
+            "Give models, optimisers and schedules to run.prepare, and other values to run.state.",
+        )
+    if tried:
+        run._metrics.close()
+        run._metrics = Metrics(context.job_dir / "metrics.jsonl", run._step)
+        if run.rank == 0:
+            run._metrics.open()
+
+
+def put_back(run: Run, *, reverts: bool) -> None:
+    """Make everything what it was at the checkpoint. `reverts`: undo what was changed in this process meanwhile."""
+    content, context = run._restored, run._context
+    if content is None or context is None:
+        return
+    if run._namespace is not None and content.get("namespace"):
+        loaded = run._namespace.load(content["namespace"])
+        seed = derive(run._seed, run._step, run.rank)
+        state = run._namespace.put_back(loaded, reverts=reverts, seed=seed)
+        run.state.clear()
+        run.state.update(state)
+    else:
+        put_back_values(run)
+    put_back_objects(run)
+
+
+def put_back_objects(run: Run) -> None:
+    """Load the states of the prepared objects."""
+    if run._restored is None:
+        return
+    kept = run._restored["objects"]
+    torch: Any = sys.modules.get("torch")
+    for name, one in run._objects:
+        if name not in kept:
+            continue
+        if torch is not None and isinstance(one, torch.nn.Module):
+            one.load_state_dict(kept[name])
+        elif torch is not None and isinstance(one, torch.optim.Optimizer):
+            _load_optimizer(one, kept[name])
+        else:
+            one.load_state_dict(copy.deepcopy(kept[name]))  # it may hold on to parts of it, and is loaded twice
+    parameter_state.put_back(run._objects, run._restored.get("parameters", {}))
+
+
+def _load_optimizer(optimizer: Any, state: Any) -> None:
+    """Load a state so that schedules and aliases keep the groups that they hold."""
+    groups, states = optimizer.param_groups, optimizer.state
+    optimizer.load_state_dict(state)
+    if len(groups) == len(optimizer.param_groups) and type(states) is type(optimizer.state):
+        for old, new in zip(groups, optimizer.param_groups, strict=True):
+            old.clear()
+            old.update(new)
+        loaded = dict(optimizer.state)
+        states.clear()
+        states.update(loaded)
+        optimizer.param_groups, optimizer.state = groups, states
+
+
+def put_back_values(run: Run) -> None:
+    """Bind plain values again: in programs whose loop is a framework's, or their own."""
+    if run._restored is None or run._context is None:
+        return
+    user_state.put_back(run._context.script, run._restored["values"])
+
+
+def put_back_step(run: Run, content: dict[str, Any]) -> None:
+    """What is under way over several steps, or within one."""
+    run._gate.take(content.get("done", {}))
+    for parameter, gradient in zip(_parameters(run), content.get("pending") or (), strict=False):
+        parameter.grad = gradient if gradient is None else gradient.to(parameter.device).clone()
+    if run._accumulated is not None:
+        run._accumulated.put_back(content.get("gradients"))
+    if run._growth is not None and content.get("growth") is not None:
+        run._growth.state = content["growth"]

@@ -1,0 +1,137 @@
+"""Programs of which each learner would train for itself: told once, before much is lost, and kept at the least size.
+
+Where several learners share nothing, only rank 0's model is kept, and what the others learned is gone without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas.learner.control.context import Context, current
+from jupyter_dlaas.learner.environment.program_identifiers import Words, words_in
+from jupyter_dlaas.wire.protocol import STARTS_WITH_ONE, Elastic
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["alone", "has_own_loop", "has_roles", "look", "look_at_loop", "look_at_parts", "look_at_steps"]
+
+_KNOWS_OTHERS: Final = re.compile(
+    r"distribut(ed|e|ion)\b|DistributedDataParallel|fully_shard|WORLD_SIZE|process_count|mpi4py|horovod"
+    r"|Accelerator\b|MultiWorkerMirrored|\bcollective\b"
+)
+"""Words of a program that brings its learners together by itself, or parts the work by hand."""
+_LOOPS: Final = frozenset({"epochs", "batches"})
+_ROLES: Final = frozenset({"RANK", "rank"})
+"""Words of a program in which each learner may be meant to train something of its own."""
+_TALKERS: Final = ("mpi4py.MPI", "horovod")
+"""Modules that nobody loads for one process."""
+_looked: Final[list[str]] = []
+"""What would have been told first; the rest would say the same."""
+_KEPT: Final = "and only rank 0's model is kept"
+
+
+def look_at_loop(run: Run, *, parts: bool) -> None:
+    """A loop of `run` begins. `parts`: each learner gets a part of the data, else all of it."""
+    context = run._context
+    if _looked or context is None or run._exact is not None or not _may_have_others(context):
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and (
+        any(isinstance(one, torch.nn.Module) for _, one in run._objects) or not torch.is_grad_enabled()
+    ):
+        return
+    data = "run.batches gives each a part of the data" if parts else "each trains on all of the data"
+    instead = "Put in model, opt = run.prepare(model, opt), or take" if torch is not None else "Take"
+    look(context, f"Several learners of this program train apart: {data}, {_KEPT}. {instead} one learner: --gpus 1.")
+
+
+def look_at_steps() -> None:
+    """Optimisers step, and neither a framework nor `run` leads: it is the program's own loop, if it goes back itself.
+
+    Steps that only an installed package takes are its own business: it may bring its learners together once there are
+    several.
+    """
+    context = current()
+    if _looked or context is None or not _may_have_others(context) or has_own_loop(context):
+        return
+    programs = _programs(context.job_dir)
+    goes_back = any("backward" in words.methods for words in programs)
+    if goes_back and all(words.names.isdisjoint(_ROLES) for words in programs):
+        why = f"Several learners of this program train apart: each trains on all of the data, {_KEPT}."
+        look(context, f"{why} Let run.prepare and run.batches share it, or take one learner: --gpus 1.")
+
+
+def has_own_loop(context: Context) -> bool:
+    """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
+    words = words_in(context.job_dir / "train.py")
+    return "jupyter_dlaas" in words.modules and not words.methods.isdisjoint(_LOOPS)
+
+
+def has_roles(context: Context) -> bool:
+    """Whether each learner may be meant to train something of its own."""
+    return any(not words.names.isdisjoint({*_ROLES, "is_main"}) for words in _programs(context.job_dir))
+
+
+def look(context: Context, why: str) -> None:
+    """Tell it, unless this job has one learner for ever, or its program knows of the others."""
+    if _looked or context.rank or not _may_have_others(context):
+        return
+    _looked.append(why)
+    if not (_talks() or _knows(context.job_dir)):
+        _tell(context, why)
+
+
+def look_at_parts(context: Context) -> None:
+    """A framework parts the model among its learners, and keeps nothing from which another number could go on."""
+    if context.rank == 0 and _may_have_others(context):
+        size = context.world_size
+        _tell(
+            context,
+            "Several learners of this training each hold a part of the model, and cannot go on from what another "
+            f"number of them kept: it stays at {size}. For another size submit it anew with --gpus N.",
+            size,
+        )
+
+
+def _tell(context: Context, why: str, stays: int | None = None) -> None:
+    context.control.state(alone=[why, stays])
+    print(f"[{why}]", file=sys.stderr, flush=True)
+
+
+def alone(framework: str, *, instead: str = "") -> str:
+    """What is told of a framework's own loop that knows one process only. `instead`: what trains on several."""
+    return (
+        f"{framework} trains alone: each of several learners would train the same on all of the data, {_KEPT}. "
+        f"{instead}Take one learner: --gpus 1."
+    )
+
+
+def _may_have_others(context: Context) -> bool:
+    spec = context.spec
+    if context.world_size == 1 and any(note.code == STARTS_WITH_ONE for note in spec.notes):
+        return False  # it was told
+    return context.world_size > 1 or (spec.learners_max > 1 and spec.elastic is not Elastic.OFF)
+
+
+def _talks() -> bool:
+    """Whether this process is in a group that is not ours."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return True
+    jax: Any = sys.modules.get("jax._src.distributed")
+    if jax is not None and getattr(jax.global_state, "client", None) is not None:
+        return True
+    return any(name in sys.modules for name in _TALKERS)
+
+
+def _knows(job_dir: Path) -> bool:
+    return any(_KNOWS_OTHERS.search(name) for words in _programs(job_dir) for name in words.names)
+
+
+def _programs(job_dir: Path) -> list[Words]:
+    """The words of the program and of the user's own modules."""
+    return [words_in(path) for path in (job_dir / "train.py", *sorted((job_dir / "files").rglob("*.py")))]

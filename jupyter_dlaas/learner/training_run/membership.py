@@ -1,0 +1,240 @@
+"""A learner's part in a change of its gang: builds the next group beside the one in use, and gets or gives the state.
+
+Loaded by `running` only in a gang whose program uses torch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
+from jupyter_dlaas.learner.control.boundaries import Switch, Verdict
+from jupyter_dlaas.learner.control.context import Context, Leave
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.learner.elastic import process_group
+from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.reporting.metrics import Metrics
+from jupyter_dlaas.learner.training_run import checkpoint_state
+from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.wire.codec import encode
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.elastic.data_parallel import Gang
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["Regrouping"]
+
+_HEAVY: Final = ("objects", "gradients")
+"""What of a state may be hundreds of MB."""
+_AGAIN_S: Final = 0.1
+_AGAIN_MOST_S: Final = 5.0
+"""A group that cannot be built is tried again: after the first delay, then after twice as long, up to this."""
+
+
+class Regrouping:
+    """The gang of one learner over all its groups. It is the run's other half, and reaches into it."""
+
+    def __init__(self, run: Run, context: Context, gang: Gang) -> None:
+        self._run, self._context, self._gang = run, context, gang
+        self._changed = threading.Condition()
+        self._built: dict[int, Any] = {}
+        self._lost_before = 0
+        """Groups of earlier rounds are given up."""
+        self._round = -1 if run._is_joining else 0
+        """The group in use."""
+        self._newest = self._missed = -1
+        """The newest group that was built, and that could not be built or not be come into."""
+        self._failures = 0
+        """How many could not be built, one after the other."""
+        self._is_parting = False
+        """It was told to leave, and has let go of what the main learner writes."""
+        self._trained: list[list[Any]] = []
+        """What was trained in each generation that is over, by this learner or by the one whose state it took over."""
+        run._boundaries.on_build = self._build
+        run._boundaries.on_urgent = self._give_up
+        context.control.state(may_change=True, round=self._round, generation=context.generation)
+
+    # -- at a boundary
+
+    def ask(self, step: int) -> Verdict:
+        """Go on, stop, or change over; a learner whose group is lost waits for the next one."""
+        if self._gang.is_stranded:
+            self._context.control.state(stranded=self._round)
+        return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
+
+    def change(self, position: Position, arrived_s: float) -> Position | None:
+        """Go over into the next group, or leave; None when it was lost before all were in it.
+
+        Returns `position` itself, or the place of a learner that is further, with its state.
+        """
+        run, context, switch = self._run, self._context, self._run._boundaries.take()
+        if switch is None:
+            return position
+        if context.member not in switch.members:
+            run._metrics.close()  # before it waits: another one writes them from now on
+            run._meter.hand_over()
+            self._is_parting = True
+            if not run._boundaries.may_leave(switch.round):
+                return None
+            raise Leave("told")
+        try:
+            content = self._enter(switch, position)
+        except RuntimeError:
+            self._gang.is_stranded = True
+            with self._changed:
+                self._missed = max(self._missed, switch.round)
+                context.control.state(missed=self._missed)
+            return None
+        self._round = switch.round
+        was_main, self._is_parting = run.rank == 0 and not self._is_parting, False
+        run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
+        context.rank, context.world_size = run.rank, run.world_size
+        if content is not None:
+            position = self._adopt(content)
+        if run._is_joining:
+            context.generation = switch.generation  # an earlier one than it was to join, where others were lost
+        elif switch.generation > context.generation:
+            self._trained.append(self._trained_now())
+            run._trained = Trained()
+            context.generation = switch.generation
+        if was_main and run.rank != 0:
+            run._metrics.close()
+        if run.rank == 0 and not was_main:
+            self._become_main()
+        since_s = run._passed_s if switch.at is None and run._passed_s else arrived_s
+        context.control.state(
+            step=position.step,
+            at_s=time.time(),
+            is_held=False,
+            is_waiting=False,
+            round=switch.round,
+            idle_s=None if run._is_joining else time.monotonic() - since_s,
+            trained=self._trained,
+            generation=context.generation,
+        )
+        run._is_joining = False
+        return position
+
+    def join(self) -> Position:
+        """Wait for the others, and go on from where they are."""
+        self._context.control.state(is_waiting=True)
+        nowhere = Position(epoch=-1, step=-1)
+        while True:
+            found = self.change(nowhere, time.monotonic())
+            if found is nowhere:
+                raise Leave("told")
+            if found is not None:
+                return found
+
+    def _enter(self, switch: Switch, position: Position) -> dict[str, Any] | None:
+        """Enter the group; returns the state of the one that is furthest, where this learner is behind.
+
+        Raises RuntimeError when others are lost meanwhile.
+        """
+        rank, size = switch.members.index(self._context.member), len(switch.members)
+        group = self._take(switch.round) if size > 1 else None
+        with self._changed:
+            self._check(switch.round)
+            self._gang.enter(group, rank, size)
+        mine_is = self._run._gate.progress(position.step)
+        steps = self._gang.steps(mine_is)
+        furthest = max(steps)
+        if min(steps) == furthest:
+            return None
+        source = steps.index(furthest)
+        light, heavy = None, None
+        if rank == source:
+            trained = [*self._trained, self._trained_now()]
+            light = checkpoint_state.content_of(self._run)[0] | {"position": position, "trained": trained}
+            heavy = {name: light.pop(name) for name in _HEAVY}
+        content: dict[str, Any] = self._gang.hand(light, heavy, source)
+        return content if mine_is < furthest else None
+
+    def _trained_now(self) -> list[Any]:
+        return [self._context.generation, [encode(one) for one in self._run._trained]]
+
+    def _adopt(self, content: dict[str, Any]) -> Position:
+        run = self._run
+        if run._is_joining:  # the others may be lost before anybody heard what they trained
+            self._trained = list(content.get("trained", ()))
+        run._restored = content
+        run.state.clear()
+        run.state.update(content["state"])
+        checkpoint_state.put_back(run, reverts=True)
+        self._gang.take_modes(content["modes"])
+        position: Position = content["position"]
+        for step in range(run._step, position.step) if not run._is_joining else ():
+            run._trained.add(run._epoch, step)  # what the others were further by: those who did it may leave
+        run._step = position.step
+        checkpoint_state.put_back_step(run, content)
+        if run._exact is None:
+            seed_all(derive(run._seed, run._step, run.rank))
+        else:
+            rng_state.put_back(content["streams"])
+        return position
+
+    def _become_main(self) -> None:
+        """From now on this learner writes what one of them writes."""
+        run, folder = self._run, self._context.job_dir
+        run._metrics = Metrics(folder / "metrics.jsonl", run._step)
+        run._metrics.open()
+        run._meter.become_main(folder / "progress.json")
+        run._saved_s = time.monotonic()
+
+    # -- groups
+
+    def _take(self, number: int) -> Any:
+        with self._changed:
+            while number not in self._built:
+                self._check(number)
+                self._changed.wait()
+            found = self._built.pop(number)
+            self._built = {other: group for other, group in self._built.items() if other > number}
+        if isinstance(found, Exception):
+            raise RuntimeError(f"group {number} was not built: {found}")
+        return found
+
+    def _check(self, number: int) -> None:
+        if self._lost_before > number:
+            raise RuntimeError(f"group {number} was lost before it was entered")
+
+    def _build(self, message: dict[str, Any]) -> None:
+        """In the control thread."""
+        number, members = int(message["round"]), list(message["members"])
+        if number <= self._run._boundaries.round or self._context.member not in members:
+            return
+        where = (str(message["host"]), int(message["port"]))
+        arguments = (where, number, members.index(self._context.member), len(members))
+        threading.Thread(target=self._build_beside, args=arguments, name=f"dlaas-group-{number}", daemon=True).start()
+
+    def _build_beside(self, where: tuple[str, int], number: int, rank: int, size: int) -> None:
+        found: Any = None
+        try:
+            if size > 1:
+                found = self._gang.build(where, number, rank, size)
+        except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
+            found = error
+            with self._changed:
+                self._failures += 1
+                delay_s = _AGAIN_S * 2.0 ** min(self._failures - 1, 8)
+            time.sleep(min(delay_s, _AGAIN_MOST_S))
+        with self._changed:
+            self._built[number] = found
+            self._changed.notify_all()
+            if isinstance(found, Exception):
+                self._missed = max(self._missed, number)
+            else:
+                self._failures, self._newest = 0, max(self._newest, number)
+            # One that is through only now, of a round long over, must not take back what was said of a later one.
+            self._context.control.state(built=self._newest, missed=self._missed)
+
+    def _give_up(self, number: int) -> None:
+        """All groups before this round are lost: nobody waits in them any more. In the control thread."""
+        with self._changed:
+            self._lost_before = number
+            self._changed.notify_all()
+            lost = self._gang.leave()
+        if lost is not None:
+            process_group.cut(lost)

@@ -1,0 +1,149 @@
+"""What `run.prepare` does in a gang: gradients are averaged; optimisers and schedules step where their step counts.
+
+Loaded by `running` only in a gang, or in exact mode, whose program uses torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from jupyter_dlaas.learner.checkpoint import parameter_state
+from jupyter_dlaas.learner.elastic import sum_loss
+from jupyter_dlaas.learner.elastic.gradient_snapshot import Accumulated
+from jupyter_dlaas.learner.reporting.notes import LOSS, NOT_PREPARED, report
+from jupyter_dlaas.learner.training_run import divergence, independence_check
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
+
+__all__ = ["prepare"]
+
+
+def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: Any, ddp: dict[str, Any]) -> None:
+    """Take these objects into the gang of the run."""
+    gang, gate = run._gang, run._gate
+    for name, one in named:
+        if isinstance(one, torch.nn.Module):
+            if run._exact is None:
+                gang.wrap(one, dict(ddp))
+        elif isinstance(one, torch.optim.Optimizer):
+            gate.optimizer(name, one)
+            if gang is not None and run._exact is None:
+                _follow_groups(run, one)
+        elif one is scheduler or isinstance(one, LRScheduler):
+            gate.scheduler(name, one)
+        elif one is scaler or isinstance(one, torch.amp.GradScaler):
+            gate.scaler(name, one)
+        else:
+            gate.held_by(name, one)
+    if gang is not None and run._exact is None:
+        _cover(run)
+        if gate.check is None:
+            if run._sums:
+                sum_loss.add_up(gang)
+            elif not run.rank:
+                sum_loss.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
+            gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), run._may_lose
+            _Others(run).watch()
+            if run._context is not None:
+                run._context.at_end.append(lambda: divergence.at_end(run))
+    if gang is not None and gang.may_change:
+        run._accumulated = Accumulated([one for _, one in run._objects if isinstance(one, torch.nn.Module)])
+
+
+def _cover(run: Run) -> None:
+    run._gang.cover([one for found in parameter_state.loose(run._objects).values() for one in found])
+
+
+def _follow_groups(run: Run, optimizer: Any) -> None:
+    """What is given to this optimiser later is averaged, too."""
+    plain = optimizer.add_param_group
+
+    def add_param_group(group: dict[str, Any]) -> None:
+        plain(group)
+        _cover(run)
+
+    optimizer.add_param_group = add_param_group
+
+
+def _samples(run: Run) -> tuple[int, int] | None:
+    """How many samples this learner has of a step in which others have some, too; and all of them."""
+    gang = run._gang
+    if gang.is_alone or not run._is_looping or not 0.0 < gang.weight < 1.0:
+        return None
+    return run._share, round(run._share / gang.weight)
+
+
+def _tell_of_sum(run: Run, kind: sum_loss.Kind) -> None:
+    size = run.world_size
+    if kind is sum_loss.Kind.SUM:
+        said = (
+            f"The loss adds up over samples, and gradients of {size} learners are averaged: steps are {size} times "
+            'smaller than with one. Type run.prepare(…, loss="sum"), or divide the loss by the number of samples.'
+        )
+    else:
+        said = (
+            "The loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
+            'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
+        )
+    report(LOSS, said)
+
+
+class _Mean:
+    """The mean over the gang of a loss that a closure gives: all learners search along a line alike."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, loss: Any) -> Any:
+        gang = self._run._gang
+        is_tensor = isinstance(loss, torch.Tensor)
+        if gang.is_alone or not (isinstance(loss, int | float) or (is_tensor and loss.numel() == 1)):
+            return loss
+        share = gang.weight if self._run._sums and gang.weight else 1.0
+        value = float(loss.detach() if is_tensor else loss)
+        mean = gang.mean([value / share], gang.weight)[0]
+        self._run._gate.has_failed |= gang.is_stranded
+        return loss.detach().new_full(loss.shape, mean) if is_tensor else mean
+
+
+class _Others:
+    """Optimisers that were not prepared: made while training goes on, or left out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._is_told = False
+
+    def watch(self) -> None:
+        register = getattr(torch_optimizer, "register_optimizer_step_pre_hook", None)
+        if register is not None:
+            register(lambda optimizer, *_: self._steps(optimizer))
+
+    def _steps(self, optimizer: torch.optim.Optimizer) -> None:
+        gate, gang = self._run._gate, self._run._gang
+        if gang.is_alone or gate.knows(optimizer):
+            return
+        trained = [one for group in optimizer.param_groups for one in group["params"]]
+        if not self._is_told and not gang.shares(trained):
+            self._is_told = True
+            self._tell(type(optimizer).__name__)
+        if not gate.has_failed:
+            gang.check_gradients(optimizer)
+        if gate.is_torn:
+            for one in trained:
+                one.grad = None  # an optimiser leaves these as they are
+
+    def _tell(self, kind: str) -> None:
+        context = self._run._context
+        if context is None or self._run.rank or independence_check.has_roles(context):
+            return
+        report(
+            NOT_PREPARED,
+            f"{kind} trains parameters that run.prepare was not given: each learner trains its own, and only rank 0's "
+            "are kept. Give their model and optimiser to run.prepare, too.",
+        )

@@ -1,0 +1,578 @@
+"""`run = dlaas.run()`: what four lines of a training program talk to. Inside a job, and outside of any."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
+from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
+from jupyter_dlaas.learner.control.boundaries import Boundaries, Verdict
+from jupyter_dlaas.learner.control.context import Context, Leave, current
+from jupyter_dlaas.learner.control.throughput_report import Pacing
+from jupyter_dlaas.learner.data.batch_policy import BadPolicy, Growth, growth_of
+from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.learner.data.sample_reader import Bad
+from jupyter_dlaas.learner.data.sharding import Share
+from jupyter_dlaas.learner.data.sources import Reading, source_of
+from jupyter_dlaas.learner.elastic.step_gate import Gate
+from jupyter_dlaas.learner.environment.program_identifiers import words_in
+from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.reporting.metrics import History, Metrics, number_of
+from jupyter_dlaas.learner.reporting.progress import Meter
+from jupyter_dlaas.learner.training_run import checkpoint_policy, checkpoint_state, divergence, independence_check
+from jupyter_dlaas.learner.training_run.batches import Batches, numbered
+from jupyter_dlaas.learner.training_run.size_request import learners_for
+from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.wire.codec import DlaasError, encode
+
+__all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
+
+
+class NotPreparable(DlaasError):
+    """Something given to run.prepare holds no state that a checkpoint could keep."""
+
+    code = "not_preparable"
+
+
+def run() -> Run:
+    """The run of this program. In a job always the same one; outside, each call begins a run with one learner."""
+    context = current()
+    if context is None:
+        return Run(None)
+    one = run_of(context)
+    context.control.state(uses_run=True)
+    return one
+
+
+def run_of(context: Context) -> Run:
+    """The run of this job, also of a program that never asks for it."""
+    if not _runs:
+        _making.append(context)
+        try:
+            _runs.append(Run(context))
+        finally:
+            _making.clear()
+    return _runs[0]
+
+
+def is_being_made() -> bool:
+    """True while the run of this job reads its checkpoint: what is printed meanwhile must not ask for it."""
+    return bool(_making)
+
+
+_runs: list[Run] = []
+_making: list[Context] = []
+
+
+class Run:
+    """Position, state and talk of one training program. Made by `run()`."""
+
+    def __init__(self, context: Context | None) -> None:
+        self._context = context
+        self.rank: int = context.rank if context else 0
+        self.world_size: int = context.world_size if context else 1
+        self.state: dict[str, Any] = {}
+        """Travels with the job: put in what a restart must know."""
+        self._boundaries = Boundaries(context.control if context else None)
+        self._objects: list[tuple[str, Any]] = []
+        self._gang: Any = None
+        self._gate = Gate()
+        self._accumulated: Any = None
+        """Gradients of the prepared models, in a gang that may change."""
+        self._exact: Any = None
+        """Makes the steps in exact mode."""
+        self._growth: Growth | None = None
+        self._regrouping: Any = None
+        self._is_joining = context is not None and context.is_joining
+        """Until it has the others' state it only rehearses: nothing of it counts."""
+        self._goes_back = False
+        """It rehearsed in a later epoch than the one in which the others are."""
+        self._moved: list[list[Any]] = []
+        self._hooks: list[Callable[[], object]] = []
+        self._gathers: list[Callable[[], object]] = []
+        self._epoch = self._call = self._index = self._step = 0
+        self._is_epoch_over, self._is_leaving = True, False
+        self._seed = context.seed if context else derive(time.time_ns())
+        self._resume: Position | None = None
+        self._restored: dict[str, Any] | None = None
+        self._has_begun = self._is_looping = self._saw_stop = False
+        self._wants_checkpoint = self._has_kept = False
+        self._counts_epochs = False
+        self.names_logged: set[str] = set()
+        """What `log` was called with so far."""
+        self._share = 1
+        self._sums = False
+        """The loss adds up over samples."""
+        self._base: user_state.Base = {}
+        self._namespace: Any = None
+        """What the program held when its loop of `run` began."""
+        self._restores_late = False
+        """What a checkpoint holds is put back when that loop begins, not before."""
+        self._told: set[str] = set()
+        self._stepped_at = -1
+        """The step in which an optimiser stepped last: gradients of later ones are still to be used."""
+        self._trained = Trained()
+        self._last_step_s: float | None = None
+        self._saved_s = time.monotonic()
+        self._passed_s = 0.0
+        job_dir = context.job_dir if context else None
+        self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
+        if context is not None:
+            self._meter.pacing = Pacing(context)
+        step = checkpoint_state.load(self, context, []) if context and not self._is_joining else None
+        self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
+        if context is not None:
+            self._counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
+            context.script.setdefault("enumerate", numbered)
+            if self.rank == 0:
+                self._metrics.open()
+            context.before_results.append(self._gate.release)
+            context.at_end.append(self._end)
+
+    # -- who and where -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_main(self) -> bool:
+        """True in one learner of the gang: the one that should write files."""
+        return self.rank == 0
+
+    @property
+    def step(self) -> int:
+        """How many steps of the job were begun, over all epochs, restarts and sizes."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being trained."""
+        return self._epoch
+
+    @property
+    def is_looping(self) -> bool:
+        """True once the program went into a loop of `epochs` or `batches`: then these say where training is."""
+        return self._is_looping
+
+    @property
+    def device(self) -> Any:
+        """Where tensors belong: a torch.device where torch is in use, else its name."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return "cpu"
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    @property
+    def output_dir(self) -> Path:
+        """A folder for files of one's own: what is in it is listed on the job's card."""
+        if self._context is not None:
+            return self._context.output_dir
+        folder = Path("dlaas-output")
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
+    def history(self) -> History:
+        """All that was logged, by name: `run.history["loss"]`. Complete over halts and restarts."""
+        return self._metrics.history
+
+    @property
+    def should_stop(self) -> bool:
+        """True once the job is to leave: for loops of one's own, which end by themselves then."""
+        self._begin()
+        self._restore_early()
+        self._saw_stop = self._saw_stop or self._boundaries.is_stopping
+        return self._saw_stop
+
+    def on_halt(self, fn: Callable[[], object]) -> Callable[[], object]:
+        """Call `fn` before the learner leaves, just before the checkpoint is written. Usable as a decorator."""
+        self._hooks.append(fn)
+        return fn
+
+    def on_checkpoint(self, fn: Callable[[], object]) -> Callable[[], object]:
+        """Call `fn` before each checkpoint, in all learners at once, so that it may gather what each holds a part of.
+
+        Several learners then write none by time: one is written when they leave, and where all call `checkpoint`.
+        """
+        self._gathers.append(fn)
+        return fn
+
+    def request_gpus(self, number: int) -> None:
+        """Ask for another size from within the program; training goes on meanwhile.
+
+        A wish like one of the card: it holds until the next one, and is granted as soon as there are so many. The same
+        in all learners. Outside of a job nothing happens. Raises NotAllowed.
+        """
+        if self._context is not None:
+            learners = learners_for(self._context.spec, number)
+            if self.rank == 0 and self._resume is None and not self._is_joining:
+                self._context.control.state(asks=[learners, self._step])
+
+    # -- objects -------------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        *objects: Any,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ddp: dict[str, Any] | None = None,
+        shards: int | None = None,
+        loss: str = "mean",
+    ) -> Any:
+        """Hand over model and optimiser (or several), and get them back, ready for any number of learners.
+
+        They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
+        where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
+        `loss="sum"`: the loss adds up over samples (reduction="sum"), so learners' gradients add up, too.
+        `shards`: exact mode, see `train_step`. Raises NotPreparable, NotShareable, NotExact.
+        """
+        if loss not in ("mean", "sum"):
+            raise NotPreparable(f'run.prepare(loss={loss!r}): a loss is a "mean" over samples, or their "sum"')
+        self._sums = loss == "sum"
+        given = [one for one in (*objects, scheduler, scaler) if one is not None]
+        for one in given:
+            if not callable(getattr(one, "state_dict", None)) or not callable(getattr(one, "load_state_dict", None)):
+                hint = (
+                    "give data to run.batches(data, batch_size)" if hasattr(one, "__len__") else "it has no state_dict"
+                )
+                raise NotPreparable(f"run.prepare: a {type(one).__name__} cannot be prepared: {hint}")
+        torch = sys.modules.get("torch")
+        for one in given:
+            self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
+            if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
+                one.to(self.device)
+            if torch is not None and isinstance(one, torch.optim.Optimizer):
+                one.register_step_post_hook(self._note_step)
+        if shards is not None or self._exact is not None:
+            importlib.import_module("jupyter_dlaas.learner.exact.requirements").begin(self, shards, ddp, given)
+        if not self._restores_late:
+            checkpoint_state.put_back_objects(self)
+        is_gang = torch is not None and (self.world_size > 1 or self._may_change())
+        if is_gang:
+            self._meet()
+        if torch is not None and (is_gang or self._exact is not None):
+            preparing = importlib.import_module("jupyter_dlaas.learner.training_run.preparation")
+            preparing.prepare(self, self._objects[-len(given) :], scheduler, scaler, ddp or {})
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
+        """One step in exact mode: the same weights, to the last bit, for any number of learners, whatever happens.
+
+        `model, opt = run.prepare(model, opt, shards=8)` cuts each batch into 8 shards; `for batch in run.batches(…)`
+        then gives what belongs here. `fn(part)` gives the mean loss over one part (a tensor; not gone back from yet).
+        Gradients and BatchNorm's statistics are averaged over all parts, then `update()` is called: by default each
+        prepared optimiser steps. `update=lambda: (clip_grad_norm_(model.parameters(), 1.0), opt.step())` does more.
+
+        Returns the mean loss over the batch. BatchNorm normalises each part by itself; more learners than shards do
+        not help. Holds for one type of device and version of PyTorch, with one thread per learner. Raises NotExact.
+        """
+        if self._exact is None:
+            raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
+        return self._exact.step(fn, batch, update, self._step)
+
+    def _note_step(self, *_: object) -> None:
+        self._stepped_at = self._step
+
+    def _may_change(self) -> bool:
+        """Whether this gang may change over into others while it trains."""
+        if self._context is None or not self._context.may_change:
+            return False
+        return self.device.type == "cpu" or bool(
+            importlib.import_module("jupyter_dlaas.learner.elastic.nccl_group").is_able()
+        )
+
+    def _meet(self) -> None:
+        if self._gang is not None:
+            return
+        module = importlib.import_module("jupyter_dlaas.learner.elastic.data_parallel")
+        may_change = self._may_change()
+        self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
+        if self._context is not None:
+            self._context.control.beats.talks = gang.talks
+        if may_change and self._context is not None:
+            regrouping = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
+            self._regrouping = regrouping.Regrouping(self, self._context, gang)
+            if self._is_joining:
+                gang.enter(None, self.rank, 1)
+            elif self.world_size > 1:
+                gang.meet(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if not self._is_joining:
+            gang.check_step(self._step)
+        if self._exact is not None:
+            self._exact.gang = gang
+            if not self._is_joining:
+                self._exact.share()
+
+    # -- loops ---------------------------------------------------------------------------------------------------------
+
+    def epochs(self, number: int | None = None) -> Iterator[int]:
+        """The epochs that are still to do, from 0 on; after a restart from the one that was left."""
+        if number is None:
+            number = self._context.spec.epochs if self._context else None
+        if number is None:
+            raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
+        self._begin()
+        checkpoint_state.begin_loop(self)
+        self._meter.epochs = number
+        if self._counts_epochs:
+            independence_check.look_at_loop(self, parts=False)
+        epoch = -1
+        while (epoch := self._next_epoch(epoch)) < number:
+            self._epoch, self._call, self._is_epoch_over = epoch, 0, False
+            if self._counts_epochs:
+                self._boundary(Position(epoch=epoch, step=self._step))
+                self._reach()
+                self._count()
+            try:
+                yield epoch
+            except GeneratorExit:
+                self._is_epoch_over = not self._is_leaving
+                if line := divergence.left_at():
+                    divergence.goes_on(self, line)
+                raise
+            self._is_epoch_over = True
+            if not divergence.goes_on(self):
+                return
+            has_schedule = self._context is not None and bool(self._context.spec.schedule)
+            self._meter.tell(epoch + 1, self._step, force=has_schedule)
+
+    def _next_epoch(self, epoch: int) -> int:
+        if self._goes_back and self._resume is not None:
+            self._goes_back = False
+            return self._resume.epoch
+        return max(epoch + 1, self._first_epoch())
+
+    def _first_epoch(self) -> int:
+        if self._is_joining and self._context is not None:
+            epoch = (read_json(self._context.job_dir / "progress.json") or {}).get("epoch")
+            return epoch if isinstance(epoch, int) else 0
+        return self._resume.epoch if self._resume else 0
+
+    def batches(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool | None = None,
+        drop_last: bool | None = None,
+        skip_bad: bool = False,
+        batch: str = "fixed",
+        max_batch: int | None = None,
+        rate: str | None = None,
+        warmup_steps: int = 100,
+        **options: Any,
+    ) -> Batches:
+        """One pass over the data. Each sample once, whatever the number of learners and however often it changes.
+
+        `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are taken
+        over), a tensor or array, or a tuple of them. An IterableDataset is read whole by every learner, which trains
+        its share. `batch_size` counts over all learners together, so that the size of the gang does not change the
+        training. With `batch="grow"` it is one learner's: the batch grows with the gang up to `max_batch`, learning
+        rates follow by `rate` ("linear" over `warmup_steps`, "sqrt", "adascale", "none").
+
+        `skip_bad`: samples that raise when they are read are left out and listed. Further options go to torch's
+        DataLoader. Raises BadData, BadPolicy, NotExact.
+        """
+        reading = Reading(skip_bad=skip_bad, is_exact=self._exact is not None)
+        source = source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options, reading=reading)
+        growth = growth_of(batch, source.batch_size, max_batch, rate, warmup_steps)
+        if growth is not None and source.groups is not None:
+            raise BadPolicy('run.batches(batch="grow"): a batch sampler decides itself how large its batches are')
+        if self._exact is not None:
+            importlib.import_module("jupyter_dlaas.learner.exact.requirements").check_data(
+                source, self._exact.shards, grows=growth is not None
+            )
+        return Batches(self, source, growth)
+
+    def _weigh(self, share: Share | None, *, is_counted: bool = False, size: int = 0) -> None:
+        """Set what this learner's gradients count in the step to come. `is_counted`: some samples may be missing."""
+        if self._growth is not None and share is not None:
+            self._growth.begin(self._step, size)
+        gang = self._gang
+        if gang is None or self._exact is not None:
+            self._share = share.count if share is not None else 1
+        elif share is None:
+            gang.weight = 1.0 / self.world_size
+        else:
+            self._share = share.count
+            total = gang.total(share.count) if is_counted else share.total
+            gang.weight = share.count / total if total else 0.0
+
+    def _may_lose(self) -> bool:
+        """Whether others may be lost in the step to come, so that it is made again."""
+        return self._gang is not None and self._gang.may_change and self.world_size > 1
+
+    def _tell_bad(self, one: Bad) -> None:
+        print(f"[sample {one.number} cannot be read and is left out: {one.why}]", flush=True)
+        with (self.output_dir / "bad-samples.txt").open("a", encoding="utf-8") as file:
+            print(one.number, one.why.replace("\n", " "), file=file)
+
+    def _count(self, samples: int = 0, *, tells: bool = True) -> None:
+        """A step begins: what is logged from now on belongs to it."""
+        self._step += 1
+        self._trained.add(self._epoch, self._step - 1)
+        if tells:
+            self._meter.step(self._epoch, self._step, samples)
+
+    def _uncount(self, samples: int) -> None:
+        self._step -= 1
+        self._trained.undo()
+        self._meter.step(self._epoch, self._step, -samples)
+
+    # -- boundaries ----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Called where the loop begins: from here on there is something to keep."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        context = self._context
+        if context is None:
+            return
+        if not independence_check.has_own_loop(context):
+            self._base = user_state.base(context.script)
+        if self.world_size > 1 and "torch" in sys.modules and self._objects:
+            self._meet()
+        if self._is_joining:
+            return
+        if self._resume is None:
+            if self.rank and self._exact is None:
+                seed_all(derive(self._seed, self._step, self.rank))
+        elif self._restored is not None and "call" not in self._restored and not self._restores_late:
+            # (Taken inside a framework's own loop: what comes before that runs with its own values once more.)
+            checkpoint_state.put_back(self, reverts=False)
+        self._boundaries.begin()
+        self._saved_s = time.monotonic()
+        if self._restored is None or "call" not in self._restored:
+            context.control.state(step=self._step, at_s=time.time())
+
+    def _restore_early(self) -> None:
+        """A loop of the program's own: there is no place to wait for."""
+        if self._restores_late and self._namespace is None:
+            self._restores_late = False
+            checkpoint_state.put_back(self, reverts=False)
+
+    def _boundary(self, position: Position, add: checkpoint_policy.Add | None = None) -> Position:
+        """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
+
+        Returns `position` itself, or the place where this learner is to go on with the others' state.
+        """
+        self._is_looping = True
+        arrived_s = time.monotonic()
+        found: Position | None
+        live = self._regrouping
+        while (verdict := live.ask(position.step) if live else self._boundaries.ask()) is Verdict.SWITCH:
+            found = live.change(position, arrived_s)
+            if found is not None and found is not position:
+                return found
+        if verdict is Verdict.STOP:
+            self._last_step_s = time.time()
+            for hook in (*self._hooks, *self._gathers):
+                hook()
+            if self.rank == 0 and (self._trained or self._resume is None):
+                checkpoint_policy.save(self, position, add)
+            checkpoint_files.settle()
+            self._is_leaving = True
+            raise Leave("told")
+        self._passed_s = arrived_s
+        if self._resume is None and checkpoint_policy.is_due(self):
+            for hook in self._gathers:
+                hook()
+            self._wants_checkpoint = False
+            if self.rank == 0:
+                checkpoint_policy.save(self, position, add)
+        return position
+
+    def _reach(self) -> None:
+        """The place where a checkpoint was taken: from here on all is as it was then."""
+        if self._resume is None:
+            return
+        self._resume = None
+        assert self._restored is not None
+        if "call" in self._restored:
+            checkpoint_state.put_back_values(self)
+        else:
+            checkpoint_state.put_back(self, reverts=True)  # what lies before this place ran once more
+        checkpoint_state.put_back_step(self, self._restored)
+        if self.rank == 0 or self._exact is not None:
+            rng_state.put_back(self._restored["streams"])
+        else:
+            seed_all(derive(self._seed, self._step, self.rank))
+        if "call" in self._restored and self._context is not None:  # what came before only led here
+            self._context.control.state(step=self._step, at_s=time.time())
+        self._restored = None
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint: at the next step boundary inside a loop of `epochs` or `batches`, else now.
+
+        Outside of a job it goes to `dlaas-checkpoints/` below the working directory.
+        """
+        self._begin()
+        self._restore_early()
+        if self._is_looping:
+            self._wants_checkpoint = True
+            self._boundaries.call_up()
+            return
+        for hook in self._gathers:
+            hook()
+        if self.rank == 0:
+            checkpoint_policy.save(self, Position(epoch=self._epoch, step=self._step))
+            checkpoint_files.settle()
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def log(self, *, reduce: str | None = None, **metrics: Any) -> dict[str, float]:
+        """Log numbers (tensors of one element too). Rank 0's count; with `reduce="mean"` the mean over all samples.
+
+        Returns the numbers: means are the same in all learners, so that all can stop by them.
+        """
+        self._begin()
+        divergence.check(self)
+        if reduce not in (None, "mean"):
+            raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
+        found = {name: number_of(name, value) for name, value in metrics.items()}
+        if reduce == "mean" and self.world_size > 1:
+            self._meet()
+            means: Sequence[float] = self._gang.mean(list(found.values()), float(self._share))
+            found = dict(zip(found, means, strict=True))
+        self.names_logged.update(found)
+        self.record(found, step=self._step, epoch=self._epoch, source="run")
+        return found
+
+    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
+        """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""
+        # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
+        # And the rest of a step that is made again logs then.
+        if self._resume is None and not self._is_joining and not self._gate.is_torn:
+            self._metrics.log(found, step=step, epoch=epoch, source=source)
+
+    def in_one_piece(self) -> AbstractContextManager[None]:
+        """Numbers that are added meanwhile are written together."""
+        return self._metrics.together()
+
+    def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
+        """Show progress that was found elsewhere, unless this run's own loops tell it."""
+        if not self._is_looping:
+            self._meter.show(epoch, epochs, step or 0, steps, fraction)
+
+    def _end(self) -> dict[str, Any]:
+        """What result.json should tell of this run."""
+        checkpoint_files.settle()
+        self._metrics.flush()
+        if self._meter.has_shown:
+            self._meter.tell_last()
+        elif self._has_begun:
+            self._meter.tell(self._epoch + self._is_epoch_over, self._step, force=True)
+        found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
+        if self.rank == 0:
+            found["trained"] = [encode(one) for one in self._trained]
+        if self._saw_stop:
+            found["saw_stop"] = True
+        return found

@@ -1,0 +1,114 @@
+"""A check of a PyTorch training's first steps: do they change a model that the job returns or has prepared?
+
+An optimiser that was made over another model than the one that is trained changes nothing, and no error says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+from jupyter_dlaas.learner.control.context import Context
+from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.learner.reporting.notes import OPTIMIZER, report
+
+__all__ = ["FirstSteps", "watch"]
+
+_STEPS: Final = 10
+"""Steps of each optimiser that are looked at; several optimisers take turns."""
+_OPTIMISERS_MAX: Final = 8
+_OBJECTS_MAX: Final = 20_000
+
+
+class FirstSteps:
+    """Compares what optimisers move with the weights of the models that count, until one of these is moved.
+
+    Reports only models that nothing changes: a moving average is changed by other means than an optimiser.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._is_over = False
+        self._moved: dict[int, Any] = {}  # these by identity; held, so that no identity is used twice
+        self._optimisers: dict[int, Any] = {}
+        self._steps: dict[int, int] = {}
+        self._first: dict[int, float] | None = None
+
+    def stepped(self, optimiser: Any) -> None:
+        """Take a step into account: one look at a flag after the first step that moves such a model."""
+        if self._is_over:
+            return
+        number = self._steps.get(id(optimiser), 0) + 1
+        if number > _STEPS:
+            return
+        if number == 1 and len(self._steps) == _OPTIMISERS_MAX:
+            self._end()
+            return
+        self._steps[id(optimiser)], self._optimisers[id(optimiser)] = number, optimiser
+        params = [one for group in optimiser.param_groups for one in group["params"]]
+        self._moved.update((id(one), one) for one in params if one.grad is not None)
+        weights = self._weights()
+        if not weights.keys().isdisjoint(self._moved):
+            self._end()
+            return
+        if self._first is None:  # what only a suspicious first step costs
+            self._first = {number: _gist(one) for number, one in weights.items()}
+        if number == _STEPS and not self._moved:  # else a function may return its model only at the end
+            self._report(weights)
+
+    def end(self) -> dict[str, object]:
+        """Compare once more at the end of the program, when all names are bound."""
+        if self._steps and not self._is_over:
+            weights = self._weights()
+            if weights.keys().isdisjoint(self._moved):
+                self._report(weights)
+        self._end()
+        return {}
+
+    def _end(self) -> None:
+        self._is_over = True
+        for held in (self._moved, self._optimisers, self._steps):
+            held.clear()
+
+    def _report(self, weights: dict[int, Any]) -> None:
+        first = self._first or {}
+        if not weights or any(first.get(number) != _gist(one) for number, one in weights.items()):
+            return
+        names = ", ".join(self._context.spec.outputs) or "the prepared model"
+        report(
+            OPTIMIZER,
+            f"The optimiser moves no weight of {names}: it was made over another model than the one that is trained. "
+            "Make the optimiser after the model, or bring both from the notebook: --push model,opt.",
+        )
+        self._end()
+
+    def _weights(self) -> dict[int, Any]:
+        """The parameters, by identity, of the models that the job returns or has prepared."""
+        walk: Any = importlib.import_module("jupyter_dlaas.transfer.object_traversal").walk
+        parameter: Any = sys.modules["torch.nn.parameter"].Parameter
+        running: Any = sys.modules.get("jupyter_dlaas.learner.training_run.run")
+        roots = [one for run in running._runs for _, one in run._objects] if running is not None else []
+        roots += [self._context.script.get(name) for name in self._context.spec.outputs]
+        optimiser: Any = sys.modules["torch.optim.optimizer"].Optimizer
+        named = {str(number): one for number, one in enumerate(roots) if not isinstance(one, optimiser)}
+        return {id(one): one for _, one in walk(named, _OBJECTS_MAX) if isinstance(one, parameter)}
+
+
+def _gist(weight: Any) -> float:
+    """A number that changes when a weight does."""
+    return float(weight.detach().abs().sum())
+
+
+def watch(context: Context) -> None:
+    """Watch the optimisers of rank 0 once PyTorch is loaded."""
+    if context.rank == 0:
+        check = FirstSteps(context)
+        context.at_end.append(check.end)
+        import_hooks.after("torch.optim.optimizer", lambda module: _register(module, check))
+
+
+def _register(module: Any, check: FirstSteps) -> None:
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is not None:
+        register(lambda optimizer, *_: check.stepped(optimizer))

@@ -1,0 +1,1 @@
+"""Objects of a program: what they hold, and whether it changed."""

@@ -1,0 +1,240 @@
+"""Objects of Keras and TensorFlow: variables, and layers and optimisers that make theirs only at the first step.
+
+A model without an input shape and the moments of an optimiser do not exist at the head of a loop; they are built again
+before their values are put back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from jupyter_dlaas import stored
+from jupyter_dlaas.objects.array_digests import Budget, digest
+from jupyter_dlaas.objects.object_aspects import Aspect
+
+__all__ = ["aspect_of", "fits", "is_stateful", "load_state", "made_again", "reduce_state", "variables_of"]
+
+_seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""Layers of this program: whose variables an optimiser trains."""
+
+
+def aspect_of(value: Any) -> Aspect | None:
+    """Return in which way an object of Keras or TensorFlow can change; None for others."""
+    kind: Any = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package in ("keras", "tensorflow") and hasattr(kind, "assign") and hasattr(value, "shape"):
+        return _VARIABLE
+    if _is(value, "optimizers", "Optimizer"):
+        return _OPTIMIZER
+    if _is(value, "layers", "Layer"):
+        _seen.add(value)
+        return _LAYER
+    return _METRIC if _is(value, "metrics", "Metric") or _is(value, "losses", "Loss") else None
+
+
+def _is(value: Any, part: str, name: str) -> bool:
+    keras: Any = sys.modules.get("keras")
+    kind = getattr(getattr(keras, part, None), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _values_of(variables: Sequence[Any]) -> list[Any]:
+    numpy: Any = sys.modules["numpy"]
+    return [numpy.array(one) for one in variables]
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    for one, value in zip(variables, values, strict=True):
+        one.assign(value)
+
+
+class _Variable(Aspect):
+    can_revert = False
+
+    def read(self, value: Any, budget: Budget) -> Any:
+        return digest(sys.modules["numpy"].asarray(value), budget)
+
+    def carry(self, value: Any, base: Any, now: Any) -> Any:
+        return sys.modules["numpy"].asarray(value)
+
+    def put(self, value: Any, carried: Any) -> None:
+        value.assign(carried)
+
+    def copy(self, value: Any) -> Any:
+        return sys.modules["numpy"].array(value)
+
+    def size(self, value: Any) -> int:
+        return int(sys.modules["numpy"].asarray(value).nbytes)
+
+
+class _Metric(Aspect):
+    """Metrics and losses: their variables are all there is."""
+
+    can_revert = False
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        for number, one in enumerate(getattr(value, "variables", ())):
+            yield f".variables[{number}]", one
+
+    def read(self, value: Any, budget: Budget) -> Any:
+        return None
+
+    def put(self, value: Any, carried: Any) -> None:
+        """Nothing of its own."""
+
+
+class _Layer(_Metric):
+    """Layers and models: which are trained, and variables that are made later."""
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        yield from super().parts(value)
+        optimizer = getattr(value, "optimizer", None)
+        if optimizer is not None:
+            yield ".optimizer", optimizer
+
+    def read(self, value: Any, budget: Budget) -> Any:
+        return len(value.variables), tuple(one.trainable for one in _layers_in(value))
+
+    def carry(self, value: Any, base: Any, now: Any) -> Any:
+        is_new = base is None or base[0] != now[0]
+        return now[1], _values_of(value.variables) if is_new else None, _build_config(value) if is_new else None
+
+    def put(self, value: Any, carried: Any) -> None:
+        are_trained, values, config = carried
+        if values is not None:
+            _build(value, config)
+            _assign(value.variables, values)
+        layers = _layers_in(value) if isinstance(are_trained, tuple) else _layers_of_earlier_version(value)
+        for layer, is_trained in zip(layers, are_trained, strict=False):
+            if layer.trainable != is_trained:
+                layer.trainable = is_trained
+
+
+class _Optimizer(_Metric):
+    """Optimisers: moments are made at the first step, for the variables that it trains."""
+
+    def read(self, value: Any, budget: Budget) -> Any:
+        return len(value.variables)
+
+    def carry(self, value: Any, base: Any, now: Any) -> Any:
+        owners = {id(one): (layer, at) for layer in _seen for at, one in enumerate(layer.variables)}
+        trained = [owners.get(id(one), (None, one)) for one in _trained_by(value)]
+        layers = list({id(layer): layer for layer, _ in trained if layer is not None}.values())
+        return trained, [_build_config(one) for one in layers], layers, _values_of(value.variables)
+
+    def put(self, value: Any, carried: Any) -> None:
+        trained, configs, layers, values = carried
+        for layer, config in zip(layers, configs, strict=True):
+            _build(layer, config)
+        if len(value.variables) != len(values):
+            value.build([one if layer is None else layer.variables[one] for layer, one in trained])
+        _assign(value.variables, values)
+
+
+def _layers_in(layer: Any) -> list[Any]:
+    """Return a layer and all layers below it, each once, in the order in which the program made or named them."""
+    found = {id(layer): layer}
+    queue = deque(_layers_below(layer))
+    while queue:
+        one = queue.popleft()
+        if id(one) not in found:
+            found[id(one)] = one
+            queue.extend(_layers_below(one))
+    return list(found.values())
+
+
+def _layers_below(layer: Any) -> Iterator[Any]:
+    """Return the layers of a model, or those that a layer holds in its attributes."""
+    queue = deque(layer.layers if _is(layer, "models", "Model") else vars(layer).values())
+    while queue:
+        one = queue.popleft()
+        if _is(one, "layers", "Layer"):
+            yield one
+        elif isinstance(one, list | tuple | dict):
+            queue.extend(one.values() if isinstance(one, dict) else one)
+
+
+def _layers_of_earlier_version(layer: Any) -> list[Any]:
+    """Return the layers in the order of checkpoints whose flags are a list: that of a walk of Keras' own."""
+    walk = getattr(layer, "_flatten_layers", None)
+    return [*walk()] if walk is not None else []
+
+
+def _build_config(layer: Any) -> Any:
+    return layer.get_build_config() if layer.built else None
+
+
+def _build(layer: Any, config: Any) -> None:
+    if not layer.built and config:
+        layer.build_from_config(config)
+
+
+def _trained_by(optimizer: Any) -> list[Any]:
+    return list(getattr(optimizer, "_trainable_variables", ()))
+
+
+_VARIABLE, _METRIC, _LAYER, _OPTIMIZER = _Variable(), _Metric(), _Layer(), _Optimizer()
+
+
+# -- results
+
+
+def is_stateful(value: Any) -> bool:
+    """Tell whether it is an optimiser or a metric of Keras."""
+    return _is(value, "optimizers", "Optimizer") or _is(value, "metrics", "Metric")
+
+
+def variables_of(value: Any) -> Sequence[Any]:
+    """Return the variables by which objects of Keras belong together: a model's, and those that an optimiser trains."""
+    if _is(value, "optimizers", "Optimizer"):
+        return _trained_by(value)
+    return list(value.variables) if _is(value, "layers", "Layer") else []
+
+
+def reduce_state(value: Any) -> Any:
+    """Return how an optimiser or a metric of Keras is pickled with its state; NotImplemented for other objects.
+
+    Keras itself leaves out what its configuration does not make again.
+    """
+    if not is_stateful(value) or type(value).from_config.__module__.partition(".")[0] != "keras":
+        return NotImplemented
+    shapes = [tuple(one.shape) for one in _trained_by(value)]
+    return stored.keras_object, (type(value), value.get_config(), shapes, _values_of(value.variables))
+
+
+def made_again(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:
+    """Make an optimiser or a metric again; an optimiser over variables of its own until it is given a model's."""
+    keras: Any = importlib.import_module("keras")
+    made = kind.from_config(config)
+    if shapes:
+        made.build([keras.Variable(keras.ops.zeros(shape)) for shape in shapes])
+    if len(made.variables) == len(values):
+        _assign(made.variables, values)
+    return made
+
+
+def fits(old: Any, new: Any, models: Sequence[Any]) -> bool:
+    """Tell whether `load_state` can load one into the other."""
+    if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
+        return _model_of(new, models) is not None
+    return [tuple(one.shape) for one in old.variables] == [tuple(one.shape) for one in new.variables]
+
+
+def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
+    """Load the state of an optimiser or a metric; an optimiser that was not used yet is built over its model first."""
+    if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
+        model = _model_of(new, models)
+        old.build(model.trainable_variables)
+    _assign(old.variables, _values_of(new.variables))
+
+
+def _model_of(optimizer: Any, models: Sequence[Any]) -> Any:
+    """Return the model that an optimiser was made for, by the shapes of the variables that it trains."""
+    shapes = [tuple(one.shape) for one in _trained_by(optimizer)]
+    found = (one for one in models if [tuple(part.shape) for part in one.trainable_variables] == shapes)
+    return next(found, None)

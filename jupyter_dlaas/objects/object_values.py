@@ -1,0 +1,103 @@
+"""Values and identities: which objects cannot change, which belong to the machinery, and which are the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import fractions
+import io
+import re
+import sys
+import types
+import uuid
+from pathlib import PurePath
+from typing import Any, Final
+
+__all__ = ["are_values", "is_atom", "is_infrastructure", "is_same", "is_tensor"]
+
+_VALUES: Final = frozenset(
+    {
+        *(str, bytes, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range, slice),
+        *(dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern),
+    }
+)
+"""Types whose objects cannot change, and are compared by value."""
+_NAMED: Final = (types.BuiltinFunctionType, types.CodeType, types.GetSetDescriptorType, enum.Enum, PurePath, dt.tzinfo)
+_CONSTANTS: Final = frozenset({"dtype", "device", "layout", "memory_format", "Size"})
+_INFRASTRUCTURE: Final = frozenset(
+    {
+        *("jupyter_dlaas", "threading", "_thread", "logging", "socket", "ssl", "subprocess", "multiprocessing"),
+        *("concurrent", "asyncio", "importlib", "contextvars", "selectors", "weakref", "tqdm", "IPython", "ipykernel"),
+        *("ipywidgets", "matplotlib", "wandb", "mlflow", "tensorboard", "tensorboardX", "rich", "pyarrow", "datasets"),
+    }
+)
+"""Packages whose objects the program makes again, and that hold nothing of a training."""
+_INFRASTRUCTURE_PARTS: Final = (
+    *("torch.distributed.", "torch.nn.parallel.", "torch.utils.tensorboard.", "torch._dynamo."),
+    *("torch.cuda.", "torch.utils.data._utils.", "torch.profiler."),
+)
+
+
+def is_atom(value: object) -> bool:
+    """Tell whether an object cannot change, and needs no identity."""
+    kind = type(value)
+    if kind in _VALUES or isinstance(value, _NAMED):
+        return True
+    if isinstance(value, type):
+        return value.__module__ != "__main__"
+    if isinstance(value, types.ModuleType):
+        return not _is_own_module(value)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic | numpy.dtype):
+        return True
+    return kind.__name__ in _CONSTANTS and kind.__module__.partition(".")[0] == "torch"
+
+
+def is_tensor(value: object) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_infrastructure(value: object) -> bool:
+    """Tell whether an object belongs to the machinery around a training, which the program builds again."""
+    kind = type(value)
+    module = value.__globals__.get("__name__", "") if isinstance(value, types.FunctionType) else kind.__module__
+    if isinstance(value, types.MethodType):
+        return is_infrastructure(value.__func__)
+    if isinstance(value, io.IOBase):
+        return not isinstance(value, io.BytesIO | io.StringIO)
+    if isinstance(value, types.ModuleType):
+        module = value.__name__
+    if not isinstance(module, str):
+        return False
+    return module.partition(".")[0] in _INFRASTRUCTURE or f"{module}.".startswith(_INFRASTRUCTURE_PARTS)
+
+
+def _is_own_module(value: types.ModuleType) -> bool:
+    """Tell whether a module came with the job."""
+    file = getattr(value, "__file__", None)
+    running: Any = sys.modules.get("jupyter_dlaas.learner.control.context")
+    context = running.current() if running is not None else None
+    return context is not None and isinstance(file, str) and file.startswith(f"{context.job_dir}/files/")
+
+
+def are_values(values: Any) -> bool:
+    kinds = set(map(type, values))
+    if kinds <= _VALUES:
+        return True
+    return kinds == {tuple} and all(set(map(type, one)) <= _VALUES for one in values)
+
+
+def is_same(old: Any, new: Any) -> bool:
+    """Tell whether two items are one object, or equal values that cannot change."""
+    if old is new:
+        return True
+    kind = type(old)
+    if kind is not type(new):
+        return False
+    if kind is tuple:
+        return len(old) == len(new) and all(is_same(one, other) for one, other in zip(old, new, strict=True))
+    if kind is types.MethodType:
+        return old.__self__ is new.__self__ and old.__func__ is new.__func__
+    return is_atom(old) and bool(old == new or (old != old and new != new))

@@ -1,0 +1,124 @@
+"""The files by which a guardian is found: lock, sockets, status.json; each made again when it is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.atomic_files import bind, write_whole
+from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
+from jupyter_dlaas.runtime.system.json_lines import Lines, Message
+from jupyter_dlaas.runtime.system.process import Identity
+
+__all__ = ["STATUS", "WAKE", "Presence"]
+
+STATUS: Final = "status.json"
+WAKE: Final = "guardian.wake"
+LOOK_S: Final = 5.0
+"""How often the files are looked for. Nobody waits for it: an engine finds a guardian by its lock, too."""
+RETRY_S: Final = 1.0
+
+
+class Presence:
+    """The files by which engine and learners find a guardian."""
+
+    def __init__(self, job_dir: Path, lock: Lock, now: float) -> None:
+        self._job_dir, self._lock = job_dir, lock
+        self._inodes: dict[str, int] = {}
+        self.wake = self._bind(WAKE)
+        self.listener = self._bind(SOCKET)
+        self._status = b""
+        self._is_written = True
+        self._look_s = now + LOOK_S
+        self._callers: list[Lines] = []
+
+    def _bind(self, name: str) -> socket.socket:
+        path = self._job_dir / name
+        is_stream = name == SOCKET
+        sock = bind(socket.SOCK_STREAM if is_stream else socket.SOCK_DGRAM, path, listen=128 if is_stream else None)
+        sock.setblocking(False)
+        self._inodes[name] = path.lstat().st_ino
+        return sock
+
+    def _is_lost(self, name: str) -> bool:
+        try:
+            return (self._job_dir / name).lstat().st_ino != self._inodes[name]
+        except OSError:
+            return True
+
+    def due(self, now: float) -> float:
+        """When to call `look`, by the monotonic clock."""
+        return self._look_s if self._is_written else min(self._look_s, now + RETRY_S)
+
+    def look(self, now: float) -> bool:
+        """Make again what is lost, and write what could not be written. False where another guardian holds the job."""
+        is_due = now >= self._look_s
+        if is_due:
+            self._look_s = now + LOOK_S
+            if not self._lock.renew():
+                return False
+            with suppress(OSError):  # no directory, or no room: the next look tries again
+                self._bind_again()
+        if not self._is_written or (is_due and not (self._job_dir / STATUS).exists()):
+            self._write()
+        return True
+
+    def _bind_again(self) -> None:
+        if self._is_lost(WAKE):
+            lost, self.wake = self.wake, self._bind(WAKE)
+            lost.close()
+        if self._is_lost(SOCKET):
+            lost, self.listener = self.listener, self._bind(SOCKET)
+            lost.close()
+
+    def accept(self) -> None:
+        """Accept who connects."""
+        with suppress(BlockingIOError):
+            while True:
+                sock, _ = self.listener.accept()
+                self._callers.append(Lines(sock))
+
+    def caller_fds(self) -> list[int]:
+        """The descriptors of those who are connected and have said nothing yet."""
+        return [line.fd for line in self._callers]
+
+    def introductions(self) -> list[tuple[Lines, list[Message]]]:
+        """Those who have said something since, with their first messages; who hung up is let go."""
+        found = []
+        for line in list(self._callers):
+            messages = line.read()
+            if messages or not line.is_open:
+                self._callers.remove(line)
+            if messages:
+                found.append((line, messages))
+            elif not line.is_open:
+                line.close()
+        return found
+
+    def write_status(
+        self, me: Identity, learners: Mapping[int, Identity], store: Identity | None, **under_way: list[int]
+    ) -> None:
+        """Write who is there. `starting`, `joining`: members that may be there at any moment."""
+        body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot}
+        body["learners"] = {str(member): {"pid": who.pid, "start": who.start} for member, who in learners.items()}
+        if store is not None:
+            body["store"] = {"pid": store.pid, "start": store.start}
+        self._status = json.dumps(body | under_way).encode()
+        self._write()
+
+    def _write(self) -> None:
+        self._is_written = False
+        with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
+            write_whole(self._job_dir / STATUS, self._status)
+            self._is_written = True
+
+    def close(self) -> None:
+        """Refuse connections from now on: an engine that is refused starts the next guardian."""
+        for sock, name in ((self.wake, WAKE), (self.listener, SOCKET)):
+            with suppress(OSError):
+                (self._job_dir / name).unlink(missing_ok=True)
+            sock.close()

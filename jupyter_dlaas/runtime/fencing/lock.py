@@ -1,0 +1,116 @@
+"""Who guards a job: one process at a time, by a lock that the system takes back when its holder is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.atomic_files import connect
+from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.runtime.fencing.watchdog import keep
+from jupyter_dlaas.runtime.guardian.learner_process import told
+from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, identity
+
+__all__ = ["LOCK", "SOCKET", "Lock", "find_guardian", "hold"]
+
+LOCK: Final = "guardian.lock"
+SOCKET: Final = "guardian.sock"
+_PATIENCE_S: Final = 5.0
+_UCRED: Final = struct.Struct("3i")
+
+
+class Lock:
+    """The lock of a job, held until this process ends."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path, self._fd = path, fd
+
+    def renew(self) -> bool:
+        """Take the lock again where its file was removed or replaced; False where another guardian holds the new one.
+
+        Where the directory is gone nobody else can hold it.
+        """
+        mine = os.fstat(self._fd)
+        try:
+            there = self._path.stat()
+            if (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev):
+                return True
+        except OSError:
+            if not self._path.parent.is_dir():
+                return True
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        os.close(self._fd)
+        self._fd = fd
+        return True
+
+
+def hold(job_dir: Path) -> Lock | None:
+    """Become the one who guards this job, for as long as this process lives; None where another one does.
+
+    One that has said its last word and is about to be gone is waited for. Who holds it leaves a keeper behind.
+    """
+    path = job_dir / LOCK
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if told(read_facts(job_dir / "journal.jsonl")[0]).closed_revision is None or time.monotonic() > deadline:
+                os.close(fd)
+                return None
+        else:
+            keep(job_dir)
+            return Lock(path, fd)
+        time.sleep(0.005)
+
+
+def find_guardian(job_dir: Path) -> Identity | None:
+    """Return who guards the job: the holder of its lock, else the process that listens on its socket.
+
+    The lock is not tried: who takes it, if only to look, keeps a guardian out that starts.
+    """
+    for pid in (*_lock_holders(job_dir / LOCK), *_listener(job_dir / SOCKET)):
+        who = identity(pid)
+        if who is not None and environment_of(pid).get(JOB_MARK) == str(job_dir):
+            return who
+    return None
+
+
+def _lock_holders(path: Path) -> list[int]:
+    """Pids of those who hold a `flock` on a file. (Its device is not compared: some file systems show another one.)"""
+    try:
+        inode, locks = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return []
+    found = []
+    for line in locks.splitlines():
+        fields = line.split()  # "3: FLOCK ADVISORY WRITE 5899 fe:00:9986154 0 EOF"; "->" marks those who wait
+        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
+            with suppress(ValueError):
+                found.append(int(fields[4]))
+    return [pid for pid in found if pid > 0]
+
+
+def _listener(path: Path) -> list[int]:
+    """The pid of the process that listens on a Unix socket, by the kernel's word."""
+    try:
+        with connect(socket.SOCK_STREAM, path, timeout_s=0.2) as sock:
+            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    except OSError:
+        return []
+    return [pid] if pid > 0 else []

@@ -1,0 +1,1 @@
+"""The guardian of a job: starts, watches and ends its learners, and writes the journal."""

@@ -1,0 +1,610 @@
+"""One job's guardian: makes the wanted document so, and writes down what happened.
+
+`python -m jupyter_dlaas.runtime.guardian.guardian JOB_DIR`. One thread, one loop, no waiting: it must be able to fork.
+It may be killed at any moment; the next one reads the journal, adopts the living learners and goes on (see
+server/WIRE.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.failures import diagnosis
+from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.jobdir.log_index import LOG
+from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
+from jupyter_dlaas.runtime.fencing.lock import Lock, hold
+from jupyter_dlaas.runtime.guardian.decide import Act, Seen, decide
+from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
+from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.learner_process import (
+    Learner,
+    Told,
+    find_living,
+    members_in,
+    read_result,
+    reap,
+    was_let_go,
+)
+from jupyter_dlaas.runtime.guardian.log_follower import Following
+from jupyter_dlaas.runtime.guardian.membership_shell import Live
+from jupyter_dlaas.runtime.guardian.rendezvous import Meeting
+from jupyter_dlaas.runtime.guardian.resource_limits import Limits
+from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, Farewell, sweep
+from jupyter_dlaas.runtime.spawn import launch
+from jupyter_dlaas.runtime.spawn.job_zygote import HELLO
+from jupyter_dlaas.runtime.spawn.program_analysis import expects_run
+from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
+from jupyter_dlaas.runtime.system.json_lines import Lines, Message
+from jupyter_dlaas.runtime.system.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
+from jupyter_dlaas.wire.codec import Invalid, decode
+from jupyter_dlaas.wire.journal import MemberWanted, Wanted, is_retried
+from jupyter_dlaas.wire.protocol import Failure, JobSpec
+from jupyter_dlaas.wire.secret_masking import mask_of
+
+__all__ = ["Guardian", "guard", "main"]
+
+LAST_WORDS_S: Final = 0.3
+"""How long the others of a broken gang may still say what they died of."""
+HELLO_S: Final = 10.0
+"""How long learners that were found alive may take to call; nobody waits meanwhile but who wants them to change."""
+
+
+class Guardian:
+    """The shell around `coordinator.decide`: takes pictures, carries out acts."""
+
+    def __init__(self, job_dir: Path, lock: Lock, origin: Origin) -> None:
+        self.job_dir = job_dir
+        body = json.loads((job_dir / "spec.json").read_bytes())
+        self._job: str = body["id"]
+        self._spec = decode(JobSpec, body["spec"], unknown="ignore")
+        self._base: Mapping[str, str] = json.loads((job_dir / "environment.json").read_bytes())
+        source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        self._is_torch = launch.torch_is_used(self._spec.framework, source)
+        # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
+        self._expects_run = expects_run(source)
+        self._may_change = launch.may_change(self._spec, source)
+        kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
+        self._spawner = Spawner(self._job, job_dir, self._base, origin, **kinds)
+        self._limits = Limits(self._job, self._spec)
+        self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
+        self._earlier = self._tell.earlier
+        self._me = own(os.getpid())
+        self._wanted: Wanted | None = None
+        self._learners: dict[int, Learner] = {}
+        self._sessions: set[Identity] = set()
+        """Begun by learners, and not seen empty after their ends."""
+        self._generation = self._earlier.generation
+        is_settled = self._earlier.lost >= self._generation
+        self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
+        self._unsure: list[tuple[int, Failure]] = []
+        """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
+        self._is_completed = self._earlier.is_completed
+        self._logs = Following(job_dir, mask_of(self._base))
+        self._store = Meeting(self._spawner)
+        self._live = self._new_live()
+        self._farewell = Farewell()
+        self._hangs = Hangs(self._tell, limit_s(self._base), set_s=self._spec.hang_after_s)
+        self._hellos_by = 0.0
+        self._statuses: dict[int, int] = {}
+        self._is_closed = False
+        self._presence = Presence(job_dir, lock, time.monotonic())
+        self._chld_r, self._chld_w = socket.socketpair()
+        for end in (self._chld_r, self._chld_w):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._chld_w.fileno(), warn_on_full_buffer=False)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Guard the job until it is closed."""
+        self._read_wanted()
+        wanted = self._wanted
+        closed = self._earlier.closed_revision
+        if wanted is None or (closed is not None and wanted.revision <= closed):
+            return  # closed already, and nothing new is wanted
+        self._adopt()
+        self._tell.seen(wanted.revision)
+        self._go_on()
+        while not self._is_closed:
+            self._turn()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        poll = select.poll()
+        sockets: dict[int, Callable[[], None]] = {
+            self._presence.wake.fileno(): self._woken,
+            self._presence.listener.fileno(): self._presence.accept,
+            self._chld_r.fileno(): self._drain_children,
+        }
+        for one in self._learners.values():
+            if one.pidfd is not None:
+                poll.register(one.pidfd, select.POLLIN)
+            if one.line is not None:
+                poll.register(one.line.fd, select.POLLIN | (select.POLLOUT if one.line.has_more else 0))
+        for fd in (*sockets, *self._presence.caller_fds()):
+            poll.register(fd, select.POLLIN)
+        logs = self._logs.fd(now)
+        if logs is not None:
+            poll.register(logs, select.POLLIN)
+        due_s = self._due(now)
+        ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, min(due_s - now, 3600.0)) * 1000 + 0.5)}
+        for fd, act in sockets.items():
+            if fd in ready:
+                act()
+        self._listen(ready)
+        self._logs.look(ready)
+        self._statuses |= reap()
+        self._see_ends()
+        self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
+        self._limits.look(self._alive(), time.monotonic())
+        self._tell.journal.flush()
+        self._look_after()
+        if not self._is_closed:
+            self._go_on()
+            self._keep()
+
+    def _look_after(self) -> None:
+        """See to the files by which others find this guardian, and to what they ask where no datagram came."""
+        now = time.monotonic()
+        if now < self._presence.due(now):
+            return
+        if not self._presence.look(now):
+            print("guardian: another one holds the job's lock; this one leaves it", file=sys.stderr, flush=True)
+            self._is_closed = True
+            return
+        self._tell.journal.renew()
+        self._woken()
+
+    def _due(self, now: float) -> float | None:
+        dues = (self._farewell.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
+        times = [at for at in dues if at is not None]
+        times.append(self._presence.due(now))
+        if now < self._hellos_by:
+            times.append(self._hellos_by)
+        if not self._tell.journal.flush():
+            times.append(now + 1.0)
+        return min(times, default=None)
+
+    def _drain_children(self) -> None:
+        with suppress(BlockingIOError):
+            while self._chld_r.recv(4096):
+                pass
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def _woken(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._presence.wake.recv(4096)
+        if self._read_wanted() and self._wanted is not None:
+            self._tell.seen(self._wanted.revision)
+
+    def _read_wanted(self) -> bool:
+        body = read_json(self.job_dir / "wanted.json")
+        if body is None:
+            return False
+        try:
+            wanted = decode(Wanted, body, unknown="ignore")
+        except Invalid as error:
+            print(f"guardian: wanted.json is damaged: {error}", file=sys.stderr, flush=True)
+            return False
+        self._tell.journal.number_from(wanted.facts_read)
+        if self._wanted is not None and wanted.revision <= self._wanted.revision:
+            return False
+        self._wanted = wanted
+        return True
+
+    def _keep(self) -> None:
+        """Ask the main learner for a checkpoint, until one is there that was begun after the last request."""
+        wanted = self._wanted
+        if wanted is None or wanted.checkpoints <= self._tell.kept:
+            return
+        order = ("checkpoint", wanted.checkpoints)
+        for one in self._alive():
+            is_main = one.rank == 0 if self._live.first is None else one.member == self._live.first
+            # Who has not called run() yet would not hear it.
+            if is_main and one.uses_run and one.line is not None and order not in one.heard:
+                one.heard.add(order)
+                one.line.tell({"t": "checkpoint", "n": wanted.checkpoints})
+
+    def _alive(self) -> list[Learner]:
+        return [one for one in self._learners.values() if one.is_alive]
+
+    def _picture(self) -> Seen:
+        alive = [one for one in self._learners.values() if one.is_alive]
+        return Seen(
+            generation=self._generation,
+            alive=len(alive),
+            is_broken=bool(self._failed),
+            # Who waits by an earlier guardian's word cannot go on: then all leave.
+            is_leaving=self._farewell.is_leaving or any(one.is_limited for one in alive),
+            is_complete=not alive and self._is_complete(),
+            may_change=self._wanted is not None and self._live.may_become(self._wanted),
+            is_changing=self._live.is_told and not self._live.is_over,
+        )
+
+    def _is_complete(self) -> bool:
+        """The gang is through when its first learner ended well by itself and nobody failed."""
+        if self._is_completed:
+            return True
+        first = [one for one in self._learners.values() if one.generation == self._generation and one.rank == 0]
+        if not first or self._failed:
+            return False
+        result = read_result(self.job_dir, first[0].member)
+        return result is not None and result.outcome == "ok"
+
+    def _go_on(self) -> None:
+        """Do what there is to do, until there is nothing more to do without waiting."""
+        while self._unsure and not self._is_expecting():
+            self._count(*self._unsure.pop(0))
+        for _ in range(8):
+            seen = self._picture()
+            act = decide(self._wanted, seen)
+            if seen.is_broken and not seen.alive:
+                self._store.end()
+                self._tell.lost(self._generation, diagnosis.choose(self._failed))
+                self._failed = []
+                continue
+            if act is not Act.CHANGE:
+                self._mend()
+            if act is Act.START:
+                self._start()
+            elif act is Act.CHANGE:
+                if not self._change():
+                    return
+            elif act is Act.LEAVE:
+                self._leave()
+                return
+            elif act is Act.END:
+                self._end()
+                return
+            elif act is Act.WAIT:
+                return
+            else:
+                self._close(act)
+                return
+
+    # -- changing while they train -------------------------------------------------------------------------------------
+
+    def _new_live(self) -> Live:
+        return Live(self._learners, self._tell, self._join, self._store.where)
+
+    def _join(self, wanted: Wanted, member: int) -> None:
+        """Start somebody who joins the others while they train."""
+        rank = next(rank for rank, one in enumerate(wanted.members) if one.member == member)
+        self._write_status(joining=[member])
+        self._start_one(wanted.members, rank, None, joins=True)
+        self._write_status()
+
+    def _change(self) -> bool:
+        """Bring the gang over into the wanted generation. True when it is there."""
+        wanted = self._wanted
+        assert wanted is not None
+        self._generation = self._live.change(wanted, self._generation)
+        return self._generation == wanted.generation and not self._live.is_told
+
+    def _mend(self) -> None:
+        """Who lost others goes on without them, at once."""
+        if self._live.is_on and not self._farewell.is_leaving and not self._failed:
+            self._live.mend(self._generation)
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Take over from an earlier guardian: find its learners, see who ended meanwhile, write down who I am."""
+        earlier = self._earlier
+        status = read_json(self.job_dir / STATUS) or {}
+        # The one before was killed while it started these: each may be about to appear.
+        waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
+        deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
+        # A journal may be lost: a job is new where no learner has a folder.
+        is_new = not self._tell.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
+        living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
+        while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
+            time.sleep(0.01)
+            living = find_living(str(self.job_dir), earlier.up, earlier.ever)
+        self._tell.guardian_up(self._me, bool(living or earlier.up))
+        ends = status.get("store")
+        if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
+            self._store.who = Identity(ends["pid"], ends["start"], str(status.get("boot")))
+        self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
+        if any(member in earlier.order or earlier.has_begun(member) for member in living):
+            self._generation = earlier.together  # who came later than that only was to join
+            if self._may_change and all(is_retried(failure) for _, failure in self._failed):
+                self._unsure, self._failed = self._failed, []  # the others are there, and may go on without them
+        for member, (who, fd) in living.items():
+            self._take(member, who, fd, earlier)
+        for member, fact in earlier.up.items():
+            if member not in living and fact.pid is not None and fact.start is not None:
+                who = Identity(fact.pid, fact.start, fact.boot or "")
+                gone = Learner(member, fact.generation or 0, fact.rank or 0, who, is_ready=member in earlier.ready)
+                self._learners[member] = gone
+                gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
+                self._sweep(gone)
+                self._see_down(gone)
+        for member in sorted(waiting - set(living) - earlier.ever):
+            self._see_unknown(member)
+        for member in earlier.members - set(earlier.up):  # ended before, and told: what is of interest is their rank
+            rank = earlier.ranks.get(member, 0)
+            gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
+            self._learners[member] = gone
+        self._tell.checkpoints()
+        self._write_status()
+        self._finish_start()
+
+    def _see_unknown(self, member: int) -> None:
+        """One that an earlier guardian was about to start is not alive. If it left a log, it lived and ended."""
+        wanted = self._wanted
+        ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
+        if wanted is None or not ranks or not (launch.learner_folder(self.job_dir, member) / LOG).exists():
+            return
+        self._generation = max(self._generation, wanted.generation)
+        gone = Learner(member, wanted.generation, ranks[0], Identity(0, 0, boot_id()))
+        self._tell.up(gone)
+        self._learners[member] = gone
+        self._see_down(gone)
+
+    def _finish_start(self) -> None:
+        """An earlier guardian was killed while it started a generation: start those of it that it did not come to."""
+        wanted = self._wanted
+        if wanted is None or wanted.generation != self._generation or not self._alive() or self._failed:
+            return
+        environment = environment_of(self._alive()[0].who.pid)
+        port = environment.get("MASTER_PORT", "0")
+        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store.who is not None else None
+        for rank, one in enumerate(wanted.members):
+            if one.member not in self._learners and one.member not in self._earlier.ever:
+                self._start_one(wanted.members, rank, where)
+        self._write_status()
+
+    def _take(self, member: int, who: Identity, fd: int, earlier: Told) -> None:
+        fact = earlier.up.get(member)
+        if fact is None:
+            environment = environment_of(who.pid)
+            generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
+            if environment.get("DLAAS_JOINS") != "1":
+                self._generation = max(self._generation, generation)
+        elif member in earlier.order:
+            generation, rank = earlier.together, earlier.order.index(member)
+        else:
+            generation, rank = fact.generation or 0, fact.rank or 0
+        one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
+        one.oom_kills = diagnosis.oom_kills()
+        one.round = -1 if environment_of(who.pid).get("DLAAS_JOINS") == "1" else 0  # until it says itself
+        if fact is None:
+            self._tell.up(one)
+        self._learners[member] = one
+        self._sessions.add(who)
+        self._logs.begin(member)
+
+    def _start(self) -> None:
+        """Start the wanted generation: its store, then all its learners."""
+        wanted = self._wanted
+        assert wanted is not None
+        self._generation, self._failed, self._is_completed = wanted.generation, [], False
+        self._farewell = Farewell()
+        self._store.end()
+        self._learners = {}
+        self._live = self._new_live()
+        where = self._store.start() if self._is_torch and len(wanted.members) > 1 else None
+        self._write_status(starting=[m.member for m in wanted.members])
+        for rank in range(len(wanted.members)):
+            self._start_one(wanted.members, rank, where)
+        self._write_status()
+
+    def _start_one(
+        self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None, *, joins: bool = False
+    ) -> None:
+        wanted = members[rank]
+        generation = self._wanted.generation if joins and self._wanted is not None else self._generation
+        try:
+            pid = self._spawner.learner(members, rank, generation=generation, store=where, joins=joins)
+        except OSError as error:
+            print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
+            lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
+            self._tell.up(lost)
+            self._learners[wanted.member] = lost
+            self._see_down(lost)
+            return
+        fd = os.pidfd_open(pid)  # our child until we wait for it: its pid cannot be another's
+        who = own(pid)
+        one = Learner(wanted.member, generation, rank, who, fd, oom_kills=diagnosis.oom_kills())
+        one.round = -1 if joins else 0
+        self._limits.begin(one, wanted.devices)
+        self._learners[wanted.member] = one
+        self._sessions.add(who)
+        self._tell.up(one)
+        self._logs.begin(wanted.member)
+
+    # -- leaving and ending --------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
+        assert self._wanted is not None
+        if not self._is_expecting():  # only those who call can say what is to be saved, or changed
+            self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
+
+    def _is_expecting(self) -> bool:
+        """Whether learners that were found alive are about to call."""
+        return time.monotonic() < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive())
+
+    def _end(self) -> None:
+        """End the learners: nothing they do counts any more."""
+        grace_s = self._wanted.grace_s if self._wanted is not None else TERM_S
+        self._farewell.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
+
+    # -- what learners say and how they end ----------------------------------------------------------------------------
+
+    def _listen(self, ready: set[int]) -> None:
+        for line, messages in self._presence.introductions():  # what they say counts for what is next
+            self._introduce(line, messages)
+        for one in list(self._learners.values()):
+            if one.line is not None and one.line.fd in ready:
+                one.line.write()
+                self._take_in(one, one.line.read())
+                if not one.line.is_open:
+                    one.line.close()
+                    one.line = None
+
+    def _introduce(self, line: Lines, messages: list[Message]) -> None:
+        """Who connects is known by the kernel's word for its pid, not by its own."""
+        pid = line.peer_pid()
+        one = next((one for one in self._alive() if one.who.pid == pid), None)
+        if one is None and any(message.get("t") == HELLO for message in messages):
+            self._spawner.adopt(line.detach())
+            return
+        if one is None:
+            line.tell({"t": "leave"})
+            line.close()
+            return
+        if one.line is not None:
+            one.line.close()
+        one.line, one.promise, one.proposed, one.is_told, one.heard = line, None, 0, False, set()
+        self._take_in(one, messages)
+
+    def _take_in(self, one: Learner, messages: list[Message]) -> None:
+        for message in messages:
+            if self._hangs.hear(one, message, time.monotonic()):
+                continue
+            one.listen(message)
+            if message.get("t") == "checkpoint":
+                self._tell.checkpoints()
+            elif message.get("t") == "pace":
+                self._tell.pace(one.generation, message)
+            self._tell.of_program(message)
+            if not one.is_ready:
+                one.is_ready = True
+                self._tell.ready(one)
+            if message.get("storing") is True:
+                self._see_together()  # a short training: its beginning and its end came in one go
+                self._tell.storing(one.generation)
+        self._see_together()
+
+    def _see_together(self) -> None:
+        self._live.begin(is_new=not any(one.is_adopted for one in self._learners.values()))
+        gang = [one for one in self._learners.values() if one.generation == self._generation]
+        if self._tell.has_begun(self._generation) or not gang:
+            return
+        if all(one.trains_from is not None for one in gang):
+            first = min(gang, key=lambda one: one.rank)
+            self._tell.together(
+                self._generation, first.trains_from, max(one.began_s for one in gang), live=self._live.is_on
+            )
+        elif (
+            not self._expects_run
+            and all(one.is_ready and not one.uses_run for one in gang)
+            and self._tell.checkpoint_step() is None  # else a framework's loop goes on there, and says when
+        ):
+            self._tell.together(self._generation, None)
+
+    def _see_ends(self) -> None:
+        for one in list(self._learners.values()):
+            if one.pidfd is None:
+                continue
+            # The state "Z" in /proc comes too early: the first thread can be dead while others still are at work.
+            if not has_ended(one.pidfd):
+                continue
+            self._statuses |= reap()
+            one.status = self._statuses.pop(one.who.pid, None)
+            if one.line is not None:  # its last messages may have come together with its end
+                self._take_in(one, one.line.read())
+            one.close()
+            self._sweep(one)
+            self._limits.end(one)
+            self._see_down(one)
+            self._write_status()
+        mine = {one.who.pid for one in self._alive()}
+        self._statuses = {pid: s for pid, s in self._statuses.items() if pid in mine}
+
+    def _sweep(self, one: Learner) -> None:
+        """End what it left, data workers or programs that it started: its devices are to be free."""
+        is_clean, ended = sweep(str(self.job_dir), (one.who,), 2.0, member=one.member)
+        self._statuses |= ended
+        (self._sessions.discard if is_clean else self._sessions.add)(one.who)
+
+    def _close(self, act: Act) -> None:
+        """Write how it ended, end whatever is left, say the last word."""
+        if act is Act.COMPLETE:
+            gang = (one for one in self._learners.values() if one.generation == self._generation)
+            first = next((one for one in gang if one.rank == 0), None)
+            self._tell.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
+        elif act is Act.HALTED:
+            self._tell.halted()
+        self._store.end()
+        is_heir = self._tell.guardians > 0  # what a guardian before inherited is nobody's child now
+        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
+            # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
+            print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+        self._limits.close()
+        # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
+        self._presence.close()
+        self._tell.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
+        while not self._tell.journal.flush():
+            time.sleep(1.0)
+        self._is_closed = True
+
+    def _see_down(self, one: Learner) -> None:
+        self._logs.end(one.member)
+        failure = self._tell.down(one)
+        result = read_result(self.job_dir, one.member)
+        one.is_done = result is not None and result.outcome == "ok"
+        if failure is None or one.generation < self._generation:
+            return
+        if self._may_change and self._is_expecting() and not self._live.is_on:
+            self._unsure.append((one.member, failure))
+        else:
+            self._count(one.member, failure)
+
+    def _count(self, member: int, failure: Failure) -> None:
+        """Who failed breaks its gang, unless the others go on without it; who only came to join breaks nobody."""
+        is_joiner = member in self._learners and self._learners[member].round < 0
+        if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
+            self._failed.append((member, failure))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _write_status(self, **under_way: list[int]) -> None:
+        """`starting`, `joining`: members that may be there at any moment."""
+        learners = {one.member: one.who for one in self._alive()}
+        self._presence.write_status(self._me, learners, self._store.who, **under_way)
+
+
+def guard(job_dir: Path, origin: Origin) -> int:
+    """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
+    lock = hold(job_dir)
+    if lock is None:
+        return 0
+    os.umask(0o077)
+    become_subreaper()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    Guardian(job_dir, lock, origin).run()
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The command line: JOB_DIR, and the job's interpreter where it is another one."""
+    if len(arguments) not in (1, 2):
+        print("usage: python -m jupyter_dlaas.runtime.guardian.guardian JOB_DIR [INTERPRETER]", file=sys.stderr)
+        return 2
+    job_dir = Path(arguments[0]).absolute()
+    os.chdir("/")  # a guardian must not keep anybody's disk from being taken away
+    with suppress(PermissionError):  # a session of its own already
+        os.setsid()
+    return guard(job_dir, Origin(interpreter=arguments[1] if len(arguments) == 2 else None))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

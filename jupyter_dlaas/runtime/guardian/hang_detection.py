@@ -1,0 +1,346 @@
+"""Learners that stand still: who of them hangs, and whom the others wait for. What follows is the same as after a loss.
+
+A learner that makes no step is left alone as long as it moves (it validates, saves, computes), or waits for others.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
+from jupyter_dlaas.runtime.guardian.stragglers import Stragglers
+from jupyter_dlaas.runtime.system.json_lines import Message
+from jupyter_dlaas.runtime.system.process import Activity, activity_of, send
+from jupyter_dlaas.wire.codec import Invalid, decode
+from jupyter_dlaas.wire.protocol import Cause, Failure, Where
+
+__all__ = ["Hangs", "Pulse", "Verdict", "judge", "limit_s", "waits"]
+
+LOOK_S: Final = 0.5
+_LIMIT_S: Final = 30.0
+"""So long a learner may stand still at least, unless its owner says otherwise (`--hang-after`)."""
+_STEPS: Final = 10.0
+"""… and so many times its usual step."""
+_STOPPED_S: Final = 3.0
+"""A stopped process (SIGSTOP) makes no step by itself: no need to wait longer, where others wait for it."""
+_SILENT_S: Final = 1.2
+"""Without a heartbeat for so long, the system is asked instead."""
+_SLOW: Final = 4
+"""A newcomer's own start (downloads, imports), and all together, may stand still so many times longer."""
+_ALONE: Final = 20
+"""… and who keeps nobody waiting: it may wait for something that only its owner knows."""
+_LATE_S: Final = 2.0
+_AWAITED_S: Final = 5.0
+_DYING_S: Final = 2.0
+"""From SIGABRT, at which Python writes where it is into the log, to SIGKILL."""
+
+
+def limit_s(environment: Mapping[str, str]) -> float:
+    """Return how long a learner may stand still at least; tests set another limit in the job's environment."""
+    return float(environment.get("DLAAS_HANG_S", _LIMIT_S))
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What is known of one learner's progress. Times by the guardian's monotonic clock."""
+
+    step_s: float
+    """Since when it is at this step."""
+    moved_s: float
+    """When it was last seen to move."""
+    heard_s: float
+    step: int | None = None
+    """None: no loop runs in it."""
+    is_held: bool = False
+    """It waits for a word of ours."""
+    round: int = 0
+    """The group that it is in …"""
+    talks: int = 0
+    """… and how many talks with the others it has begun there,"""
+    talked_s: float = 0.0
+    """which it told first at this time."""
+    at: str = ""
+    """Where in the user's program it is."""
+    where: Where | None = None
+    """The same, with its lines."""
+    stopped_s: float | None = None
+    """Since when its process is stopped."""
+    suspect_to: int | None = None
+    """Up to this step it may hang in what another, that was beside it, was ended for."""
+    activity: Activity | None = None
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=31))
+    """Seconds a step."""
+
+    def hear(self, message: Message, now: float) -> None:
+        """Take in a heartbeat."""
+        step = message.get("step")
+        if isinstance(step, int) and step != self.step:
+            if self.step is not None and step > self.step:
+                self.usual.append((now - self.step_s) / (step - self.step))
+            self.step, self.step_s = step, now
+        if message.get("moves") is True:
+            self.moved_s = now
+        self.heard_s, self.stopped_s = now, None
+        self.is_held = message.get("waits") is True
+        talks = message.get("talks")
+        talks = talks if isinstance(talks, int) else 0
+        if talks != self.talks:
+            self.talks, self.talked_s = talks, now
+        self.at, self.where = str(message.get("at") or ""), None
+        if isinstance(where := message.get("where"), dict):
+            with suppress(Invalid):
+                self.where = decode(Where, where, unknown="ignore")
+
+    def look(self, activity: Activity | None, now: float) -> None:
+        """Take in what the system says of a process that is not heard any more."""
+        if activity is not None and activity.is_stopped:
+            self.stopped_s = now if self.stopped_s is None else self.stopped_s
+            return
+        self.stopped_s = None
+        if activity is None or activity.is_out_of_reach or activity != self.activity:
+            self.moved_s = now
+        self.activity = activity
+
+    def is_silent(self, now: float) -> bool:
+        """Not heard for longer than a heartbeat takes."""
+        return now - self.heard_s >= _SILENT_S
+
+    @property
+    def progress_s(self) -> float:
+        """When it last made a step, or moved."""
+        return max(self.step_s, self.moved_s)
+
+    def still_s(self, now: float) -> float:
+        """For how long it has neither made a step nor moved."""
+        return now - self.progress_s
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it has not come beyond where another hung."""
+        return self.suspect_to is not None and self.step is not None and self.step <= self.suspect_to
+
+    def limit_s(self, least_s: float) -> float:
+        """How long it may stand still."""
+        return max(least_s, _STEPS * statistics.median(self.usual)) if self.usual else least_s
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is to be ended, with what is said of it, and whom the others wait for."""
+
+    hung: Mapping[int, str]
+    is_mutual: bool = False
+    """All of the gang hang at once."""
+    awaited: tuple[int, str] | None = None
+
+
+def judge(
+    pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float, *, is_set: bool = False
+) -> Verdict:
+    """Who of a gang hangs. Pure. `joining`: those who are not in the group yet. `is_set`: the owner set the limit.
+
+    Who has begun more talks in a group than another waits for that one. Where all hang, nobody alone is to blame:
+    something that all must do is done by some, or in another order. So nobody is ended before the others were seen to
+    move once more, or hang, too. Who is left, and then stands still where another hung, hung with it.
+    """
+    joining, waiting = frozenset(joining), waits(pulses, now)
+    gang = pulses.keys() - joining
+    is_gang = len(gang) > 1 or any(pulses[member].is_suspect for member in gang)
+    are_all_stopped = all(one.stopped_s is not None for one in pulses.values())
+    hung: dict[int, str] = {}
+    alone = 1 if is_set else _ALONE
+    for member, one in sorted(pulses.items()):
+        limit_s = one.limit_s(least_s) * (_SLOW if member in joining else 1 if is_gang else alone)
+        if one.stopped_s is not None:
+            # All of them at once: somebody wants it so.
+            if now - one.stopped_s >= (alone * least_s if are_all_stopped else _STOPPED_S):
+                hung[member] = "its process was stopped (SIGSTOP) and did not go on"
+        elif member not in waiting and one.still_s(now) >= limit_s:
+            hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
+    if hung:
+        about = {m for m in gang - waiting if pulses[m].still_s(now) >= pulses[m].limit_s(least_s) - 2 * LOOK_S}
+        if is_gang and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
+            return Verdict({m: f"waits for the others{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True)
+        others = [pulses[m] for m in gang - waiting - hung.keys() if pulses[m].stopped_s is None]
+        hung = {m: why for m, why in hung.items() if m not in gang or _is_alone(pulses[m], others, least_s)}
+    if hung:
+        return Verdict(hung)
+    late = [
+        (member, one)
+        for member, one in sorted(pulses.items())
+        if member in gang - waiting
+        and now - one.step_s >= max(min(_AWAITED_S, least_s), one.limit_s(0.0))
+        and _keeps_waiting(one, [pulses[other] for other in waiting], now)
+    ]
+    return Verdict(hung, awaited=(late[0][0], late[0][1].at) if late else None)
+
+
+def _is_alone(one: Pulse, others: Iterable[Pulse], least_s: float) -> bool:
+    """Whether all others went on after this one had stood still for too long. A stopped one does so by itself."""
+    until_s = one.progress_s + one.limit_s(least_s)
+    return one.stopped_s is not None or all(other.progress_s > until_s for other in others)
+
+
+def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
+    """Whether one of those waits for this one, by a word of it that is not older: in between all seem to be behind."""
+    return any(
+        other.is_held
+        or one.is_silent(now)
+        or (other.round == one.round and other.talks > one.talks and other.talked_s <= one.heard_s)
+        for other in waiting
+    )
+
+
+def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
+    """Who waits for a word of ours, or for somebody who has begun fewer talks in the same group.
+
+    What one that is not heard any more said last is old: who is heard waits for it.
+    """
+    least: dict[int, int] = {}
+    for one in pulses.values():
+        talks = -1 if one.is_silent(now) else one.talks
+        least[one.round] = min(talks, least.get(one.round, talks))
+    return {
+        member
+        for member, one in pulses.items()
+        if one.is_held or (not one.is_silent(now) and one.talks > least[one.round])
+    }
+
+
+def _is_watched(one: Learner) -> bool:
+    """Who trains. A newcomer has no steps yet, and must not keep the others from changing; nor must who does not call
+    the guardian that found it alive."""
+    is_newcomer = one.round < 0 and one.may_change
+    return one.trains_from is not None or is_newcomer or (one.is_adopted and one.line is None)
+
+
+def _at(one: Pulse) -> str:
+    return f" at {one.at}" if one.at else ""
+
+
+_HUNG: Final = Failure(
+    cause=Cause.HANG,
+    code="hang",
+    what="",
+    advice="It waits for something that does not come: a lock, a queue, a connection, or another process. If this line "
+    "may take that long, allow more with --hang-after.",
+)
+_MUTUAL: Final = Failure(
+    cause=Cause.YOUR_CODE,
+    code="deadlock",
+    what="all learners wait for each other",
+    advice="Something that all must do together is done by some only: look for an `if run.is_main` or `if run.rank` "
+    "around a run.log(reduce=…) or a backward(), or for a loop that is longer in one learner. "
+    "The end of each log shows where it was.",
+)
+
+
+class Hangs:
+    """The shell around `judge`: looks at the learners each half second, while there are any that train."""
+
+    def __init__(self, tell: Chronicle, least_s: float, *, set_s: float | None = None) -> None:
+        """`least_s`: how long a learner may stand still; `set_s`: the same, set by the job's owner."""
+        self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
+        self._pulses: dict[int, Pulse] = {}
+        self._kill_at: dict[int, float] = {}
+        self._look_s = 0.0
+        self._awaited: int | None = None
+        self._stragglers = Stragglers()
+        self._slow: int | None = None
+
+    def hear(self, one: Learner, message: Message, now: float) -> bool:
+        """Take a message in, if it is of a learner's progress. Tells whether it was."""
+        if message.get("t") == "work":
+            seconds, step_s, steps = message.get("s"), message.get("step_s"), message.get("steps")
+            wait_s, skew = message.get("wait_s"), message.get("skew")
+            if isinstance(seconds, float) and isinstance(step_s, float) and isinstance(steps, int):
+                self._stragglers.hear(
+                    one.member,
+                    seconds,
+                    step_s,
+                    steps,
+                    now,
+                    wait_s=wait_s if isinstance(wait_s, float) else 0.0,
+                    skew=skew if isinstance(skew, float) else None,
+                )
+            return True
+        if message.get("t") != "beat":
+            return False
+        self._pulse(one, now).hear(message, now)
+        return True
+
+    def due(self, now: float) -> float | None:
+        """When to look again."""
+        return max(self._look_s + LOOK_S, now) if self._pulses else None
+
+    def look(self, alive: Sequence[Learner], now: float) -> None:
+        """End who hangs; tell whom the others wait for. `alive`: those whom nobody asked to leave."""
+        if now - self._look_s < LOOK_S:
+            return
+        late_s, self._look_s = now - self._look_s - LOOK_S, now
+        for pulse in self._pulses.values() if late_s > _LATE_S else ():
+            # This process, or the whole machine, was not running either.
+            pulse.step_s, pulse.moved_s, pulse.heard_s = (
+                at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
+            )
+        members = {one.member: one for one in alive if _is_watched(one) or (self._is_set and one.is_ready)}
+        self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
+        for member, pulse in self._pulses.items():
+            if pulse.is_silent(now):
+                pulse.look(activity_of(members[member].who), now)
+            if pulse.round != members[member].round:
+                pulse.round, pulse.talks, pulse.moved_s = members[member].round, 0, now
+            if members[member].is_waiting:
+                pulse.moved_s = now  # it has rehearsed, and joins when we say so
+        for member in waits(self._pulses, now):
+            self._pulses[member].moved_s = now  # its time begins when those come for whom it waits
+        joining = [one.member for one in alive if one.round < 0]
+        verdict = judge(self._pulses, joining, now, self._least_s, is_set=self._is_set)
+        for member, why in verdict.hung.items():
+            self._end(members[member], why, verdict.is_mutual, now)
+        for member, at_s in list(self._kill_at.items()):
+            if member not in members:
+                del self._kill_at[member]
+            elif now >= at_s:
+                send(members[member].who, signal.SIGKILL)
+        self._tell_awaited(verdict)
+        training = {one.member: one.trains_as for one in alive if one.trains_from is not None}
+        self._tell_slow(list(training), now)
+        profile = self._stragglers.profile(training, now)
+        if profile is not None:
+            self._chronicle.profile(max(training.values()), profile)
+
+    def _pulse(self, one: Learner, now: float) -> Pulse:
+        return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))
+
+    def _end(self, one: Learner, why: str, is_mutual: bool, now: float) -> None:
+        if one.member in self._kill_at:
+            return
+        pulse = self._pulses[one.member]
+        failure = _MUTUAL if is_mutual else replace(_HUNG, what=f"learner {one.member} was ended: {why}")
+        one.failure = replace(failure, where=pulse.where)
+        is_stopped = pulse.stopped_s is not None
+        if pulse.step is not None and not is_stopped:
+            for other in self._pulses.values():
+                other.suspect_to = max(pulse.step, other.step or 0)
+        send(one.who, signal.SIGKILL if is_stopped else signal.SIGABRT)
+        self._kill_at[one.member] = now + _DYING_S
+
+    def _tell_awaited(self, verdict: Verdict) -> None:
+        member, at = verdict.awaited if verdict.awaited is not None else (None, "")
+        if member != self._awaited:
+            self._awaited = member
+            self._chronicle.awaited(member, at)
+
+    def _tell_slow(self, members: Sequence[int], now: float) -> None:
+        found = self._stragglers.slow(members, now)
+        if (found.member if found is not None else None) != self._slow:
+            self._slow = found.member if found is not None else None
+            self._chronicle.slow(found)

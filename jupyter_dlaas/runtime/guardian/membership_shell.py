@@ -1,0 +1,209 @@
+"""The changes of one gang while it trains, as its guardian carries them out: the shell around `regroup`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from jupyter_dlaas.jobdir.checkpoint_manifest import Range
+from jupyter_dlaas.runtime.guardian import membership
+from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
+from jupyter_dlaas.runtime.guardian.membership import Build, Order, Peer, Propose, Regroup
+from jupyter_dlaas.runtime.system.json_lines import Message
+from jupyter_dlaas.runtime.system.process import send
+from jupyter_dlaas.wire.codec import decode
+from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.protocol import Failure
+
+__all__ = ["Live"]
+
+Where = Callable[[], tuple[str, int]]
+"""The store at which groups meet; started when it is asked for."""
+Join = Callable[[Wanted, int], None]
+"""Starts a member who is to join."""
+
+
+_ROUNDS: Final = 1_000_000
+"""One guardian gives out fewer."""
+
+
+class Live:
+    """Who trains together, from the moment at which all of a gang train."""
+
+    def __init__(self, learners: Mapping[int, Learner], tell: Chronicle, join: Join, where: Where) -> None:
+        self._learners, self._chronicle, self._join, self._where = learners, tell, join, where
+        self._state: Regroup | None = None
+        self._failure: Failure | None = None
+        self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
+        """A round and its store: all of a round meet at the same one, also if it is gone before the last was told."""
+        self._next = 0
+        """The generation that the change under way leads to."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this gang can change while it trains."""
+        return self._state is not None and bool(self._state.members)
+
+    @property
+    def first(self) -> int | None:
+        """Who is rank 0 of those who train together; None where the gang is as it was started."""
+        return self._state.members[0] if self._state is not None and self._state.members else None
+
+    @property
+    def is_told(self) -> bool:
+        """A change is under way that cannot be taken back."""
+        return self._state is not None and self._state.change is not None and self._state.change.is_told
+
+    @property
+    def is_over(self) -> bool:
+        """A learner came to the program's end: who else is there comes there too, and nobody joins any more."""
+        return any(not one.is_alive and one.is_done for one in self._learners.values())
+
+    def may_become(self, wanted: Wanted) -> bool:
+        """Whether the gang can go over into what is wanted: somebody must stay who has the state."""
+        if self._state is None or self.is_over:
+            return False
+        goal = membership.goal(self._state, self._peers(), [one.member for one in wanted.members])
+        return any(member in self._state.members for member in goal)
+
+    def begin(self, *, is_new: bool) -> None:
+        """Look whether the gang can change by now. `is_new`: this guardian started it, so nothing is under way."""
+        if self._state is not None:
+            return
+        alive = sorted((one for one in self._learners.values() if one.is_alive), key=lambda one: one.rank)
+        there = [one for one in alive if one.round >= 0]
+        if not there or any(not one.may_change or one.trains_from is None for one in there):
+            return
+        if any(one.line is None for one in alive):
+            return  # it was found alive, and calls within moments
+        ranked = tuple(one.member for one in alive)
+        above = self._chronicle.guardians * _ROUNDS
+        self._state = Regroup(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
+
+    def lost(self, failure: Failure) -> bool:
+        """A learner is gone, unasked. True if the others go on without it."""
+        if self._state is None or not any(one.is_alive and one.round >= 0 for one in self._learners.values()):
+            return False
+        self._failure = self._failure or failure
+        return True
+
+    def change(self, wanted: Wanted, generation: int) -> int:
+        """Go on with the change into what is wanted. Returns the generation that trains."""
+        assert self._state is not None
+        if wanted.goal is not Goal.RUN:
+            return self._turn(self._state.members, generation, generation)
+        target = [one.member for one in wanted.members]
+        for member in target:
+            if member not in self._learners:
+                self._join(wanted, member)
+        generation = self._turn(target, generation, wanted.generation)
+        there = membership.goal(self._state, self._peers(), target)
+        if generation < wanted.generation and self._state.members == there and self._state.change is None:
+            self._through(wanted.generation, None)  # none of those who were to join came, so nobody stood still
+            generation = wanted.generation
+        return generation
+
+    def mend(self, generation: int) -> None:
+        """Who lost others goes on without them, at once."""
+        assert self._state is not None
+        self._turn(self._state.members, generation, generation)
+
+    def _turn(self, target: Sequence[int], now: int, then: int) -> int:
+        """Take in what is known, tell the learners what follows. `then`: the generation that is made of `target`."""
+        assert self._state is not None
+        peers = self._peers()
+        for _ in range(8):
+            before, self._state = self._state, membership.advance(self._state, peers, target)
+            if self._state == before:
+                break
+            if before.change is not None and self._state.change is None and self._state.members:
+                now = self._next
+                self._through(now, self._idle_s())
+        change = self._state.change
+        if change is not None:
+            self._next = then if set(change.members) == set(membership.goal(self._state, peers, target)) else now
+        for member in membership.strays(self._state, peers, target):
+            self._end(self._learners[member])
+        self._tell()
+        for member in membership.released(self._state, self._peers()):
+            one = self._learners[member]
+            if one.line is not None and "go" not in one.heard:
+                one.heard.add("go")
+                one.line.tell({"t": "go", "round": self._state.round})
+        return now
+
+    def _idle_s(self) -> float | None:
+        """How long those who are there now stood still for the last change."""
+        assert self._state is not None
+        there = [self._learners[member] for member in self._state.members]
+        return max((one.idle_s for one in there if one.idle_s is not None), default=None)
+
+    def _through(self, generation: int, idle_s: float | None) -> None:
+        assert self._state is not None
+        members = self._state.members
+        for one in self._learners.values():
+            if one.member not in members and not one.is_alive:
+                one.generation = -1  # of this one it was; as it goes on, it never was
+        for rank, member in enumerate(members):
+            one = self._learners[member]
+            one.generation, one.rank = generation, rank
+            for number, ranges in one.trained:
+                self._chronicle.committed(number, [decode(Range, part) for part in ranges])
+        failure, self._failure = self._failure, None
+        step = max(self._learners[member].trains_from or 0 for member in members)
+        self._chronicle.regrouped(generation, members, step, idle_s, failure)
+
+    def _tell(self) -> None:
+        assert self._state is not None
+        for member, told in membership.orders(self._state).items():
+            one = self._learners[member]
+            for order in told:
+                if one.line is not None and order not in one.heard:
+                    one.heard.add(order)
+                    one.line.tell(self._message(order))
+            if self._state.change is not None and self._state.change.is_told:
+                one.is_asked = member not in self._state.change.members
+
+    def _message(self, order: Order) -> Message:
+        if isinstance(order, Propose):
+            return {"t": "propose", "round": order.round}
+        common: Message = {"round": order.round, "members": list(order.members)}
+        if isinstance(order, Build):
+            if self._met[0] != order.round:
+                self._met = (order.round, self._where() if len(order.members) > 1 else ("", 0))
+            host, port = self._met[1]
+            return {"t": "build", **common, "host": host, "port": port}
+        return {"t": "switch", **common, "at": order.at, "generation": self._next}
+
+    def call_off(self, alive: Sequence[Learner]) -> list[Learner]:
+        """All are to leave: whatever was under way is off, and those who only came to join end. Returns the others."""
+        if self._state is not None:
+            self._state = Regroup(round=self._state.round, members=self._state.members)
+        for one in alive:
+            if one.round < 0:
+                self._end(one)
+        return [one for one in alive if one.round >= 0]
+
+    @staticmethod
+    def _end(one: Learner) -> None:
+        one.is_asked = True
+        send(one.who, signal.SIGKILL)
+
+    def _peers(self) -> dict[int, Peer]:
+        return {one.member: _peer(one) for one in self._learners.values()}
+
+
+def _peer(one: Learner) -> Peer:
+    return Peer(
+        is_alive=one.is_alive,
+        round=one.round,
+        is_waiting=one.is_waiting,
+        built=one.built,
+        is_limited=one.is_held,
+        is_stranded=one.stranded == one.round >= 0,  # who is in no group yet has lost none
+        missed=one.missed,
+        promise=one.agreed,
+        is_asked=one.is_asked,
+    )

@@ -1,0 +1,103 @@
+"""How learners are brought out: at a step boundary that all agree on, else by signals with growing insistence."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from jupyter_dlaas.runtime.guardian.decide import agree
+from jupyter_dlaas.runtime.guardian.learner_process import Learner, reap
+from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
+
+__all__ = ["TERM_S", "Farewell", "sweep"]
+
+TERM_S: Final = 5.0
+"""From SIGTERM to SIGKILL where nothing is to be saved any more."""
+
+
+class Farewell:
+    """The leaving of one generation. Told of it again and again until nobody is left; each step is taken once."""
+
+    def __init__(self) -> None:
+        self._leave_at: list[tuple[float, int]] | None = None
+        self._end_at: list[tuple[float, int]] | None = None
+        self._proposal = 0
+        self._stop_at: int | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the learners were asked to leave."""
+        return self._leave_at is not None
+
+    def due(self) -> float | None:
+        """When to look again, by the monotonic clock."""
+        return min((steps[0][0] for steps in (self._leave_at, self._end_at) if steps), default=None)
+
+    def leave(self, alive: Sequence[Learner], grace_s: float, now: float) -> None:
+        """Let them come to a boundary, a checkpoint and out; whoever is still there after the grace is ended."""
+        if self._leave_at is None:
+            have_begun = any(one.trains_from is not None for one in alive)
+            # Where no loop runs there is no boundary to stop at, and nothing new to save: a signal does it.
+            polite_s = grace_s if have_begun else 0.0
+            kill_s = polite_s + (TERM_S if have_begun else grace_s)
+            self._leave_at = [(now + polite_s, signal.SIGTERM), (now + kill_s, signal.SIGKILL)]
+            self._proposal += 1
+        for one in alive:
+            one.is_asked = True
+            if one.uses_run and one.line is not None and one.proposed != self._proposal:
+                one.proposed = self._proposal
+                one.line.tell({"t": "propose", "n": self._proposal})
+        self._commit(alive)
+        _pass(self._leave_at, alive, now)
+
+    def _commit(self, alive: Sequence[Learner]) -> None:
+        """Tell all where to stop, once all have promised not to run past it."""
+        promises = {
+            one.member: one.promise for one in alive if one.promise is not None and one.promise[0] == self._proposal
+        }
+        if self._stop_at is None:
+            if len(promises) < len(alive):
+                return
+            before = [at for _, _, at in promises.values() if at is not None]  # an earlier guardian told it already
+            self._stop_at = max(before) if before else agree(passed for _, passed, _ in promises.values())
+        for one in alive:
+            if one.line is not None and one.member in promises and not one.is_told:
+                one.is_told = True
+                one.line.tell({"t": "commit", "n": self._proposal, "at": self._stop_at})
+
+    def end(self, alive: Sequence[Learner], words_s: float, grace_s: float, now: float) -> None:
+        """End them: nothing they do counts any more. `words_s`: how long they may still say what they die of."""
+        if self._end_at is None:
+            self._end_at = [(now + words_s, signal.SIGTERM), (now + words_s + grace_s, signal.SIGKILL)]
+        _pass(self._end_at, alive, now)
+
+
+def sweep(
+    job_dir: str,
+    sessions: Iterable[Identity],
+    within_s: float,
+    *,
+    member: int | None = None,
+    roots: Iterable[int] = (),
+    by_log: bool = False,
+) -> tuple[bool, dict[int, int]]:
+    """Kill what is left of a learner, or of the job: whether nothing is, and the statuses of who ended meanwhile."""
+    deadline, ended = time.monotonic() + within_s, reap()
+    while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots), by_log=by_log):
+        if time.monotonic() > deadline:
+            return False, ended
+        ended |= reap()
+        time.sleep(0.002)
+    return True, ended | reap()
+
+
+def _pass(steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:
+    while steps and steps[0][0] <= now:
+        _, number = steps.pop(0)
+        for one in alive:
+            one.is_asked = True
+            send(one.who, number)
+            if number == signal.SIGTERM:
+                send(one.who, signal.SIGCONT)  # a stopped process hears nothing

@@ -1,0 +1,1 @@
+"""Start of processes: plain, or as forks of processes that have imported already."""

@@ -1,0 +1,164 @@
+"""A job's own fork server: a copy of its first learner, made when that had imported everything and run nothing.
+
+A guardian that was started plainly, or by a lean zygote, has no torch: those who join would import it from nothing,
+which takes seconds. So the first learner imports what all of them need before it reads the user's program, and leaves
+a fork of itself behind. The nursery computes nothing and waits; whom it forks becomes the guardian's own child. An
+optimisation only: where there is none, or it does not answer, a plain start does the same. It ends with its guardian,
+or when memory is short.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.atomic_files import connect
+from jupyter_dlaas.runtime.spawn import after_fork, launch, preload
+from jupyter_dlaas.runtime.spawn.launch import Order
+from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
+
+__all__ = ["FLAG", "HELLO", "MARK", "Nursery", "leave_behind"]
+
+FLAG: Final = "--nursery"
+"""Among a learner's arguments: it is to leave one behind."""
+HELLO: Final = "nursery"
+MARK: Final = "DLAAS_NURSERY"
+"""In the environment that /proc shows of one: its command is that of the learner whose copy it is."""
+ANSWER_S: Final = 1.0
+"""A fork takes some 20 ms. Whoever waits here is the guardian."""
+_LOOK_S: Final = 60.0
+
+
+class Nursery:
+    """The guardian's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def start(self, order: Order, passed: int | None = None) -> int | None:
+        """Let a fork become what the order says, with `passed` as its descriptor 3. Returns its pid, a child of ours.
+
+        None where the nursery is gone, or does not answer: it is given up then, and whom it still forks ends at once.
+        """
+        mine, theirs = socket.socketpair()
+        with mine:
+            mine.settimeout(ANSWER_S)
+            try:
+                with theirs:
+                    fds = [theirs.fileno()] if passed is None else [theirs.fileno(), passed]
+                    socket.send_fds(self._sock, [b"f"], fds)
+                pid = int(mine.recv(32))
+            except (OSError, ValueError):  # gone, silent, or unfit
+                return None
+            stat = stat_of(pid)
+            is_mine = stat is not None and stat.parent == os.getpid()
+            return pid if is_mine and launch.give(mine, order) else None
+
+    def close(self) -> None:
+        """Give it up: it ends."""
+        self._sock.close()
+
+
+# -- in a learner ------------------------------------------------------------------------------------------------------
+
+
+def leave_behind(job_dir: Path) -> None:
+    """In a learner that has run nothing of the user's: import what learners import, and leave a nursery behind.
+
+    What goes wrong here is not told: the user's own import meets it again, and then it has a line.
+    """
+    os.environ.pop(preload.ROOM, None)
+    environment, seen = dict(os.environ), preload.places()
+    os.environ.update(preload.QUIET)
+    try:
+        preload.load(preload.TORCH)
+        is_loaded = True
+    except Exception:  # noqa: BLE001 - anybody's modules
+        is_loaded = False
+    launch.put_on(environment)
+    after_fork.openblas.cache_clear()  # a lean zygote has asked already
+    if is_loaded and preload.unfit(seen) is None:
+        after_fork.openblas()
+        gc.freeze()
+        with suppress(OSError):
+            _fork_away(lambda: _serve(job_dir, seen))
+    after_fork.set_threads(environment.get("OMP_NUM_THREADS"))
+
+
+def _fork_away(child: Callable[[], None]) -> int | None:
+    """Run `child` in a fork that is a child of the guardian: an orphan of one of its family comes to it.
+
+    Returns its pid; None where there is none. Raises OSError.
+    """
+    told, tell = os.pipe()
+
+    def between() -> None:
+        os.close(told)
+        with suppress(OSError):
+            os.write(tell, str(launch.fork(child)).encode())
+
+    try:
+        pid = launch.fork(between)
+    finally:
+        os.close(tell)
+    try:
+        os.waitpid(pid, 0)  # from now on the other is the guardian's
+        text = os.read(told, 32)
+    finally:
+        os.close(told)
+    return int(text) if text else None
+
+
+# -- in a nursery ------------------------------------------------------------------------------------------------------
+
+
+def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
+    """Fork whom the guardian asks for, until it is gone."""
+    os.setsid()
+    launch.close_all_but(())
+    launch.redirect(str(job_dir / "guardian.log"))
+    # Not with the mark of the learner whose copy it is: that one may be ended by it.
+    after_fork.show_environment({JOB_MARK: str(job_dir), MARK: "1"})
+    gc.disable()
+    os.chdir("/")
+    try:
+        sock = connect(socket.SOCK_STREAM, job_dir / "guardian.sock", timeout_s=5.0)
+        sock.sendall(b'{"t":"%s"}\n' % HELLO.encode())
+    except OSError:
+        return
+    while preload.has_memory():
+        if not select.select([sock], [], [], _LOOK_S)[0]:
+            continue
+        try:
+            said, fds, _, _ = socket.recv_fds(sock, 1, 2)
+        except OSError:
+            return
+        if not said:
+            return
+        why_not = preload.unfit(seen)
+        if why_not is not None:
+            print(f"nursery: {why_not}", file=sys.stderr, flush=True)
+            return
+        _answer(fds)
+
+
+def _answer(fds: list[int]) -> None:
+    with socket.socket(fileno=fds[0]) as line, suppress(OSError):
+        passed = fds[1] if len(fds) > 1 else None
+        pid = _fork_away(lambda: _wait(line, passed))
+        if pid is not None:
+            line.sendall(str(pid).encode())
+    for fd in fds[1:]:
+        os.close(fd)
+
+
+def _wait(line: socket.socket, passed: int | None) -> None:
+    launch.close_all_but([fd for fd in (line.fileno(), passed) if fd is not None])
+    launch.await_order(line, passed)

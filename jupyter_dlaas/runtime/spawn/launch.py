@@ -1,0 +1,279 @@
+"""How a process begins, forked or started plainly: the same code with the same environment, only sooner or later."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from jupyter_dlaas.runtime.spawn.program_analysis import talks_itself
+from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of
+from jupyter_dlaas.runtime.system.process import JOB_MARK, MEMBER_MARK
+from jupyter_dlaas.wire.codec import decode, encode
+from jupyter_dlaas.wire.journal import MemberWanted
+from jupyter_dlaas.wire.protocol import Elastic, JobSpec
+from jupyter_dlaas.wire.secret_masking import SECRETS, without_secrets
+
+__all__ = [
+    "Order",
+    "await_order",
+    "become",
+    "close_all_but",
+    "fork",
+    "give",
+    "guardian_environment",
+    "learner_environment",
+    "learner_folder",
+    "may_change",
+    "package_folder",
+    "put_on",
+    "redirect",
+    "spawn",
+    "torch_is_used",
+]
+
+_OWN: Final = re.compile(
+    r"DLAAS_(?!TTL_S$).*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+)
+"""Variables that belong to one learner; a job submitted from within another one must not inherit them."""
+
+_NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
+_TORCH_IMPORT: Final = re.compile(
+    r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a process is to become: one of our modules, with its arguments, its whole environment, and its log."""
+
+    module: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: str
+
+
+def package_folder() -> str:
+    """The folder from which this very `jupyter_dlaas` was imported; it goes first on the learner's path."""
+    import jupyter_dlaas
+
+    return str(Path(jupyter_dlaas.__file__).parent.parent)
+
+
+def learner_folder(job_dir: Path, member: int) -> Path:
+    return job_dir / f"learner-{member}"
+
+
+def torch_is_used(framework: str | None, source: str) -> bool:
+    """Whether a job trains with PyTorch: as its spec says, else as its imports say."""
+    if framework is not None:
+        return framework.lower() in ("torch", "pytorch", "lightning", "transformers", "accelerate")
+    return _TORCH_IMPORT.search(source) is not None
+
+
+def may_change(spec: JobSpec, source: str) -> bool:
+    """Whether learners may join and leave while the others train: not where a program talks to the gang by itself."""
+    is_elastic = spec.elastic is not Elastic.OFF and spec.learners_max > 1
+    return is_elastic and torch_is_used(spec.framework, source) and not talks_itself(source)
+
+
+def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
+    """The guardian's environment: the job's, so that its interpreter starts, less what would change our own code.
+
+    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … and secrets are for the learners alone.
+    """
+    kept = {k: v for k, v in without_secrets(environment).items() if not _NOT_FOR_GUARDIANS.fullmatch(k)}
+    return kept | {"PYTHONPATH": package_dir, JOB_MARK: job_dir}
+
+
+def learner_environment(
+    base: Mapping[str, str],
+    *,
+    job: str,
+    job_dir: str,
+    generation: int,
+    members: Sequence[MemberWanted],
+    rank: int,
+    store: tuple[str, int] | None,
+    package_dir: str,
+    may_change: bool = False,
+    joins: bool = False,
+) -> dict[str, str]:
+    """A learner's whole environment, as server/WIRE.md lists it.
+
+    Where each learner sees only its own GPUs it is alone on its "node" for torchrun's scripts: their
+    `set_device(LOCAL_RANK)` must name a device that is visible.
+    """
+    me = members[rank]
+    here = [m.member for m in members if m.node == me.node]
+    sees_own_gpus = bool(me.environment.get("CUDA_VISIBLE_DEVICES"))
+    local = (0, 1) if sees_own_gpus else (here.index(me.member), len(here))
+    found = {k: v for k, v in base.items() if not _OWN.fullmatch(k)}
+    found |= {"PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg"}
+    found |= me.environment
+    if SECRETS in base:
+        found[SECRETS] = base[SECRETS]
+    found[HASH_SEED] = hash_seed_of(found)
+    path = found.get("PYTHONPATH")
+    return found | {
+        "PYTHONPATH": f"{package_dir}{os.pathsep}{path}" if path else package_dir,
+        "DLAAS_JOB": job,
+        JOB_MARK: job_dir,
+        MEMBER_MARK: str(me.member),
+        "DLAAS_GENERATION": str(generation),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local[0]),
+        "WORLD_SIZE": str(len(members)),
+        "LOCAL_WORLD_SIZE": str(local[1]),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": store[0] if store else "127.0.0.1",
+        "MASTER_PORT": str(store[1] if store else 0),
+        "TORCHELASTIC_USE_AGENT_STORE": str(store is not None),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": f"{job}.{generation}",
+        "DLAAS_MAY_CHANGE": str(int(may_change)),
+        "DLAAS_JOINS": str(int(joins)),
+    }
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------
+
+
+def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
+    """A plain start in a session of its own; returns its pid. `passed` becomes descriptor 3. Raises OSError.
+
+    It inherits no other descriptor: C libraries, torch among them, open sockets that children would keep open.
+    """
+    executable = executable or sys.executable
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd != passed),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, order.log, flags, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    if passed is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, passed, 3))
+    # -P: what lies in the directory where this starts must not stand in for modules of ours.
+    return os.posix_spawn(
+        executable,
+        [executable, "-P", "-m", order.module, *order.arguments],
+        dict(order.environment),
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+    )
+
+
+def _inheritable() -> list[int]:
+    """Descriptors that a process started here would inherit, but 0, 1 and 2."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that listed them, and what another thread closes meanwhile
+            if (fd := int(entry.name)) > 2 and os.get_inheritable(fd):
+                found.append(fd)
+    return found
+
+
+def fork(child: Callable[[], None]) -> int:
+    """Run `child` in a fork of this process, which ends there; returns the pid to the parent alone."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        child()
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except BaseException:  # noqa: BLE001 - the frames below belong to the parent: nothing may unwind into them
+        sys.excepthook(*sys.exc_info())
+        os._exit(70)
+    os._exit(0)
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Close every descriptor but 0, 1, 2 and those named: a lock or a socket of the parent must end with the parent."""
+    low = 3
+    for fd in sorted(set(kept)):
+        if fd >= 3:
+            os.closerange(low, fd)
+            low = fd + 1
+    limit = max((int(entry.name) for entry in Path("/proc/self/fd").iterdir()), default=low)
+    os.closerange(low, limit + 1)
+
+
+def become(order: Order, passed: int | None = None) -> NoReturn:
+    """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`.
+
+    `passed` becomes descriptor 3.
+    """
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    # As in any Python: a learner that writes to one that was just killed must see an error, not die of it too.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    close_all_but(() if passed is None else (passed,))
+    if passed is not None and passed != 3:
+        os.dup2(passed, 3)
+        os.close(passed)
+    redirect(order.log)
+    put_on(order.environment)
+    runtime = importlib.import_module("jupyter_dlaas.runtime.spawn.after_fork")
+    runtime.wake(order.environment)
+    main = importlib.import_module(order.module).main
+    sys.argv = [order.module, *order.arguments]
+    main(list(order.arguments))
+    os._exit(0)
+
+
+def give(line: socket.socket, order: Order) -> bool:
+    """Tell a process that was forked ahead what to become, and close the line; False where it is gone."""
+    with line:
+        try:
+            line.sendall(json.dumps(encode(order)).encode())
+        except OSError:
+            return False
+    return True
+
+
+def await_order(line: socket.socket, passed: int | None = None) -> None:
+    """In a process that was forked ahead: become what the line says; return when it says nothing and ends."""
+    data = b""
+    while chunk := line.recv(1 << 16):
+        data += chunk
+    line.close()
+    if data:
+        become(decode(Order, json.loads(data)), passed)
+
+
+def redirect(log: str) -> None:
+    """Standard input from nowhere, output and errors to the end of a file."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.flush()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    for fd in {nothing, out}:
+        if fd > 2:
+            os.close(fd)
+
+
+def put_on(environment: Mapping[str, str]) -> None:
+    """Make an environment this process' own."""
+    os.environ.clear()
+    os.environ.update(environment)

@@ -1,0 +1,136 @@
+"""Starts the processes of one job, each in the fastest way that there is now; all ways keep the same contract."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.log_index import LOG
+from jupyter_dlaas.runtime.spawn import job_zygote, launch
+from jupyter_dlaas.runtime.spawn.job_zygote import Nursery
+from jupyter_dlaas.runtime.spawn.launch import Order
+from jupyter_dlaas.runtime.spawn.preload import ROOM
+from jupyter_dlaas.runtime.system.process import JOB_MARK, thread_count
+from jupyter_dlaas.wire.journal import MemberWanted
+from jupyter_dlaas.wire.secret_masking import without_secrets
+
+__all__ = ["Origin", "Spawner", "TakeParked"]
+
+LEARNER: Final = "jupyter_dlaas.learner.process.main"
+STORE: Final = "jupyter_dlaas.runtime.guardian.rendezvous_store"
+_ROOM_BYTES: Final = 1024
+"""Learners of a job differ in some digits of their environments."""
+TakeParked = Callable[[Order], int | None]
+"""Gives a learner that was forked ahead its order; None when there is none left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How a guardian was started, and what it can start others from."""
+
+    is_warm: bool = False
+    """It was forked from a zygote, so that its own forks need not import anything again."""
+    take_parked: TakeParked | None = None
+    interpreter: str | None = None
+    """The job's, where it is not the guardian's own."""
+
+
+class Spawner:
+    """For a guardian."""
+
+    def __init__(
+        self,
+        job: str,
+        job_dir: Path,
+        environment: Mapping[str, str],
+        origin: Origin,
+        *,
+        may_change: bool,
+        is_torch: bool,
+    ) -> None:
+        self._job, self._job_dir, self._environment = job, job_dir, environment
+        self._origin, self._may_change, self._is_torch = origin, may_change, is_torch
+        self._nursery: Nursery | None = None
+
+    def learner(
+        self,
+        members: Sequence[MemberWanted],
+        rank: int,
+        *,
+        generation: int,
+        store: tuple[str, int] | None,
+        joins: bool,
+    ) -> int:
+        """Start one of the members and return its pid. Raises OSError where the system refuses."""
+        member = members[rank].member
+        folder = launch.learner_folder(self._job_dir, member)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "result.json").unlink(missing_ok=True)
+        environment = launch.learner_environment(
+            self._environment,
+            job=self._job,
+            job_dir=str(self._job_dir),
+            generation=generation,
+            members=members,
+            rank=rank,
+            store=store,
+            package_dir=launch.package_folder(),
+            may_change=self._may_change,
+            joins=joins,
+        )
+        order = Order(
+            module=LEARNER,
+            arguments=(str(self._job_dir), str(member)),
+            environment=environment,
+            log=str(folder / LOG),
+        )
+        pid = self._from_nursery(order)
+        # Those who join start from it; where nobody can, the next try after a loss does.
+        leaves_nursery = self._may_change or (self._is_torch and rank == 0)
+        if pid is None and leaves_nursery and "torch" not in sys.modules:
+            order = replace(
+                order,
+                arguments=(*order.arguments, job_zygote.FLAG),
+                environment={**order.environment, ROOM: " " * _ROOM_BYTES},
+            )
+        if pid is None and self._origin.take_parked is not None:
+            pid = self._origin.take_parked(order)
+        return self._start(order) if pid is None else pid
+
+    def store(self, listening: socket.socket) -> int:
+        """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
+        environment = {**without_secrets(self._environment), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self._job_dir)}
+        order = Order(
+            module=STORE,
+            arguments=("3", str(self._job_dir)),
+            environment=environment,
+            log=str(self._job_dir / "guardian.log"),
+        )
+        pid = self._from_nursery(order, listening.fileno())
+        return self._start(order, listening.fileno()) if pid is None else pid
+
+    def adopt(self, sock: socket.socket) -> None:
+        """A learner left a nursery behind, which called. One is enough."""
+        if self._nursery is not None:
+            self._nursery.close()
+        self._nursery = Nursery(sock)
+
+    def _from_nursery(self, order: Order, passed: int | None = None) -> int | None:
+        if self._nursery is None:
+            return None
+        pid = self._nursery.start(order, passed)
+        if pid is None:
+            self._nursery.close()
+            self._nursery = None
+        return pid
+
+    def _start(self, order: Order, passed: int | None = None) -> int:
+        """By a fork, else plainly. With a second thread no fork: a lock held there would stay locked for ever."""
+        if self._origin.is_warm and thread_count() == 1:
+            return launch.fork(lambda: launch.become(order, passed))
+        return launch.spawn(order, passed=passed, executable=self._origin.interpreter)

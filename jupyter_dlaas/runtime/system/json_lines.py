@@ -1,0 +1,91 @@
+"""JSON lines over a socket, for a loop that must never wait for the other side."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from typing import Final
+
+from jupyter_dlaas.wire.codec import Json
+
+__all__ = ["Lines", "Message", "to_line"]
+
+Message = dict[str, Json]
+_LONGEST: Final = 1 << 20
+
+
+def to_line(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class Lines:
+    """One connection. Reads what is there, writes what can be written; what cannot waits."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._in = b""
+        self._out = b""
+        self.is_open = True
+
+    @property
+    def fd(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits to be written."""
+        return bool(self._out)
+
+    def peer_pid(self) -> int:
+        """The process at the other end, as the kernel says; what it says itself is not needed."""
+        raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int.from_bytes(raw[:4], sys.byteorder)
+
+    def read(self) -> list[Message]:
+        """The whole messages that came. A closed or babbling connection is not open afterwards."""
+        while self.is_open:
+            try:
+                data = self._sock.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self._in += data
+            if not data or len(self._in) > _LONGEST:
+                self.is_open = False
+        *lines, self._in = self._in.split(b"\n")
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # half a line of a sender that was killed
+            if isinstance(message, dict):
+                messages.append(message)
+        return messages
+
+    def tell(self, message: Message) -> None:
+        """Send, now or when there is room."""
+        self._out += to_line(message)
+        self.write()
+
+    def write(self) -> None:
+        """Write what waits, as far as it goes."""
+        try:
+            while self._out and self.is_open:
+                self._out = self._out[self._sock.send(self._out) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.is_open = False
+
+    def detach(self) -> socket.socket:
+        """The connection itself, for somebody who talks otherwise; this end of it is over."""
+        self.is_open = False
+        return self._sock
+
+    def close(self) -> None:
+        self.is_open = False
+        self._sock.close()

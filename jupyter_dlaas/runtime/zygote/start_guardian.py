@@ -1,0 +1,231 @@
+"""For whoever starts jobs: a guardian for a job's directory, as fast as this machine can.
+
+Plain functions without threads or an event loop; a call returns as soon as the process exists.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.atomic_files import connect, read_json
+from jupyter_dlaas.runtime.spawn.launch import Order, guardian_environment, spawn, torch_is_used
+from jupyter_dlaas.runtime.spawn.preload import LEAN, QUIET, ROOM, TORCH
+from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
+from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of
+from jupyter_dlaas.runtime.system.process import activity_of, boot_id, marked, recorded, send, stat_of
+from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.secret_masking import without_secrets
+
+__all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
+
+GUARDIAN: Final = "jupyter_dlaas.runtime.guardian.guardian"
+ZYGOTE: Final = "jupyter_dlaas.runtime.zygote.zygote"
+_READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
+"""What decides how Python starts and which libraries it loads: another value, another zygote."""
+_GONE_S: Final = 0.5
+_children: Final[set[int]] = set()
+_loading: Final[dict[Path, int]] = {}
+"""Socket of a zygote -> the process started for it last."""
+
+
+class StartError(DlaasError):
+    """No guardian could be started: the interpreter is missing, or the system refuses processes."""
+
+    code = "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A guardian process; `how`: zygote or plain."""
+
+    pid: int
+    start: int
+    boot: str
+    how: str
+
+
+def start_guardian(
+    job_dir: Path,
+    *,
+    interpreter: str,
+    package_dir: Path,
+    environment: Mapping[str, str],
+    zygote_dir: Path | None = None,
+    framework: str | None = None,
+) -> Started:
+    """Start a guardian for a job. Safe to repeat: of two guardians of one job the second ends at once.
+
+    `environment` is the job's whole environment, `package_dir` a folder that holds nothing but `jupyter_dlaas`.
+    With `zygote_dir` a warm zygote is asked first; where there is none, or it does not answer, a plain start does the
+    same. Raises StartError.
+    """
+    reap()
+    if zygote_dir is not None:
+        kinds = (TORCH, LEAN) if framework is not None and torch_is_used(framework, "") else (LEAN,)
+        for kind in kinds:
+            path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+            _end_stopped(path)
+            started = _ask(path, job_dir)
+            if started is not None:
+                return started
+    return _plain(job_dir, interpreter, package_dir, environment)
+
+
+def start_caretaker(
+    job_dir: Path, *, interpreter: str, package_dir: Path, environment: Mapping[str, str]
+) -> Started | None:
+    """Start a guardian in the Python of this process for learners that outlived their interpreter's removal.
+
+    It looks after those who live; others it would start with `interpreter`, and report that this fails. None where
+    the interpreter is there, or nobody lives. Raises StartError.
+    """
+    if os.access(interpreter, os.X_OK) or not any(member is not None for _, member in marked(str(job_dir))):
+        return None
+    return _plain(job_dir, sys.executable, package_dir, environment, interpreter)
+
+
+def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], *more: str) -> Started:
+    whole = guardian_environment(environment, str(job_dir), str(package_dir))
+    try:
+        log = str(job_dir / "guardian.log")
+        order = Order(module=GUARDIAN, arguments=(str(job_dir), *more), environment=whole, log=log)
+        pid = spawn(order, executable=interpreter)
+    except OSError as error:
+        raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+    _children.add(pid)
+    stat = stat_of(pid)
+    return Started(pid=pid, start=stat.start if stat else 0, boot=boot_id(), how="plain")
+
+
+def reap() -> list[int]:
+    """Wait for the guardians that this process started plainly and that ended; returns their pids.
+
+    Call it when a guardian is seen to end, so that no zombie is left. (Those of a zygote are the zygote's children.)
+    """
+    gone = []
+    for pid in sorted(_children):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:  # somebody else waited for it
+            ended = True
+        if ended:
+            gone.append(pid)
+            _children.remove(pid)
+    return gone
+
+
+# -- zygotes -----------------------------------------------------------------------------------------------------------
+
+
+def zygote_path(
+    zygote_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], kind: str
+) -> Path:
+    """The socket of the zygote for an interpreter and what Python reads of the environment at its start."""
+    whole = {**environment, HASH_SEED: hash_seed_of(environment)}
+    read = sorted((k, v) for k, v in whole.items() if _READ_AT_START.fullmatch(k))
+    key = json.dumps([interpreter, str(package_dir), read])
+    return zygote_dir / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{kind}.sock"
+
+
+def warm(
+    *,
+    interpreter: str,
+    package_dir: Path,
+    environment: Mapping[str, str],
+    zygote_dir: Path,
+    framework: str | None = None,
+) -> bool:
+    """See to it that jobs of this interpreter and environment start warm; returns whether they already do.
+
+    Does not wait: a zygote takes seconds to become ready, and jobs start plainly or from a leaner one meanwhile.
+    """
+    reap()
+    kind = TORCH if framework is not None and torch_is_used(framework, "") else LEAN
+    zygote_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = zygote_path(zygote_dir, interpreter, package_dir, environment, kind)
+    _end_stopped(path)
+    if path.exists() and _is_locked(path.with_suffix(".lock")):
+        return True
+    if _loading.get(path) in _children:
+        return False  # ours is on its way; it takes its lock in a moment
+    if not _is_locked(path.with_suffix(".lock")):
+        path.unlink(missing_ok=True)  # of one that was killed
+        # It outlives the job, and whoever may look at this user's processes would find them there.
+        whole = {k: v for k, v in without_secrets(environment).items() if not k.startswith("DLAAS_")}
+        extra = whole.get("PYTHONPATH")
+        whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
+        whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", HASH_SEED: hash_seed_of(whole)}
+        whole[ROOM] = " " * 16_384
+        try:
+            log = str(path.with_suffix(".log"))
+            order = Order(module=ZYGOTE, arguments=(str(path), kind), environment=whole, log=log)
+            pid = spawn(order, executable=interpreter)
+        except OSError as error:
+            raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+        _children.add(pid)
+        _loading[path] = pid
+    return False
+
+
+def stop_zygotes(zygote_dir: Path) -> int:
+    """End all zygotes of a folder, those that are still loading too; jobs go on. Returns how many there were."""
+    count = 0
+    for lock in sorted(zygote_dir.glob("*.lock")):
+        who = recorded(read_json(lock))
+        if who is None or not _is_locked(lock):
+            continue
+        count += send(who, signal.SIGTERM)
+        lock.with_suffix(".sock").unlink(missing_ok=True)
+    return count
+
+
+def _end_stopped(path: Path) -> None:
+    """End a zygote that is stopped (SIGSTOP): it answers nobody, and keeps another from taking its place."""
+    lock = path.with_suffix(".lock")
+    who = recorded(read_json(lock))
+    activity = None if who is None else activity_of(who)
+    if who is None or activity is None or not activity.is_stopped or not send(who, signal.SIGKILL):
+        return
+    path.unlink(missing_ok=True)
+    end_s = time.monotonic() + _GONE_S
+    while _is_locked(lock) and time.monotonic() < end_s:
+        time.sleep(0.005)
+
+
+def _ask(path: Path, job_dir: Path) -> Started | None:
+    """Let a zygote do it; None where there is none or it cannot."""
+    try:
+        with connect(socket.SOCK_SEQPACKET, path, timeout_s=2.0) as sock:
+            sock.send(json.dumps({"op": "start", "job_dir": str(job_dir)}).encode())
+            answer = json.loads(sock.recv(4096) or b"{}")
+    except (OSError, ValueError):
+        return None
+    if "pid" not in answer:
+        return None
+    return Started(pid=answer["pid"], start=answer["start"], boot=answer["boot"], how="zygote")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

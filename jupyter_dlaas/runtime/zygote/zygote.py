@@ -1,0 +1,240 @@
+"""A fork server: a Python that has imported everything, computed nothing, touched no GPU. A guardian is a fork of it.
+
+`python -P -m jupyter_dlaas.runtime.zygote.zygote SOCKET KIND` with KIND lean or torch. An optimisation only: whoever
+gets no answer starts plainly. Beside the rules of `preloading`: the collector is off, its objects frozen before the
+first fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jupyter_dlaas.jobdir.atomic_files import bind
+from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest, Range
+from jupyter_dlaas.runtime.guardian import guardian
+from jupyter_dlaas.runtime.guardian.learner_process import Result, reap
+from jupyter_dlaas.runtime.spawn import launch, preload
+from jupyter_dlaas.runtime.spawn.after_fork import openblas, wake
+from jupyter_dlaas.runtime.spawn.spawner import Origin
+from jupyter_dlaas.runtime.system.inotify import Watch
+from jupyter_dlaas.runtime.system.process import boot_id, identity, marked, stat_of, thread_count
+from jupyter_dlaas.wire.codec import decode, encode
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
+from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Progress, Where
+
+__all__ = ["main"]
+
+IDLE_S: Final = 30 * 60.0
+
+
+@dataclass(slots=True)
+class Parked:
+    """A guardian, and a learner as its child, forked ahead and waiting for a job."""
+
+    pid: int
+    line: socket.socket
+
+
+class Zygote:
+    """Answers requests one at a time until it is idle for too long, or no longer fit to fork."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = preload.places()
+        self._parked: Parked | None = None
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        self._wake_r.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
+        part = path.with_suffix(".new")
+        self._door = bind(socket.SOCK_SEQPACKET, part, listen=64)
+        self._park()
+        part.rename(path)  # who can connect finds a zygote that is ready
+
+    def serve(self) -> None:
+        """Until the end."""
+        last_s = time.monotonic()
+        while time.monotonic() - last_s < IDLE_S and preload.has_memory():
+            ready, _, _ = select.select([self._door, self._wake_r], [], [], 60.0)
+            if self._wake_r in ready:
+                with suppress(BlockingIOError):
+                    while self._wake_r.recv(4096):
+                        pass
+                self._reap()
+            if self._door in ready:
+                last_s = time.monotonic()
+                caller, _ = self._door.accept()
+                with caller:
+                    if not self._answer(caller):
+                        break
+                if self._parked is None:
+                    self._park()
+        self._path.unlink(missing_ok=True)
+
+    def _reap(self) -> None:
+        ended = reap()
+        if self._parked is not None and self._parked.pid in ended:
+            self._parked.line.close()
+            self._parked = None
+
+    def _answer(self, caller: socket.socket) -> bool:
+        """Serve one request; False when this zygote is at its end."""
+        caller.settimeout(1.0)
+        try:
+            request = json.loads(caller.recv(1 << 16))
+            if request.get("op") == "end":
+                return False
+            why_not = preload.unfit(self._seen)
+            if why_not is not None:
+                caller.send(json.dumps({"error": why_not}).encode())
+                return False
+            pid = self._give(request["job_dir"], caller)
+            stat = stat_of(pid)
+            caller.send(json.dumps({"pid": pid, "start": stat.start if stat else 0, "boot": boot_id()}).encode())
+        except (OSError, ValueError, KeyError) as error:
+            print(f"zygote: a request failed: {error!r}", file=sys.stderr, flush=True)
+        return True
+
+    def _give(self, job_dir: str, caller: socket.socket) -> int:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            with parked.line, suppress(OSError):
+                parked.line.sendall(job_dir.encode())
+                return parked.pid
+        return launch.fork(lambda: _be_guardian(job_dir, None))
+
+    def _park(self) -> None:
+        if preload.unfit(self._seen) is not None:
+            return
+        mine, theirs = socket.socketpair()
+        pid = launch.fork(lambda: _wait_as_guardian(theirs))
+        theirs.close()
+        self._parked = Parked(pid, mine)
+
+
+# -- in forks ----------------------------------------------------------------------------------------------------------
+
+
+def _wait_as_guardian(line: socket.socket) -> None:
+    """Have a learner ready, and wait for a job; without one, end."""
+    _leave_zygote(keep=(line.fileno(),))
+    mine, theirs = socket.socketpair()
+    learner = launch.fork(lambda: _wait_as_learner(theirs))
+    theirs.close()
+    job_dir = line.recv(1 << 16).decode()
+    line.close()
+    if job_dir:
+        _be_guardian(job_dir, (learner, mine))
+
+
+def _leave_zygote(keep: Sequence[int]) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    launch.close_all_but(keep)
+
+
+def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None:
+    folder = Path(job_dir)
+    if parked is None:
+        _leave_zygote(keep=())
+    launch.redirect(str(folder / "guardian.log"))
+    base = json.loads((folder / "environment.json").read_bytes())
+    environment = launch.guardian_environment(base, job_dir, launch.package_folder())
+    launch.put_on(environment)
+    wake(environment | {"OMP_NUM_THREADS": "1"})
+    gc.disable()  # this process forks too
+    os.chdir("/")
+    left = [parked] if parked is not None else []
+
+    def take_parked(order: launch.Order) -> int | None:
+        if not left:
+            return None
+        pid, line = left.pop()
+        return pid if launch.give(line, order) else None
+
+    sys.exit(guardian.guard(folder, Origin(is_warm=True, take_parked=take_parked)))
+
+
+def _wait_as_learner(line: socket.socket) -> None:
+    launch.close_all_but((line.fileno(),))
+    launch.await_order(line)
+
+
+# -- starting ----------------------------------------------------------------------------------------------------------
+
+
+def _rehearse() -> None:
+    """Do once what is slow only the first time: reading annotations, compiling patterns, finding C functions."""
+    spec: JobSpec = decode(JobSpec, encode(JobSpec()))
+    where = Where(label="", line=1)
+    failure = Failure(cause=Cause.UNKNOWN, code="", what="", advice="", where=where)
+    wanted = Wanted(revision=0, goal=Goal.RUN, generation=0, members=(MemberWanted(member=0, node=""),))
+    decode(Wanted, encode(wanted))
+    fact_from_line(fact_to_line(Fact(n=0, at_s=0.0, kind=FactKind.LOST, failure=failure)))
+    part = Range(epoch=0, first=0, end=1)
+    for record in (
+        Manifest(step=0, epoch=0, generation=0, at_s=0, seconds=0, bytes=0, sha256="", learners=1, trained=(part,)),
+        Result(outcome="ok", code=0, failure=failure),
+        Progress(),
+    ):
+        decode(type(record), encode(record))
+    launch.torch_is_used(None, "import this")
+    launch.guardian_environment({"A": "b"}, "", "")
+    launch.learner_environment(
+        {}, job="", job_dir="", generation=0, members=wanted.members, rank=0, store=None, package_dir=""
+    )
+    marked(str(spec.name))
+    Watch().close()
+    openblas()
+    importlib.import_module("jupyter_dlaas.transfer.results").dump(object())
+
+
+def main(arguments: list[str]) -> int:
+    """The command line: SOCKET KIND. One zygote per socket; a second one ends at once."""
+    path, kind = Path(arguments[0]), arguments[1]
+    os.umask(0o077)
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    me = identity(os.getpid())
+    assert me is not None
+    os.ftruncate(lock, 0)
+    os.write(lock, json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot}).encode())
+    policy = os.sched_getscheduler(0)
+    with suppress(OSError):  # whoever waits for a job goes first
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    preload.load(kind)
+    with suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+    if thread_count() != 1:
+        print(f"zygote: {thread_count()} threads after the imports; not fit to fork", file=sys.stderr, flush=True)
+        return 4
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _rehearse()
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    Zygote(path).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

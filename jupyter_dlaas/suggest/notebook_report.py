@@ -1,0 +1,394 @@
+"""`jupyter dlaas check`: what each training cell of a notebook would take along, without running anything. Pure.
+
+A notebook's bytes in, a `Report` out. The cells count as if they had run once each, from the top of the page. Never
+raises for anything that may stand in a file: what cannot be read is told in `error` or with the cell.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from jupyter_dlaas.analysis.cells import (
+    JOB_MAGIC,
+    clean_cell,
+    files_run,
+    files_written,
+    is_magic_word,
+    statements_of,
+    training_statements,
+)
+from jupyter_dlaas.analysis.dataflow import Step, Trace, Tracer, trace
+from jupyter_dlaas.analysis.model import ExecutedCell, Problem, TrainingCell
+from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.api.option_parsing import job_name
+from jupyter_dlaas.capture.capture import WARNINGS
+from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
+from jupyter_dlaas.capture.loss_check import check_losses
+from jupyter_dlaas.capture.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
+from jupyter_dlaas.capture.resolve import solve
+from jupyter_dlaas.capture.training_detection import Watcher, looks_like_training
+from jupyter_dlaas.suggest.advice_text import shares_work
+from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
+
+__all__ = ["CellReport", "Line", "Omitted", "Report", "Said", "check", "run_by"]
+
+LEARNERS_MAX: Final = 4
+LARGEST_BYTES: Final = 512 * 2**20
+_OPTIONAL: Final = frozenset({"unneeded", "shown", "saved", "trained"})
+_OUTPUTS: Final = re.compile(r"(?:^|\s)(?:-o|--outputs)[\s=]+(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A statement that goes along."""
+
+    cell: int
+    line: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """A statement, or a notebook command, that stays behind."""
+
+    cell: int
+    line: int
+    source: str
+    kind: str
+    reason: str
+    option: str  # what to type to bring it in; "" where nothing can
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is wrong, or to be known: what, where, what to do."""
+
+    code: str
+    cell: int
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellReport:
+    """One cell that looks like training, or that was asked for. Cells are the code cells, counted from 1."""
+
+    cell: int
+    is_training: bool
+    why: str
+    kept: tuple[Line, ...] = ()
+    left_out: tuple[Omitted, ...] = ()
+    unbound: tuple[str, ...] = ()
+    errors: tuple[Said, ...] = ()
+    warnings: tuple[Said, ...] = ()
+    type: str = ""  # the line to put on top of the cell
+    suggestion: Suggestion | None = None  # what would make it elastic, where that was asked
+
+    @property
+    def is_fine(self) -> bool:
+        """Nothing stands against making it a job."""
+        return not self.unbound and not self.errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `check` found in one notebook."""
+
+    path: str
+    cells: tuple[CellReport, ...] = ()
+    notes: tuple[Said, ...] = ()  # cells that Python cannot read, and the like
+    error: str | None = None  # why the notebook cannot be read at all
+
+    @property
+    def is_fine(self) -> bool:
+        """It could be read, and each of its training cells can become a job."""
+        return self.error is None and all(cell.is_fine for cell in self.cells)
+
+
+def run_by(content: bytes) -> tuple[str, ...]:
+    """The files that a notebook's cells `%run`, as written there; `check` takes their text."""
+    if b"%run" not in content:
+        return ()
+    return files_run(ExecutedCell(count=n, source=source) for n, source in enumerate(_sources(content)[0], 1))
+
+
+def check(
+    content: bytes,
+    path: str,
+    cell: int | None = None,
+    *,
+    suggests: bool = False,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """Look at a notebook file's bytes. `cell`: only this code cell, whether it looks like training or not.
+
+    `suggests`: say of each cell found what would make it elastic. `files`: the text of what `%run` names.
+    """
+    sources, error, notes = _sources(content)
+    if error:
+        return Report(path=path, error=error)
+    if cell is not None and not 1 <= cell <= len(sources):
+        return Report(path=path, error=f"there is no code cell {cell}: it has {len(sources)}, counted from 1")
+    try:
+        with deep_trees():
+            found = _Checker(sources, path, cell, notes, files).report()
+    except RecursionError:
+        return Report(path=path, error="a cell is nested too deeply to be read; write the expression in several lines")
+    if not suggests:
+        return found
+    return replace(found, cells=tuple(replace(one, suggestion=_suggestion(sources, one.cell)) for one in found.cells))
+
+
+def _suggestion(sources: Sequence[str], number: int) -> Suggestion:
+    before, source = _executed(sources[: number - 1]), sources[number - 1]
+    if clean_cell(source).kind == "job":
+        body, first_line = _below_magic(source)
+        above = source.removesuffix(body)
+        return suggest(before, TrainingCell(count=number, source=body, first_line=first_line, above=above))
+    return suggest(before, TrainingCell(count=number, source=source, first_line=1))
+
+
+def _executed(sources: Sequence[str]) -> list[ExecutedCell]:
+    """Cells that have run once each, from the top of the page."""
+    return [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
+
+
+def _below_magic(source: str) -> tuple[str, int]:
+    """What stands below the line of %%train, and the line at which that begins."""
+    blank = len(source) - len(source.lstrip())
+    return source[blank:].partition("\n")[2], source[:blank].count("\n") + 2
+
+
+def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
+    """The text of each code cell, or why there is none."""
+    if len(content) > LARGEST_BYTES:
+        return [], f"larger than {LARGEST_BYTES // 2**20} MB; clear its outputs first", ()
+    text = content.decode("utf-8-sig", errors="replace")
+    if not text.strip():
+        return [], "the file is empty", ()
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        return [], "not a notebook: nested too deeply", ()
+    except ValueError as error:
+        at = getattr(error, "lineno", None)
+        return [], f"not a notebook: no JSON{f' at line {at}' if at else ''}; is it stored whole?", ()
+    if not isinstance(document, dict):
+        return [], "not a notebook: JSON, but without cells", ()
+    if language := _language(document.get("metadata")):
+        return [], f"the kernel is {language}; only Python notebooks can train", ()
+    notes: tuple[Said, ...] = ()
+    cells = document.get("cells")
+    sheets = document.get("worksheets")
+    if not isinstance(cells, list) and isinstance(sheets, list):
+        cells = [c for sheet in sheets if isinstance(sheet, dict) for c in _list(sheet.get("cells"))]
+        notes = (Said("old_format", 0, 0, "an old format (nbformat 3): open it and save it in JupyterLab first"),)
+    if not isinstance(cells, list):
+        return [], "not a notebook: JSON, but without cells", ()
+    found = [_text(c) for c in cells if isinstance(c, dict) and c.get("cell_type") == "code"]
+    return (found, "", notes) if found else ([], "it has no code cell", ())
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(cell: Mapping[str, Any]) -> str:
+    source = cell.get("source", cell.get("input", ""))
+    text = source if isinstance(source, str) else "".join(part for part in _list(source) if isinstance(part, str))
+    # half a surrogate pair is no text for Python; it may only stand in a string or a comment
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _language(metadata: object) -> str:
+    """The kernel's language where it is known and not Python."""
+    if not isinstance(metadata, dict):
+        return ""
+    said = []
+    for part, key in (("language_info", "name"), ("kernelspec", "language")):
+        value = metadata.get(part)
+        name = value.get(key) if isinstance(value, dict) else None
+        if isinstance(name, str) and name.strip():
+            said.append(_shown(name.strip()))
+    return "" if not said or any(re.match(r"i?python|sage", name, re.IGNORECASE) for name in said) else said[0]
+
+
+def _shown(text: str, width: int = 40) -> str:
+    """Text out of a file on one line of a terminal."""
+    plain = "".join(char if char.isprintable() else " " for char in text)
+    return plain if len(plain) <= width else f"{plain[: width - 1]}…"
+
+
+class _Checker:
+    def __init__(
+        self, sources: Sequence[str], path: str, asked: int | None, notes: tuple[Said, ...], files: Mapping[str, str]
+    ) -> None:
+        self.sources, self.path, self.asked = sources, path, asked
+        cells = _executed(sources)
+        has_runs = any("%run" in source for source in sources)
+        self.files = files_written(cells, files) if has_runs else [files] * len(cells)
+        self.notes = list(notes)
+        self.tracer = Tracer()
+        self.watcher = Watcher(self.tracer)
+        self.steps: list[Step] = []
+        self.results: set[str] = set()  # brought back by a %%train cell with -o
+        self.lines: dict[int, Line] = {}
+        self.omitted: dict[tuple[int, str], Omitted] = {}
+        self.may_bind = ""  # a cell or file that may bind names, and could not be read
+
+    def report(self) -> Report:
+        found = []
+        for number, source in enumerate(self.sources, 1):
+            one = self._cell(number, source)
+            if one is not None and self.asked in (None, number):
+                found.append(one)
+            if number == self.asked:
+                break
+        return Report(path=self.path, cells=tuple(found), notes=tuple(self.notes))
+
+    def _cell(self, number: int, source: str) -> CellReport | None:
+        label = f"cell [{number}]"
+        clean = clean_cell(source)
+        if clean.kind == "job":
+            return self._job_cell(number, label, source)
+        if clean.kind == "broken" and not is_magic_word(source):
+            return self._broken(number, label, source)
+        start = len(self.steps)
+        executed = ExecutedCell(count=number, source=source, cell_id=str(number))
+        new = [self.tracer.step(statement) for statement in statements_of(executed, label, self.files[number - 1])]
+        self.steps += new
+        self._note_files(new, label)
+        why = self.watcher.why(new)
+        if not why and number != self.asked:
+            return None
+        training = TrainingCell(count=number, source=source, first_line=1, learners_max=LEARNERS_MAX)
+        if clean.kind != "python" or all(step.statement.node is None for step in new):
+            return self._refused(number, label, training, why)
+        found = self._taken(number, why, training, self.tracer.trace(self.steps), start)
+        refused = check_commands(training_statements(training, label)[1], label)
+        return replace(found, errors=(*found.errors, *(_said(problem, number) for problem in refused)))
+
+    def _job_cell(self, number: int, label: str, source: str) -> CellReport:
+        """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""
+        body, first_line = _below_magic(source)
+        head = source.lstrip().partition("\n")[0]
+        outputs = tuple(name for names in _OUTPUTS.findall(head) for name in names.split(",") if name.isidentifier())
+        training = TrainingCell(
+            count=number, source=body, first_line=first_line, learners_max=LEARNERS_MAX, outputs=outputs
+        )
+        statements, clean = training_statements(training, label)
+        why = f"%%{JOB_MAGIC}"
+        if clean.kind != "python" or not statements:
+            made = self._refused(number, label, training, why)
+        else:
+            traced = trace([*(step.statement for step in self.steps), *statements])
+            made = self._taken(number, why, training, traced, len(self.steps))
+        executed = ExecutedCell(count=number, source=source, cell_id=str(number))
+        self.steps += [
+            self.tracer.step(statement) for statement in statements_of(executed, label, self.files[number - 1])
+        ]
+        self.results |= {*outputs}
+        return replace(made, type=_shown(head, 200))
+
+    def _broken(self, number: int, label: str, source: str) -> CellReport | None:
+        training = TrainingCell(count=number, source=source, first_line=1)
+        looks = looks_like_training(source)
+        made = self._refused(number, label, training, "looks like training" if looks else "")
+        if looks or number == self.asked:
+            return made
+        self.notes += [replace(said, code="unreadable_cell") for said in made.errors]
+        return None
+
+    def _refused(self, number: int, label: str, training: TrainingCell, why: str) -> CellReport:
+        _, clean = training_statements(training, label)
+        errors = tuple(_said(p, number) for p in check_source(clean, training, label))
+        if not errors:
+            errors = (Said("empty_cell", number, training.first_line, f"{label} has nothing to run."),)
+        return CellReport(cell=number, is_training=bool(why), why=why, errors=errors)
+
+    def _note_files(self, steps: Sequence[Step], label: str) -> None:
+        for step in steps:
+            text = step.statement.source.strip()
+            if step.statement.node is None and text.startswith(("%run", "%load ", "%%run", "%store -r")):
+                self.may_bind = f"{label}, line {step.statement.line} ({_shown(text, 60)})"
+
+    def _taken(self, number: int, why: str, training: TrainingCell, traced: Trace, goal: int) -> CellReport:
+        solved = solve(traced, goal, training, None)
+        program = [step.statement.node for index, step in enumerate(traced.steps) if index in solved.slice.kept]
+        shares = shares_work(ast.Module([node for node in program if node is not None], []))
+        problems = [
+            *solved.errors,
+            *check_asking(traced, goal),
+            *solved.warnings,
+            *check_trainings(traced, solved.slice),
+            *check_writes(traced, goal, training.learners_max if shares else 1),
+            *check_losses(_executed(self.sources[: number - 1]), training, training.learners_max if shares else 1),
+            *check_keras_outputs(traced, training),
+        ]
+        errors: list[Said] = []
+        warnings: list[Said] = []
+        unbound: list[str] = []
+        pushes: list[str] = []
+        for problem in problems:
+            said = _said(problem, number)
+            name = problem.names[0] if problem.names else ""
+            comes_from_a_job = problem.code in {"undefined_name", "output_unbound"} and name in self.results
+            may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
+            if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
+                pushes += [name]
+                warnings.append(said)
+            elif comes_from_a_job or may_be_bound:
+                continue
+            elif problem.code == "undefined_name" and self.may_bind:
+                text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."
+                warnings.append(replace(said, code="perhaps_bound", text=text))
+            elif problem.code == "undefined_name":
+                unbound.append(name)
+                errors.append(said)
+            else:
+                (warnings if problem.code in WARNINGS else errors).append(said)
+        kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
+        left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
+        options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # others would each train the same
+        options += f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
+        return CellReport(
+            cell=number,
+            is_training=bool(why),
+            why=why,
+            kept=tuple(kept),
+            left_out=tuple(left),
+            unbound=tuple(dict.fromkeys(unbound)),
+            errors=tuple(errors),
+            warnings=tuple(warnings),
+            type=f"%%{JOB_MAGIC} {job_name(self.path)}{options}",
+        )
+
+    def _line(self, index: int, traced: Trace) -> Line:
+        """Kept by one training cell after another: made once."""
+        if index not in self.lines:
+            statement = traced.steps[index].statement
+            self.lines[index] = Line(statement.cell, statement.line, statement.source)
+        return self.lines[index]
+
+    def _omitted(self, index: int, traced: Trace, kind: str, reason: str) -> Omitted:
+        known = self.omitted.get((index, reason))
+        if known is None:
+            statement = traced.steps[index].statement
+            option = f"--with-cell {statement.cell}" if kind in _OPTIONAL else ""
+            known = Omitted(statement.cell, statement.line, statement.head, kind, reason, option)
+            self.omitted[index, reason] = known
+        return known
+
+
+def _said(problem: Problem, number: int) -> Said:
+    place = re.match(r"cell \[(\d+)\]", problem.cell)
+    text = problem.message.replace("no cell that ran has defined", "no cell above defines")  # nothing ran
+    text = re.sub(r"Run the cell that defines (`[^`]*`), or define it here\.", r"Define \1 in a cell above.", text)
+    text = re.sub(r"Correct the line and run the cell again\.", "Correct the line.", text)
+    return Said(problem.code, int(place[1]) if place else number, problem.line, _shown(text, 2000))

@@ -1,0 +1,241 @@
+"""What a program defines, made again without running the program: for results whose class stands in a training cell.
+
+That cell ran in the job and not in the kernel, so the kernel has none of its classes; the text is with the job.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas.objects.code_versions import code_of
+
+__all__ = ["bound_anew", "changed_names", "classes", "edited", "find"]
+
+_TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+"""Calls that make a type."""
+_COROUTINES = ("_training_cell", "_cell_")
+"""How a cell with `await` begins in the program."""
+
+
+def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that a program's training cell does not bind: it can only change their objects."""
+    _, _, text = source.rpartition(", the training cell ---\n")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return frozenset()
+    added = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
+    bound = {
+        node.id
+        for node in _outside_functions(tree)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in added
+    }
+    bound |= {name for node in _outside_functions(tree) if isinstance(node, _BINDERS) for name in _bound(node)}
+    bound |= set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^\s*global (.*)", source, re.MULTILINE))))
+    return frozenset(names) - bound
+
+
+def bound_anew(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that a program's training cell binds to what is not made of their old objects.
+
+    `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
+    """
+    _, _, text = source.rpartition(", the training cell ---\n")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return frozenset()
+    found: set[str] = set()
+    for node in _outside_functions(tree):
+        if isinstance(node, ast.Assign):
+            bound = {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+            is_made = any(isinstance(part, ast.Call) for part in ast.walk(node.value))
+            found |= bound - read if is_made and not bound & read else set()
+    return frozenset(names) & found
+
+
+_DEFINERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_BINDERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _SCOPES) or str(getattr(node, "name", "")).startswith(_COROUTINES):
+            todo += ast.iter_child_nodes(node)
+
+
+def find(source: str, qualname: str, own: frozenset[str] = frozenset()) -> Any:
+    """A class or function by its qualified name: this process' own `__main__` goes first, then the program.
+
+    `own`: names that the program is asked for first. Runs only the imports, definitions and constants that it is made
+    of. Raises AttributeError where neither has it.
+    """
+    root, *parts = qualname.split(".")
+    main = sys.modules["__main__"]
+    found = _program(source, own).value(root) if root in own or root not in vars(main) else vars(main)[root]
+    for part in parts:
+        found = getattr(found, part, None)
+    if found is None:
+        raise AttributeError(f"Can't get attribute {root!r} on {main!r}")  # as pickle says it
+    return found
+
+
+def classes(source: str) -> dict[str, Any]:
+    """All classes of a program that can be made, and are not in this process' `__main__`."""
+    program, main = _program(source), vars(sys.modules["__main__"])
+    names = [name for name, node in program.nodes.items() if isinstance(node, ast.ClassDef) and name not in main]
+    return {name: found for name in names if (found := program.value(name)) is not None}
+
+
+def edited(source: str, names: Collection[str]) -> frozenset[str]:
+    """Those of a program's classes that this process' notebook or program defines in another way, or a base of them.
+
+    Of the names themselves also functions, and types that a call makes (`Point = namedtuple(…)`). The newest cell that
+    defines a name counts; where no cell does (`%run`), what the class or function is made of. What is not known counts
+    as the same.
+    """
+    program = _program(source)
+    theirs: dict[str, ast.stmt] = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
+    theirs |= {name: node for name in names if isinstance(node := program.nodes.get(name), _DEFINERS)}
+    mine: dict[str, ast.stmt | None] = {}
+
+    def is_edited(name: str) -> bool:
+        if name not in theirs or name not in vars(sys.modules["__main__"]):
+            return False
+        if name not in mine:
+            mine[name] = _definition_here(name)
+        here, there = mine[name], theirs[name]
+        if here is not None and ast.dump(here) != ast.dump(there):
+            return True
+        if here is None and _is_known_otherwise(name, source):
+            return True
+        bases = there.bases if isinstance(there, ast.ClassDef) else []
+        found = {part.id for base in bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+        return any(is_edited(base) for base in sorted(found - {name}))
+
+    return frozenset(name for name in {*names, *(theirs if names else ())} if is_edited(name))
+
+
+def _definition_here(name: str) -> ast.stmt | None:
+    """The newest definition of a name in this process: in a cell that ran, or in the program."""
+    for text in _texts_here():
+        if name not in text:
+            continue
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            continue
+        found = [node for node in _definers(tree) if name in _bound(node)]
+        if found:
+            return found[-1]
+    return None
+
+
+def _definers(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Definitions of classes and functions, and assignments of what a call makes, outside of functions and classes."""
+    found = [
+        node
+        for node in _outside_functions(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call))
+    ]
+    yield from sorted(found, key=lambda one: one.lineno)
+
+
+def _is_known_otherwise(name: str, source: str) -> bool:
+    """Compare what a class or function of this process and the program's are made of, where no cell has its text."""
+    if not isinstance(vars(sys.modules["__main__"]).get("In"), list):
+        return False
+    here, there = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
+    return there is not None and code_of(here, has_values=True) != code_of(there, has_values=True)
+
+
+def _texts_here() -> Iterator[str]:
+    space = vars(sys.modules["__main__"])
+    ran, file = space.get("In"), space.get("__file__")
+    if isinstance(ran, list):
+        yield from (text for text in reversed(ran) if isinstance(text, str))
+    elif isinstance(file, str) and Path(file).is_file():
+        yield Path(file).read_text(encoding="utf-8", errors="replace")
+
+
+@lru_cache(maxsize=16)  # all results of a job have the same classes
+def _program(source: str, own: frozenset[str] = frozenset()) -> _Program:
+    return _Program(source, own)
+
+
+class _Program:
+    def __init__(self, source: str, own: frozenset[str]) -> None:
+        self.own = own
+        tree = ast.parse(source)
+        is_lazy = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
+        self.flags = __future__.annotations.compiler_flag if is_lazy else 0
+        self.nodes = {name: node for node in _definitions(tree.body) for name in _bound(node)}
+        self.space: dict[str, Any] = {"__name__": "__main__"}
+
+    def value(self, name: str) -> Any:
+        """None where the program does not define it, or the definition raises here."""
+        try:
+            self._define(name, set())
+        except Exception:  # noqa: BLE001 - the user's own lines, which need not work without what ran before them
+            return None
+        return self.space.get(name)
+
+    def _define(self, name: str, begun: set[str]) -> None:
+        """Bind a name and, before it, what its definition reads; what nobody has stays open, as in a program."""
+        main = vars(sys.modules["__main__"])
+        if name in self.space or name in begun:
+            return
+        begun.add(name)
+        if name in main and name not in self.own:
+            self.space[name] = main[name]
+        elif (node := self.nodes.get(name)) is not None:
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                    self._define(part.id, begun)
+            code = compile(ast.Module([node], []), "train.py", "exec", flags=self.flags, dont_inherit=True)
+            exec(code, self.space)  # noqa: S102 - the user's own definition, in the user's own process
+
+
+def _definitions(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that define something and do nothing else, in the order of the page."""
+    for node in nodes:
+        match node:
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=body):
+                yield from _definitions(body)
+            case ast.AsyncFunctionDef(name=name, body=body) if name.startswith(_COROUTINES):
+                yield from _definitions(body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
+                yield node
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if _is_constant(value):
+                yield node
+            case ast.Assign(value=ast.Call(func=function)) if ast.unparse(function).rpartition(".")[2] in _TYPES:
+                yield node
+            case _:
+                continue
+
+
+def _is_constant(value: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Call | ast.Await | ast.Attribute | ast.Subscript) for part in ast.walk(value))
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+        case _:
+            yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))

@@ -1,0 +1,390 @@
+"""Objects sent by value: written in the kernel as one graph, loaded in the job by `dlaas.pushed("model", "optimizer")`.
+
+One graph, because an optimiser written apart from its model comes back pointing at other weights, and then trains
+nothing, in silence. Works without torch; where the kernel has torch, tensors of any device go through the CPU and come
+back on the job's device of the same kind, or stay on the CPU where it has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import os
+import pickle
+import re
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from jupyter_dlaas import stored
+from jupyter_dlaas.analysis.model import size_text
+from jupyter_dlaas.transfer import code_by_value
+from jupyter_dlaas.transfer.object_traversal import is_a, is_from, path_to, title, walk, why_it_stays
+from jupyter_dlaas.wire.codec import DlaasError
+
+__all__ = [
+    "BYTES_MAX",
+    "CannotTravel",
+    "NotPushed",
+    "Pushed",
+    "TooLarge",
+    "load_pushed",
+    "mend_schedulers",
+    "pickler_class",
+    "write_pushed",
+]
+
+BYTES_MAX: Final = 2**30
+PROTOCOL: Final = 5
+FORMAT: Final = 2
+"""Format of the files that this release writes; those of format 1 have no header."""
+_ARCHIVE: Final = b"PK\3\4"
+"""What torch writes begins like this."""
+_LOOKED_AT: Final = 200_000
+"""So many objects are looked through for the one that cannot go."""
+_INSTEAD: Final = "Make it in the training cell, or push what it was made from."
+
+
+class CannotTravel(DlaasError):
+    """An object that exists only inside the kernel's process."""
+
+    code = "cannot_travel"
+    http_status = 422
+
+
+class TooLarge(DlaasError):
+    """More than one job may be sent."""
+
+    code = "push_too_big"
+    http_status = 413
+
+
+class NotPushed(DlaasError):
+    """train.py asks for a name that the job was not given."""
+
+    code = "not_pushed"
+    http_status = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What was written."""
+
+    path: Path
+    names: tuple[str, ...]
+    size_bytes: int
+    main_names: tuple[str, ...]
+    """What loading needs of the notebook: classes and functions, and what functions that travel by value read."""
+
+
+def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = BYTES_MAX) -> Pushed:
+    """Write named objects as one graph, and check it by loading it back. The file appears whole or not at all.
+
+    Raises CannotTravel, which names the object and the way to the part of it that cannot, and TooLarge. The kernel's
+    objects stay as they are, on their devices, and so do its random streams.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600: it is the user's data
+    try:
+        with _same_chance():
+            with os.fdopen(handle, "wb") as file:
+                target = _Bounded(file, bytes_max)
+                needs = _dump(dict(objects), target)
+                file.flush()
+                os.fsync(file.fileno())
+            _check(Path(temporary), objects)
+        size_bytes = Path(temporary).stat().st_size
+        Path(temporary).replace(path)
+    except _TooMuch as error:
+        raise TooLarge(
+            f"--push {', '.join(objects)}: more than {size_text(bytes_max)}, which is the most that can be sent. "
+            "Save it to a file and load it in the training cell."
+        ) from error
+    except OSError as error:
+        raise CannotTravel(
+            f"--push {', '.join(objects)}: cannot be written to {path.parent}: {error.strerror}"
+        ) from error
+    finally:
+        with suppress(FileNotFoundError):
+            Path(temporary).unlink()
+    return Pushed(path, tuple(objects), size_bytes, tuple(sorted(needs - set(objects))))
+
+
+def load_pushed(path: Path, names: Sequence[str]) -> Any:
+    """The objects with these names, from a file that `write_pushed` made: one object for one name, else a tuple.
+
+    Runs the constructors that the objects ask for: only for files of the user's own, in a process of the user's own.
+    Raises NotPushed for a name that is not there, and FormatTooNew.
+    """
+    objects = _load(Path(path), _placed)
+    missing = [name for name in names if name not in objects]
+    if missing:
+        raise NotPushed(f"{missing[0]} was not sent with this job. Submit it again with --push {','.join(names)}.")
+    return objects[names[0]] if len(names) == 1 else tuple(objects[name] for name in names)
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+class _TooMuch(Exception):
+    pass
+
+
+class _Stays(Exception):
+    """An object of this class cannot go; `said` is the sentence, with gaps for the object and the way to it."""
+
+    def __init__(self, kind: type, said: str) -> None:
+        super().__init__(said)
+        self.kind, self.said = kind, said
+
+
+class _Bounded(io.RawIOBase):
+    """Passes writing on, up to a number of bytes."""
+
+    def __init__(self, file: IO[bytes], bytes_max: int) -> None:
+        self._file = file
+        self._left = bytes_max
+        self.is_full = False
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._left -= size
+        if self._left < 0:
+            self.is_full = True
+            raise _TooMuch
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        return size
+
+
+@dataclass(slots=True)
+class _Notes:
+    needs: set[str]
+    last: object = None
+    """What was about to be written when it went wrong."""
+
+
+def _pickler(notes: _Notes) -> type[pickle.Pickler]:
+    """A pickler that notes what an object needs of the notebook, and sends by value what has no name to find it by."""
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            notes.last = obj
+            if is_a(obj, types.FunctionType):
+                return self._function(obj)
+            if is_a(obj, type):
+                self._class(obj)
+            elif type(obj) is types.ModuleType and sys.modules.get(obj.__name__) is obj and obj.__name__ != "__main__":
+                return importlib.import_module, (obj.__name__,)
+            elif is_from(obj, "torch.utils.data.dataloader", "DataLoader"):
+                return _idle_loader(obj, self.proto)
+            return NotImplemented
+
+        proto = PROTOCOL
+
+        def _function(self, obj: types.FunctionType) -> Any:
+            if code_by_value.is_found(obj):
+                if obj.__module__ == "__main__":
+                    notes.needs.add(obj.__qualname__.partition(".")[0])
+                return NotImplemented
+            notes.needs |= code_by_value.reads(obj)
+            return code_by_value.reduce(obj)
+
+        def _class(self, obj: type) -> None:
+            module, name = title(obj)
+            if module != "__main__":
+                if module in sys.modules and name in vars(sys.modules[module]) and not code_by_value.is_found(obj):
+                    raise _Stays(
+                        obj,
+                        f"{{what}} is a `{name}` of before `{module}` was reloaded. "
+                        f"Type: {{path}}.__class__ = {module}.{name}, or run the cell that makes it again.",
+                    )
+                return
+            if "<locals>" in name:
+                inside = name.partition(".")[0]
+                raise _Stays(obj, f"{{what}} is a `{obj.__name__}`, a class inside of `{inside}`. Define it outside.")
+            if not code_by_value.is_found(obj):
+                raise _Stays(
+                    obj,
+                    f"{{what}} is a `{name}` of before the cell that defines `{name}` ran again. "
+                    f"Type: {{path}}.__class__ = {name}, or run the cell that makes it again.",
+                )
+            notes.needs.add(name.partition(".")[0])
+
+    return Pickler
+
+
+def pickler_class() -> type[pickle.Pickler]:
+    """A pickler that writes by value what no name leads to, as `write_pushed` does, for other files."""
+    return _pickler(_Notes(set()))
+
+
+def _idle_loader(loader: Any, protocol: int) -> Any:
+    """A DataLoader without the worker processes that it may keep between epochs."""
+    function, arguments, state, *rest = loader.__reduce_ex__(protocol)
+    return (function, arguments, {**state, "_iterator": None} if isinstance(state, dict) else state, *rest)
+
+
+def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
+    notes = _Notes(set())
+    pickler = _pickler(notes)
+    try:
+        target.write(stored.to_header("pushed objects", FORMAT))
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.save(objects, target, pickle_module=stored.like_pickle(Pickler=pickler), pickle_protocol=PROTOCOL)
+        else:
+            pickler(target, protocol=PROTOCOL).dump(objects)
+    except Exception as error:
+        if target.is_full:
+            raise _TooMuch from error
+        if target.error is not None:
+            raise target.error from error
+        raise _cannot(objects, notes.last, error) from error
+    return notes.needs
+
+
+def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> CannotTravel:
+    """Which object it is, by the way that leads to it, why, and what to do."""
+    if isinstance(error, _Stays):
+        last = next((one for _, one in walk(objects, _LOOKED_AT) if type(one) is error.kind), last)
+    path = path_to(objects, last, _LOOKED_AT)
+    named = re.match(r"\w+", path or "")
+    name = named[0] if named is not None else ", ".join(objects)
+    kind = title(type(last))[1]
+    what = f"`{path}`" if path is not None else f"something in it ({kind})"
+    if isinstance(error, _Stays):
+        said = error.said.format(what=what, path=path if path and "(" not in path else "it")
+    elif (why := why_it_stays(last)) is not None:
+        said = f"{what} is {why} and cannot leave this process. {_INSTEAD}"
+    else:
+        said = f"{what} ({kind}) cannot leave this process: {_words(error)}. {_INSTEAD}"
+    return CannotTravel(f"--push {name}: {said}")
+
+
+def _words(error: Exception) -> str:
+    return (
+        str(error.args[0] if isinstance(error, KeyError) and error.args else error).rstrip(".") or type(error).__name__
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- loading
+
+
+def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
+    with path.open("rb") as file:
+        stored.read_header(file, FORMAT, what=f"the file of pushed objects {path}")
+        begin = file.tell()
+        # zipfile.is_zipfile looks at the end, where a Keras model may lie
+        is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
+        file.seek(begin)
+        if is_archive:
+            torch = importlib.import_module("torch")
+            pickling = stored.like_pickle(Unpickler=_Unpickler)
+            objects = torch.load(file, map_location=placed, weights_only=False, pickle_module=pickling)
+            mend_schedulers(objects.values())
+        else:
+            objects = stored.Unpickler(file).load()
+    assert isinstance(objects, dict), "written by write_pushed"
+    return objects
+
+
+class _Unpickler(stored.Unpickler):
+    """Puts names of devices in place that the job does not have."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _device if (module, name) == ("torch", "device") else super().find_class(module, name)
+
+
+def _device(*arguments: Any) -> Any:
+    torch = importlib.import_module("torch")
+    wanted = torch.device(*arguments)
+    return torch.device(_here(wanted.type, wanted.index)) if wanted.type in ("cuda", "mps") else wanted
+
+
+def _here(kind: str, index: int | None) -> str:
+    """The device of this process that stands for one of the kernel's."""
+    torch = importlib.import_module("torch")
+    if kind == "cuda" and torch.cuda.is_available():
+        if index is None:
+            return "cuda"
+        return f"cuda:{index if index < torch.cuda.device_count() else torch.cuda.current_device()}"
+    if kind == "mps" and torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
+def _placed(storage: Any, location: str) -> Any:
+    """torch's `map_location` in a job."""
+    kind, _, index = location.partition(":")
+    where = _here(kind, int(index) if index else None)
+    return (
+        storage
+        if where == "cpu"
+        else importlib.import_module("torch").serialization.default_restore_location(storage, where)
+    )
+
+
+def _on_cpu(storage: Any, _location: str) -> Any:
+    """torch's `map_location` for the check: the kernel's GPU keeps its memory."""
+    return storage
+
+
+def mend_schedulers(objects: Iterable[object]) -> None:
+    """A scheduler sees to it that its optimiser notes its steps; that note does not travel, and it would warn."""
+    base = importlib.import_module("torch.optim.lr_scheduler").LRScheduler
+    one: Any
+    for _, one in walk({str(number): value for number, value in enumerate(objects)}, _LOOKED_AT):
+        if is_a(one, base) and hasattr(one, "optimizer") and not hasattr(one.optimizer.step, "_wrapped_by_lr_sched"):
+            one.optimizer.step = _noting(one.optimizer)
+
+
+def _noting(optimizer: Any) -> Any:
+    step = optimizer.step
+
+    @functools.wraps(step)
+    def noting(*arguments: Any, **options: Any) -> Any:
+        optimizer._opt_called = True
+        return step(*arguments, **options)
+
+    noting._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # by this torch knows it
+    return noting
+
+
+def _check(path: Path, objects: Mapping[str, object]) -> None:
+    try:
+        loaded = _load(path, _on_cpu)
+    except Exception as error:  # whatever a user's __setstate__ raises, the push is refused with its words
+        raise CannotTravel(
+            f"--push {', '.join(objects)}: it was written, but does not load again: {type(error).__name__}: {error}. "
+            f"{_INSTEAD}"
+        ) from error
+    for name, value in objects.items():
+        if type(loaded[name]) is not type(value):
+            raise CannotTravel(
+                f"--push {name}: `{name}` is a {title(type(value))[1]} here and would be a "
+                f"{title(type(loaded[name]))[1]} in the job. Push what it was made from."
+            )
+
+
+@contextmanager
+def _same_chance() -> Iterator[None]:
+    """Leave the random streams where they are: constructors and `__setstate__` may draw numbers."""
+    streams = importlib.import_module("jupyter_dlaas.transfer.rng_state")
+    found = streams.snapshot()
+    try:
+        yield
+    finally:
+        streams.put_back(found)

@@ -1,0 +1,445 @@
+"""State of results loaded into the objects that are there: what refers to a model keeps referring to the trained one.
+
+A notebook's optimiser, scheduler, trainer and aliases point at the model object of an earlier cell. Binding the name to
+another object would leave them behind; loading the state into that object does not. It needs the same class and the
+same names, shapes and types of tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from jupyter_dlaas.learner.checkpoint.user_state import is_plain
+from jupyter_dlaas.objects import keras_objects
+from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, generator_of, has_plain_fields
+from jupyter_dlaas.objects.object_values import is_infrastructure
+
+__all__ = ["Restored", "can_be_filled", "restore"]
+
+_OTHER_PARTS: Final = "its parts belong together in another way than in the job"
+_OTHER_SHAPES: Final = "its weights have other shapes or types"
+_OTHERWISE_BUILT: Final = "it is built in another way"
+_NO_WEIGHTS: Final = "the model that it trains is not among the results"
+_FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
+_DEPTH_MAX: Final = 8
+"""Depth to which other objects are searched for models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The values to bind to their names, and why they are all new objects where a model could not keep its identity."""
+
+    values: dict[str, Any]
+    reason: str = ""
+    kept: frozenset[str] = frozenset()
+    """Names of the objects that were there and have the new state."""
+
+
+def restore(
+    values: Mapping[str, Any],
+    into: Mapping[str, Any],
+    *,
+    with_weights: bool = False,
+    changed: Collection[str] = frozenset(),
+) -> Restored:
+    """Load values into the objects of the same names.
+
+    Torch modules, optimisers, schedulers, gradient scalers, trainable tensors, Keras models, and objects of the user's
+    that hold any of these keep their identity; all other values are new and refer to those. Where a model or optimiser
+    does not fit the one that is there, nothing is loaded into anything, and all values are new. An optimiser without
+    its model is loaded only `with_weights`: then its weights are loaded, too.
+
+    `changed`: names that the program changes and does not bind. Their lists, dicts, sets, arrays, random generators and
+    objects of the user's own classes (metrics, early stopping) keep their identity, too.
+    """
+    pairs = _Pairs(with_weights=with_weights)
+    kept: dict[str, Any] = {}
+    try:
+        for name in sorted(values, key=lambda one: (not _is_keras(values[one]), not _has_state(values[one]))):
+            # models before what holds them
+            if name in changed and name in into and pairs.fill(into[name], values[name]):
+                kept[name] = into[name]
+                continue
+            why = pairs.add(into[name], values[name]) if name in into else ""
+            if why and _has_state(into[name]):
+                return Restored(dict(values), why)
+            if name in into and (
+                pairs.is_pair(into[name], values[name])
+                or (name in changed and pairs.take_fields(into[name], values[name]))
+            ):
+                kept[name] = into[name]
+        if pairs.conflict or pairs.lacks_weights() or not kept:
+            return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if kept else ""))
+        found = {name: kept[name] if name in kept else pairs.connected(value) for name, value in values.items()}
+        actions = list(pairs.actions())
+    except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
+        return Restored(dict(values), f"{type(error).__name__}: {error}")
+    for act in actions:
+        act()
+    if "torch" in sys.modules:
+        importlib.import_module("jupyter_dlaas.transfer.pushed_objects").mend_schedulers(found.values())
+    return Restored(found, kept=frozenset(kept))
+
+
+def can_be_filled(value: object) -> bool:
+    """Tell whether it is a container, an array, a generator or an object of which another one's state can be taken."""
+    return _is_container(value) or generator_of(value) is not None or _is_own_object(value)
+
+
+def _is_container(value: object) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return type(value) in _FILLED or (numpy is not None and type(value) is numpy.ndarray)
+
+
+class _Pairs:
+    """Objects of a graph and those that are there in their place."""
+
+    def __init__(self, *, with_weights: bool) -> None:
+        self.with_weights = with_weights
+        self.old_of: dict[int, Any] = {}
+        self.conflict = ""
+        self._new_of: dict[int, Any] = {}
+        self._order: list[tuple[Any, Any]] = []
+        self._seen: set[int] = set()
+        self._loaded: set[int] = set()  # weights of modules, and those that were asked for themselves
+        self._trained: set[int] = set()  # weights of optimisers
+        self._memo: dict[int, Any] = {}
+
+    def add(self, old: Any, new: Any, depth: int = 0) -> str:
+        """Pair two objects with all that belongs to them; returns why not."""
+        if _is_trainable(old) and _is_trainable(new):
+            why = self._tensor(old, new)
+            if not why:
+                self._order.append((old, new))
+                self._loaded.add(id(new))
+            return why
+        if type(old) is not type(new):
+            mine, theirs = type(old).__qualname__, type(new).__qualname__
+            return f"the job's is a {theirs}" if mine != theirs else f"the class `{mine}` was defined again"
+        if id(new) in self.old_of or id(old) in self._new_of:
+            if not self.is_pair(old, new):
+                self.conflict = _OTHER_PARTS
+            return self.conflict
+        if _is_keras(new):  # with torch as its backend it is a torch module, too
+            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
+        if keras_objects.is_stateful(new):
+            return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
+        if _is_torch(new, "nn", "Module"):
+            return self._module(old, new)
+        if _is_torch(new, "optim", "Optimizer"):
+            return self._optimiser(old, new)
+        if _is_scheduler(new):
+            return self.add(old.optimizer, new.optimizer, depth) or self._note(old, new)
+        if _is_torch(new, "amp", "GradScaler"):
+            return self._note(old, new)
+        return self._holder(old, new, depth)
+
+    def _keras_models(self) -> list[Any]:
+        return [one for one, _ in self._order if _is_keras(one)]
+
+    def fill(self, old: Any, new: Any) -> bool:
+        """Pair two containers or arrays of one kind, of which the old one takes the items of the new one."""
+        if type(old) is not type(new) or not _is_container(new):
+            return False
+        if type(new) not in _FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
+            return False
+        if id(new) not in self.old_of and id(old) not in self._new_of:
+            self._note(old, new)
+        return self.is_pair(old, new)
+
+    def take_fields(self, old: Any, new: Any) -> bool:
+        """Pair two random generators, or two objects of one class, of which the old one takes the state."""
+        if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
+            return False
+        if not _is_own_object(new) and not _is_same_generator(old, new):
+            return False
+        self._note(old, new)
+        return True
+
+    def lacks_weights(self) -> bool:
+        """Tell whether an optimiser would be kept over weights that nothing loads."""
+        return not self._trained <= self._loaded
+
+    def connected(self, value: Any) -> Any:
+        """Copy a value so that it refers to the objects that were kept, once all pairs are known."""
+        self._memo = self._memo or dict(self.old_of)
+        if keras_objects.is_stateful(value) and id(value) not in self.old_of:
+            return self._over_model(value)
+        return copy.deepcopy(value, self._memo)
+
+    def _items(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self.connected(key): self.connected(one) for key, one in value.items()}
+        return [self.connected(one) for one in value]
+
+    def _over_model(self, value: Any) -> Any:
+        """An optimiser of Keras, over the variables of the model that was kept; a copy of it would lose its state."""
+        made = type(value).from_config(value.get_config())
+        models = self._keras_models()
+        if not keras_objects.fits(made, value, models):
+            return value
+        keras_objects.load_state(made, value, models)
+        return made
+
+    def actions(self) -> Iterator[Callable[[], object]]:
+        """Return the calls that load the state, once everything is known to fit."""
+        for old, new in self._order:
+            if _is_keras(new):
+                yield partial(_load_keras, old, new)
+            elif keras_objects.is_stateful(new):
+                yield partial(keras_objects.load_state, old, new, self._keras_models())
+            elif _is_torch(new, "nn", "Module"):
+                yield from self._module_actions(old, new)
+            elif _is_torch(new, "optim", "Optimizer") or _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
+                if state := new.state_dict():
+                    yield partial(old.load_state_dict, state)
+            elif type(new) in _FILLED:
+                yield partial(_fill, old, copy.copy(new) if is_plain(new) else self._items(new))
+            elif type(new).__module__ == "numpy":
+                yield partial(old.__setitem__, ..., new)
+            elif _is_tensor(new):
+                yield partial(old.data.copy_, new.data)
+            elif (generator := generator_of(new)) is not None:
+                yield partial(generator.put, old, generator.read(new, Budget()))
+            else:
+                fields = {key: self.connected(part) for key, part in FIELDS.items(new).items()}
+                yield partial(_refill, old, fields)
+
+    def _module_actions(self, old: Any, new: Any) -> Iterator[Callable[[], object]]:
+        """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
+        yield partial(old.load_state_dict, new.state_dict())
+        for mine, theirs in zip(old.modules(), new.modules(), strict=True):
+            fields = {
+                key: _moved(self.connected(one), _device_of(vars(mine).get(key)))
+                for key, one in _own_fields(theirs).items()
+                if id(one) in self.old_of or _is_value(one)
+            }
+            yield partial(mine.__dict__.update, fields)
+        for mine, theirs in zip(old.parameters(), new.parameters(), strict=True):
+            if mine.is_leaf and mine.requires_grad != theirs.requires_grad:
+                yield partial(mine.requires_grad_, theirs.requires_grad)
+
+    def _note(self, old: Any, new: Any) -> str:
+        self.old_of[id(new)], self._new_of[id(old)] = old, new
+        self._order.append((old, new))
+        return ""
+
+    def is_pair(self, old: Any, new: Any) -> bool:
+        """Tell whether the old object takes the place of the new one."""
+        return self.old_of.get(id(new)) is old and self._new_of.get(id(old)) is new
+
+    def _tensor(self, old: Any, new: Any) -> str:
+        if id(new) in self.old_of or id(old) in self._new_of:
+            return "" if self.is_pair(old, new) else _OTHER_PARTS
+        if old.shape != new.shape or old.dtype != new.dtype:
+            return _OTHER_SHAPES
+        self.old_of[id(new)], self._new_of[id(old)] = old, new
+        return ""
+
+    def _module(self, old: Any, new: Any) -> str:
+        mine, theirs = (dict(one.named_modules(remove_duplicate=False)) for one in (old, new))
+        if [*mine] != [*theirs] or any(type(mine[key]) is not type(theirs[key]) for key in mine):
+            return _OTHERWISE_BUILT
+        before = dict(self.old_of), dict(self._new_of)
+        for get in ("named_parameters", "named_buffers"):
+            have, come = (dict(getattr(one, get)(remove_duplicate=False)) for one in (old, new))
+            if [*have] != [*come]:
+                return self._back(before, _OTHERWISE_BUILT)
+            for key in have:
+                if why := self._tensor(have[key], come[key]):
+                    return self._back(before, why)
+        for key in mine:
+            known = self.old_of.get(id(theirs[key]), mine[key])
+            if known is not mine[key]:
+                return self._back(before, _OTHERWISE_BUILT)
+            self.old_of[id(theirs[key])], self._new_of[id(mine[key])] = mine[key], theirs[key]
+        self._order.append((old, new))
+        self._loaded.update(id(one) for one in new.parameters())
+        for key in mine:
+            self._add_all(_common(_own_fields(mine[key]), _own_fields(theirs[key])), 1)
+        return ""
+
+    def _back(self, before: tuple[dict[int, Any], dict[int, Any]], why: str) -> str:
+        self.old_of, self._new_of = before
+        return why
+
+    def _optimiser(self, old: Any, new: Any) -> str:
+        mine, theirs = old.param_groups, new.param_groups
+        if [len(one["params"]) for one in mine] != [len(one["params"]) for one in theirs]:
+            return "it trains other parameters"
+        before = dict(self.old_of), dict(self._new_of)
+        for have, come in zip(mine, theirs, strict=True):
+            for one, other in zip(have["params"], come["params"], strict=True):
+                if self._tensor(one, other):
+                    return self._back(before, "it trains other parameters")
+                if self.with_weights:
+                    self._order.append((one, other))
+                    self._loaded.add(id(other))
+        self._trained.update(id(one) for group in theirs for one in group["params"])
+        return self._note(old, new)
+
+    def _holder(self, old: Any, new: Any, depth: int) -> str:
+        """An object of the user's that holds models: its fields are taken over. Containers are only looked through."""
+        inside: list[tuple[Any, Any]] = []
+        if depth == _DEPTH_MAX or id(new) in self._seen:
+            return "it is not a model"
+        self._seen.add(id(new))
+        if type(new) is dict:
+            inside = [(old[key], new[key]) for key in new if key in old]
+        elif type(new) in (list, tuple) and len(old) == len(new):
+            inside = list(zip(old, new, strict=True))
+        elif _has_plain_fields(new):
+            inside = _common(vars(old), vars(new))
+        count = len(self.old_of)
+        self._add_all(inside, depth + 1)
+        if len(self.old_of) > count and _has_plain_fields(new):
+            return self._note(old, new)
+        return "it is not a model"
+
+    def _add_all(self, inside: Iterable[tuple[Any, Any]], depth: int) -> None:
+        for mine, theirs in inside:
+            if not is_plain(theirs):
+                why = self.add(mine, theirs, depth)
+                self.conflict = self.conflict or (why if _has_state(mine) and _has_state(theirs) else "")
+
+
+def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return [(old[key], part) for key, part in new.items() if key in old]
+
+
+def _own_fields(module: Any) -> dict[str, Any]:
+    """What a torch module keeps beside its parameters, buffers, submodules and hooks."""
+    torch: Any = sys.modules["torch"]
+    own = {*vars(torch.nn.Module())} - {"training"}
+    return {key: one for key, one in vars(module).items() if key not in own}
+
+
+def _is_value(value: Any, depth: int = 0) -> bool:
+    """Tell whether a value consists of plain values, tensors, arrays, containers and objects of the user's classes."""
+    numpy: Any = sys.modules.get("numpy")
+    is_array = numpy is not None and type(value) is numpy.ndarray
+    if is_plain(value) or _is_tensor(value) or is_array or generator_of(value) is not None:
+        return True
+    if depth == _DEPTH_MAX or _has_state(value):
+        return False
+    if type(value) in (*_FILLED, tuple):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+    elif _is_own_object(value):
+        parts = FIELDS.items(value).values()
+    else:
+        return False
+    return all(_is_value(one, depth + 1) for one in parts)
+
+
+def _device_of(value: Any, depth: int = 0) -> Any:
+    """Return the device of the first tensor in a field that is there; None where it has none."""
+    if _is_tensor(value):
+        return value.device
+    if depth == _DEPTH_MAX or not isinstance(value, list | tuple | dict):
+        return None
+    parts = value.values() if isinstance(value, dict) else value
+    return next((device for one in parts if (device := _device_of(one, depth + 1)) is not None), None)
+
+
+def _moved(value: Any, device: Any) -> Any:
+    """Move the tensors of a field to the device on which they are here; results come on the CPU."""
+    if device is None or device.type == "cpu":
+        return value
+    if _is_tensor(value):
+        return value.to(device)
+    if type(value) in (list, tuple):
+        return type(value)(_moved(one, device) for one in value)
+    return {key: _moved(one, device) for key, one in value.items()} if type(value) is dict else value
+
+
+def _is_own_object(value: object) -> bool:
+    """Tell whether an object keeps all it holds in its own fields, so that it can take over those of another one."""
+    base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
+    is_estimator = base is not None and isinstance(value, base)
+    kind: Any = type(value)
+    is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
+    return is_estimator or (is_own and not _has_state(value) and not _is_keras_part(value))
+
+
+def _is_keras_part(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("keras", "tensorflow") or keras_objects.is_stateful(value)
+
+
+def _is_same_generator(old: Any, new: Any) -> bool:
+    bits = [getattr(one, "bit_generator", one) for one in (old, new)]
+    return generator_of(new) is not None and type(bits[0]) is type(bits[1])
+
+
+def _has_plain_fields(value: Any) -> bool:
+    """Tell whether pickle and copy take the object's own dict for its state, and nothing else."""
+    kind: Any = type(value)
+    usual: Any = object
+    is_default = all(
+        getattr(kind, one) is getattr(usual, one) for one in ("__reduce_ex__", "__reduce__", "__getstate__")
+    )
+    is_own = not any(hasattr(kind, one) for one in ("__setstate__", "__slots__", "__deepcopy__"))
+    return is_default and is_own and hasattr(value, "__dict__")
+
+
+def _fill(value: Any, items: Any) -> None:
+    value.clear()
+    (value.update if isinstance(value, dict | set) else value.extend)(items)
+
+
+def _refill(value: Any, new: Mapping[str, Any]) -> None:
+    for name in FIELDS.items(value):
+        FIELDS.delete(value, name)
+    for name, part in new.items():
+        FIELDS.set(value, name, part)
+
+
+def _is_torch(value: Any, part: str, name: str) -> bool:
+    module = sys.modules.get(f"torch.{part}")
+    kind = getattr(module, name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_trainable(value: Any) -> bool:
+    return _is_tensor(value) and bool(value.is_leaf and value.requires_grad)
+
+
+def _is_scheduler(value: Any) -> bool:
+    module: Any = sys.modules.get("torch.optim.lr_scheduler")
+    kinds = (module.LRScheduler, module.ReduceLROnPlateau) if module is not None else ()
+    return isinstance(value, kinds) and hasattr(value, "optimizer")
+
+
+def _is_keras(value: Any) -> bool:
+    keras: Any = sys.modules.get("keras")
+    return keras is not None and hasattr(keras, "Model") and isinstance(value, keras.Model)
+
+
+def _has_state(value: Any) -> bool:
+    """Models and optimisers."""
+    is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
+    return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
+
+
+def _keras_fits(old: Any, new: Any) -> bool:
+    kinds = [[type(one) for one in model.layers] for model in (old, new)]
+    shapes = [[tuple(one.shape) for one in model.weights] for model in (old, new)]
+    return kinds[0] == kinds[1] and shapes[0] == shapes[1]
+
+
+def _load_keras(old: Any, new: Any) -> None:
+    old.set_weights(new.get_weights())
+    mine, theirs = (getattr(one, "optimizer", None) for one in (old, new))
+    if type(mine) is type(theirs) and mine is not None and keras_objects.fits(mine, theirs, [old]):
+        keras_objects.load_state(mine, theirs, [old])

@@ -1,0 +1,218 @@
+"""The random streams of a learner: kept in checkpoints, and put back to the number."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import json
+import random
+import sys
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from jupyter_dlaas.learner.control.context import current
+from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+
+__all__ = [
+    "completed",
+    "note_beginnings",
+    "put_back",
+    "put_written",
+    "random_anew",
+    "random_as_before",
+    "snapshot",
+    "written",
+]
+
+
+def snapshot() -> dict[str, Any]:
+    """Where the random streams of Python, NumPy, torch, TensorFlow and Keras are, as far as they are in use."""
+    found: dict[str, Any] = {"python": random.getstate()}
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        found["numpy"] = numpy_random.get_state()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            found["cuda"] = torch.cuda.get_rng_state_all()
+    tensorflow = _tensorflow_state()
+    if tensorflow is not None:
+        found["tensorflow"] = tensorflow
+    keras = _keras_generator()
+    if keras is not None:
+        found["keras"] = [int(number) for number in keras.state.numpy()]
+    return found
+
+
+def put_back(found: dict[str, Any]) -> None:
+    """Go on where a snapshot was taken."""
+    random.setstate(found["python"])
+    numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy_random is not None and "numpy" in found:
+        numpy_random.set_state(found["numpy"])
+    if torch is not None and "torch" in found:
+        torch.set_rng_state(found["torch"])
+        if "cuda" in found and torch.cuda.is_available() and torch.cuda.device_count() == len(found["cuda"]):
+            torch.cuda.set_rng_state_all(found["cuda"])
+    if "tensorflow" in found and "tensorflow" in sys.modules:
+        _put_tensorflow(found["tensorflow"], sys.modules["tensorflow"])
+    keras = _keras_generator()
+    if keras is not None and "keras" in found:
+        keras.state.assign(found["keras"])
+
+
+def _tensorflow_state() -> tuple[int, Any] | None:
+    """The global seed of TensorFlow and the generator of its operations' seeds; None where no seed is set.
+
+    Without a global seed each operation draws its seed from the system, which cannot be repeated.
+    """
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    seed, generator = getattr(context, "_seed", None), getattr(context, "_rng", None)
+    return (int(seed), generator.getstate()) if seed is not None and generator is not None else None
+
+
+def _put_tensorflow(found: Any, module: Any) -> None:
+    seed, (version, numbers, gauss) = found
+    now = _tensorflow_state()
+    if now is None or now[0] != seed:
+        module.random.set_seed(seed)  # this drops compiled operations, too, so only where it must be
+    context = sys.modules["tensorflow.python.eager.context"]
+    context._context._rng.setstate((version, tuple(numbers), gauss))
+
+
+def _keras_generator() -> Any:
+    """The generator that Keras 3 uses where it is given no seed; None as long as nobody used it."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    return None if state is None else state.get_global_attribute("global_seed_generator")
+
+
+# --------------------------------------------------------------------------------- those of a notebook's cells
+
+
+LIBRARIES: Final = ("numpy.random", "torch")
+"""The modules whose streams begin somewhere else each time that they are loaded."""
+
+
+def written() -> str:
+    """Where the streams are, as text for `random_as_before`: equal texts, equal numbers to come."""
+    found: dict[str, Any] = {"random": _written_state(random.getstate())}
+    found |= {name: state for name in LIBRARIES if (state := _written_of(name)) is not None}
+    tensorflow = _tensorflow_state()
+    if tensorflow is not None:
+        found["tensorflow"] = [tensorflow[0], _written_state(tensorflow[1])]
+    keras = _keras_generator()
+    if keras is not None:
+        found["keras"] = [int(number) for number in keras.state.numpy()]
+    return json.dumps(found)
+
+
+def note_beginnings(note: Callable[[str, Any], None]) -> None:
+    """Call `note(library, state)` when a library with random streams is loaded, with where these begin."""
+    for name in LIBRARIES:
+        if name not in sys.modules:
+            import_hooks.after(name, functools.partial(_note, note, name))
+
+
+def completed(text: str, beginnings: Mapping[str, Any]) -> str:
+    """`written` at some moment, with the libraries that were loaded since, at their beginnings."""
+    new = {name: state for name, state in beginnings.items() if f'"{name}": [' not in text}
+    return json.dumps(json.loads(text) | new) if new else text
+
+
+def _note(note: Callable[[str, Any], None], name: str, _module: Any) -> None:
+    state = _written_of(name)
+    if state is not None:
+        note(name, state)
+
+
+def _written_of(name: str) -> Any:
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    if name == "numpy.random":
+        kind, keys, *rest = module.get_state()
+        return [kind, _text(array("I", keys.tolist())), *rest]
+    cuda = module.cuda.get_rng_state_all() if module.cuda.is_initialized() else []
+    return [_text(state.numpy().tobytes()) for state in (module.get_rng_state(), *cuda)]
+
+
+def _written_state(state: tuple[Any, ...]) -> list[Any]:
+    version, numbers, gauss = state
+    return [version, _text(array("I", numbers)), gauss]
+
+
+def _read_state(found: Sequence[Any]) -> tuple[Any, ...]:
+    version, numbers, gauss = found
+    return version, tuple(array("I", _bytes(numbers))), gauss
+
+
+def random_as_before(cell: int) -> None:
+    """Let the random streams go on where they were in the notebook before this cell ran. Outside of a job: nothing."""
+    context = current()
+    path = None if context is None else context.job_dir / "inputs" / "chance.json"
+    if path is None or not path.exists():
+        return
+    found = json.loads(json.loads(path.read_text())[str(cell)])
+    for name, act in _ACTS.items():
+        if name in found:
+            import_hooks.after(name, functools.partial(act, found[name]))
+    random.setstate(_read_state(found["random"]))
+
+
+def put_written(text: str) -> None:
+    """Let the random streams of the libraries that are loaded here go on where `written` found others."""
+    found = json.loads(text)
+    for name, act in _ACTS.items():
+        if name in found and name in sys.modules:
+            act(found[name], sys.modules[name])
+    random.setstate(_read_state(found["random"]))
+
+
+def random_anew() -> None:
+    """Let the random streams go on with the job's own numbers. Outside of a job: nothing."""
+    context = current()
+    if context is not None:
+        seed_all(derive(context.seed, "training"), later=True)
+
+
+def _put_keras(found: list[int], module: Any) -> None:
+    python = random.getstate()  # whoever makes the generator draws its first seed there
+    importlib.import_module(f"{module.__name__}.src.random.seed_generator").global_seed_generator().state.assign(found)
+    random.setstate(python)
+
+
+def _put_written_tensorflow(found: list[Any], module: Any) -> None:
+    _put_tensorflow((found[0], _read_state(found[1])), module)
+
+
+def _put_numpy(found: list[Any], module: Any) -> None:
+    kind, keys, *rest = found
+    numpy = sys.modules["numpy"]
+    module.set_state((kind, numpy.array(array("I", _bytes(keys)), dtype="uint32"), *rest))
+
+
+def _put_torch(found: list[str], module: Any) -> None:
+    states = [module.frombuffer(bytearray(_bytes(text)), dtype=module.uint8) for text in found]
+    module.set_rng_state(states[0])
+    if len(states) > 1 and module.cuda.is_available() and module.cuda.device_count() == len(states) - 1:
+        module.cuda.set_rng_state_all(states[1:])
+
+
+_ACTS: Final = {
+    "keras": _put_keras,
+    "numpy.random": _put_numpy,
+    "torch": _put_torch,
+    "tensorflow": _put_written_tensorflow,
+}
+
+
+def _text(data: Any) -> str:
+    return base64.b64encode(bytes(data)).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)

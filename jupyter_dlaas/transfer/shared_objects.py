@@ -1,0 +1,93 @@
+"""Groups of named values that share objects: a model and its optimiser are one object graph and are stored as one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import importlib
+import logging
+import pickle
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from jupyter_dlaas.objects import keras_objects
+
+__all__ = ["groups"]
+
+_WITHOUT_IDENTITY: Final = (
+    *(str, bytes, int, float, complex, tuple, frozenset, range, slice, type(Ellipsis)),
+    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+    *(enum.Enum, PurePath, logging.Logger, dt.date, dt.time, dt.timedelta, dt.tzinfo),
+)
+"""Values that cannot change, and those that pickle finds by name: two copies of them are as good as one."""
+_CONSTANTS: Final = frozenset({"dtype", "device", "layout", "memory_format"})
+"""The same of torch and NumPy, by the names of their classes."""
+
+
+def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
+    """Partition names so that values of different groups share no object that can change.
+
+    Pickles each value without keeping the bytes; tensors are not copied. A value that cannot be pickled is a group of
+    its own.
+    """
+    scans = {name: _Scan() for name in values}
+    found: dict[str, tuple[str, ...]] = {}
+    parts: dict[str, frozenset[object]] = {}
+    for name, value in values.items():  # every scan keeps its objects alive, so that no identity is used twice
+        parts[name] = scans[name].parts(value)
+    for name, mine in parts.items():
+        joined = {other for other in found if not mine.isdisjoint(parts[other])}
+        members = {name}.union(*(found[other] for other in joined))
+        group = tuple(one for one in values if one in members)
+        found.update(dict.fromkeys(group, group))
+    return list(dict.fromkeys(found[name] for name in values))
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Scan(pickle.Pickler):
+    """A pickler whose memo tells which objects a value is made of."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), protocol=5)
+        self._torch: Any = sys.modules.get("torch")
+        self._byvalue: Any = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
+        self._storages: set[tuple[str, int]] = set()
+
+    def parts(self, value: object) -> frozenset[object]:
+        try:
+            self.dump(value)
+        except Exception:  # noqa: BLE001 - a value of any class may refuse in any way; storing it says why
+            return frozenset()
+        memo: dict[int, tuple[int, object]] = self.memo.copy()
+        return frozenset(number for number, (_, one) in memo.items() if not _is_constant(one)) | self._storages
+
+    def reducer_override(self, obj: Any) -> Any:
+        if self._torch is not None and isinstance(obj, self._torch.Tensor):
+            self._note_storage(obj)
+            return str, ()
+        self._storages.update(("variable", id(one)) for one in keras_objects.variables_of(obj))
+        if isinstance(obj, types.FunctionType) and not self._byvalue.is_found(obj):
+            return self._byvalue.reduce(obj)
+        return NotImplemented
+
+    def _note_storage(self, tensor: Any) -> None:
+        """Views share memory, which torch keeps shared in a file."""
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
+            return
+        if address:
+            self._storages.add(("storage", address))
+
+
+def _is_constant(value: object) -> bool:
+    return isinstance(value, _WITHOUT_IDENTITY) or any(one.__name__ in _CONSTANTS for one in type(value).__mro__)

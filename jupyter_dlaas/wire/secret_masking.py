@@ -1,0 +1,187 @@
+"""Secrets among environment variables: which variables hold one, and texts in which their values are masked.
+
+A value is replaced by as many asterisks as it is long, so that offsets into a log stay what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from jupyter_dlaas.wire.codec import Json
+
+__all__ = [
+    "NAMED_LENGTH_MIN",
+    "NO_MASK",
+    "SECRETS",
+    "Mask",
+    "is_secret",
+    "mask_of",
+    "named_secrets",
+    "secret_values",
+    "without_secrets",
+]
+
+SECRETS: Final = "DLAAS_SECRETS"
+"""The variable that names the variables handed over with `--secret`, separated by commas."""
+LENGTH_MIN: Final = 6
+"""Shorter values are masked only where `--secret` names them: they would be found in ordinary text."""
+NAMED_LENGTH_MIN: Final = 4
+_STRONG: Final = (
+    "TOKEN",
+    "SECRET",
+    "SECRETS",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "APIKEY",
+)
+_PAIRS: Final = frozenset({("API", "KEY"), ("ACCESS", "KEY"), ("PRIVATE", "KEY")})
+_WEAK: Final = frozenset({"KEY", "PASS", "PWD", "PAT", "AUTH", "DSN"})
+_NO_SECRETS: Final = frozenset(
+    {"FILE", "PATH", "DIR", "FOLDER", "HOME", "URL", "URI", "SOCK", "SOCKET", "NAME", "USER", "TTL", "TIMEOUT"}
+    | {"EXPIRES", "EXPIRY", "LIMIT", "LENGTH", "ENABLED"}
+)
+"""A last word that says of what kind the value is."""
+_WORD: Final = re.compile(r"[^A-Z0-9]+")
+_PLAIN: Final = re.compile(r"\d+|true|false|none|null|enabled|disabled|default", re.IGNORECASE)
+_PATH: Final = re.compile(r"~?/[\w.\-/ ]+")
+_IN_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable looks as if its whole value were a secret, by its name and by the form of the value."""
+    words = [word for word in _WORD.split(name.upper()) if word]
+    if not words or name == SECRETS or words[-1] in _NO_SECRETS or len(value) < LENGTH_MIN:
+        return False
+    if any(word.endswith(_STRONG) for word in words) or not _PAIRS.isdisjoint(pairwise(words)):
+        is_path = "CREDENTIAL" in name.upper() and _PATH.fullmatch(value) is not None
+        is_number = _PLAIN.fullmatch(value) is not None and "PASS" not in name.upper()
+        return not is_path and not is_number
+    # SORT_KEY=name is an ordinary variable, KAGGLE_KEY=0a1b2c3d is a secret.
+    is_random = len(value) >= 8 and re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
+    return words[-1] in _WEAK and is_random and not value.startswith(("/", "~", "."))
+
+
+def named_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that `--secret` handed over with this environment."""
+    return tuple(filter(None, environment.get(SECRETS, "").split(",")))
+
+
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """Return the secrets of an environment: of named variables, of those that look secret, and passwords in URLs."""
+    named = set(named_secrets(environment))
+    found: set[str] = set()
+    for name, value in environment.items():
+        if name in named or is_secret(name, value):
+            found.add(value)
+        elif "://" in value:
+            found |= {part for part in _IN_URL.findall(value) if len(part) >= LENGTH_MIN}
+    return sorted(value for value in found if len(value) >= NAMED_LENGTH_MIN)
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment less its secrets, for processes that outlive the job or need none of them."""
+    named, values = set(named_secrets(environment)), set(secret_values(environment))
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in named and value not in values and not values.intersection(_IN_URL.findall(value))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The secrets of one job in all the forms in which a text may hold them, the longest first."""
+
+    forms: tuple[str, ...]
+
+    @property
+    def longest_bytes(self) -> int:
+        """Length of the longest form in UTF-8."""
+        return max((len(form.encode(errors="surrogatepass")) for form in self.forms), default=0)
+
+    def text(self, text: str) -> str:
+        """Return the text with asterisks in place of each secret."""
+        for form in self.forms:
+            if form in text:
+                text = text.replace(form, "*" * len(form))
+        return text
+
+    def json(self, value: Json) -> Json:
+        """Return a JSON value with all strings masked; keys stay as they are."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.json(part) for part in value]
+        if isinstance(value, dict):
+            return {key: self.json(part) for key, part in value.items()}
+        return value
+
+    def data(self, data: bytes) -> bytes:
+        """Return bytes of UTF-8 text, of equal length, with asterisks in place of each secret."""
+        places = self.places(data)
+        if not places:
+            return data
+        masked = bytearray(data)
+        for start, end in places:
+            masked[start:end] = b"*" * (end - start)
+        return bytes(masked)
+
+    def places(self, data: bytes) -> list[tuple[int, int]]:
+        """Return where secrets are: first byte, and the byte after the last."""
+        found: list[tuple[int, int]] = []
+        for form in self.forms:
+            needle = form.encode(errors="surrogatepass")
+            at = data.find(needle)
+            while at >= 0:
+                found.append((at, at + len(needle)))
+                at = data.find(needle, at + len(needle))
+        return found
+
+    def unfinished(self, data: bytes) -> int:
+        """Return how many bytes at the end may be the beginning of a secret of which more is to come."""
+        longest = 0
+        for form in self.forms:
+            needle = form.encode(errors="surrogatepass")
+            for size in range(min(len(needle) - 1, len(data)), NAMED_LENGTH_MIN - 1, -1):
+                if data.endswith(needle[:size]):
+                    longest = max(longest, size)
+                    break
+        return longest
+
+
+NO_MASK: Final = Mask(())
+
+
+def mask_of(environment: Mapping[str, str]) -> Mask:
+    """Return the mask of an environment's secrets."""
+    values = secret_values(environment)
+    return _mask(tuple(values)) if values else NO_MASK
+
+
+@functools.lru_cache(maxsize=1024)
+def _mask(values: tuple[str, ...]) -> Mask:
+    return Mask(tuple(sorted(_forms(values), key=lambda form: (-len(form), form))))
+
+
+def _forms(values: Iterable[str]) -> set[str]:
+    """A secret as it is, as JSON, `repr` and URLs write it, and each line of one that has several (a private key)."""
+    found: set[str] = set()
+    for value in values:
+        parts = [value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= 8)]
+        for part in parts:
+            found.add(part)
+            if not part.isalnum():
+                from urllib.parse import quote, quote_plus  # learners rarely need it
+
+                found |= {json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], repr(part)[1:-1]}
+                found |= {quote(part, safe="", errors="replace"), quote_plus(part, errors="replace")}
+    return found

@@ -1,0 +1,1 @@
+"""Elasticity: how many learners a job gets, by measured throughput."""

@@ -1,0 +1,296 @@
+"""How large running jobs are: who grows, and who makes room.
+
+Every job that waits first gets its least size, from running jobs that lose the least; then free devices go to whom they
+help most; from job to job they move only where that gains clearly more than it loses and costs. Gain and loss are those
+of log(rate), per device, and count the more the nearer a job is to its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+from typing import Final
+
+from dlaas_server.core.model.job import Seat
+from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.gang_placement import place, room
+from dlaas_server.core.placement.shape import Shape
+
+__all__ = ["Gang", "Sizes", "sized"]
+
+CLEARLY: Final = 1.5
+"""Devices move between jobs only if who gets them gains so many times what the others lose."""
+ANY: Final = 1 << 20
+HORIZON_S: Final = 600.0
+"""A change must pay within this time, or within what is left of the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A job as far as its size goes. Only those that may change now are told."""
+
+    id: str
+    number: int
+    """By age; unique."""
+    shape: Shape
+    rates: Mapping[int, float]
+    """Learners -> how fast it is, in any unit; only these sizes it takes. Holds the least one and the present one."""
+    least: int = 1
+    seats: tuple[Seat, ...] = ()
+    """None: it waits."""
+    priority: int = 0
+    left_s: float | None = None
+    """How long it is expected to run yet, at its least size."""
+    cost_s: float = 0.0
+    """What a change costs it: time in which it does not train."""
+    may_move: bool = False
+    """Whether all its learners may go elsewhere at once, for what a change costs."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A gang while its size is decided."""
+
+    gang: Gang
+    seats: tuple[Seat, ...]
+    logs: dict[int, float]
+    sizes: list[int]
+    share: float = 1.0
+    """What its speed counts."""
+
+    @property
+    def size(self) -> int:
+        return len(self.seats)
+
+    @property
+    def cost_s(self) -> float:
+        """What a change costs beyond those that were decided already."""
+        return self.gang.cost_s if self.seats == self.gang.seats else 0.0
+
+    def saved_s(self, size: int) -> float:
+        """Seconds of its horizon that this size is worth: for small changes, what the same work then takes less."""
+        left_s, rates = self.gang.left_s, self.gang.rates
+        horizon_s = HORIZON_S
+        if left_s is not None:
+            horizon_s = min(left_s * rates[self.gang.least] / rates[self.size], HORIZON_S)
+        return horizon_s * (self.logs[size] - self.logs[self.size])
+
+
+_Wish = tuple[float, int, int, int, _State]
+"""Gain per device and priority, both negative; number, size. The smallest goes first."""
+
+
+@dataclass(slots=True, eq=False)
+class Sizes:
+    """The sizes of all gangs that may change, and what is free. Mutable, but pure: no clock, no chance."""
+
+    frees: Frees
+    gangs: Iterable[Gang]
+    decided: Mapping[str, tuple[Seat, ...]] = field(default_factory=dict)
+    """Gang -> seats that it has by what was decided already."""
+    states: dict[str, _State] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = {}
+        for gang in sorted(self.gangs, key=lambda g: g.number):
+            logs = {size: log(rate) for size, rate in gang.rates.items()}
+            self.states[gang.id] = _State(gang, self.decided.get(gang.id, gang.seats), logs, sorted(logs))
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Who is nearest to its end counts most: of m jobs, the i-th longest 2i - 1, on average m; here divided by m.
+
+        With rates that grow like the square root of the size, shares of devices in these proportions give the least
+        mean completion time. Source: Berg, Vesilo, Harchol-Balter, "heSRPT: Parallel scheduling to minimize mean
+        slowdown", Performance Evaluation 2020. Jobs of unknown length count as the average.
+        """
+        known = [(s.gang.left_s, s.gang.number, s) for s in self.states.values() if s.gang.left_s is not None]
+        known.sort(reverse=True)
+        for place_in_line, (_, _, state) in enumerate(known, start=1):
+            state.share = (2 * place_in_line - 1) / len(known)
+
+    # -- room for those that wait -------------------------------------------------------------------------------------
+
+    def start(self, gang: Gang) -> bool:
+        """Give a gang that waits its least size; others shrink for it, if that suffices."""
+        if not self.make_room(gang.shape, gang.least, gang.priority):
+            return False
+        self.states[gang.id].seats = place(self.frees, gang.shape, gang.least) or ()
+        return True
+
+    def make_room(self, shape: Shape, learners: int, priority: int) -> bool:
+        """See to it that so many learners fit: gangs of this priority or a lower one shrink, those that lose the least.
+
+        False, and nothing is changed, where that does not suffice.
+        """
+        if room(self.frees, shape, learners) >= learners:
+            return True
+        before = {name: state.seats for name, state in self.states.items()}
+        while (fits := room(self.frees, shape, learners)) < learners:
+            loser = self._loser(_weight(shape) * (learners - fits), priority)
+            if loser is None:
+                self._put_back(before)
+                return False
+            self._shrink(*loser)
+        return True
+
+    def _loser(self, devices: int, priority: int, spare: str = "") -> tuple[_State, int] | None:
+        """Who loses the least per device that is wanted, and to what size it shrinks."""
+        best: tuple[_State, int] | None = None
+        best_key: tuple[float, ...] = (inf,)
+        for state in self.states.values():
+            gang, size = state.gang, len(state.seats)
+            if size <= gang.least or gang.priority > priority or gang.id == spare:
+                continue
+            least, weight, share, logs, here = (
+                gang.least,
+                _weight(gang.shape),
+                state.share,
+                state.logs,
+                state.logs[size],
+            )
+            cost = state.cost_s / HORIZON_S
+            for smaller in state.sizes:
+                if smaller >= size:
+                    break
+                if smaller >= least:
+                    given = (size - smaller) * weight
+                    loss = (share * (here - logs[smaller]) + cost) / (given if given < devices else devices)
+                    if (gang.priority, loss) <= best_key:
+                        key = (gang.priority, loss, -smaller, -gang.number)
+                        if key < best_key:
+                            best_key, best = key, (state, smaller)
+        return best
+
+    def _shrink(self, state: _State, size: int) -> None:
+        """Give seats up: on the nodes where it has the fewest first."""
+        kept, given = _parted(state.seats, size)
+        self.frees.give(state.gang.shape, given)
+        state.seats = kept
+
+    def _put_back(self, before: Mapping[str, tuple[Seat, ...]]) -> None:
+        """Seats as they were."""
+        changed = [(state, before[name]) for name, state in self.states.items() if state.seats != before[name]]
+        for state, _ in changed:
+            self.frees.give(state.gang.shape, state.seats)
+        for state, seats in changed:
+            self.frees.claim(state.gang.shape, seats)
+            state.seats = seats
+
+    # -- free devices -------------------------------------------------------------------------------------------------
+
+    def grow(self) -> None:
+        """Free devices go where they gain the most; of equals, to the higher priority."""
+        todo: list[_Wish] = []
+        for state in self.states.values():
+            self._wish(todo, state, room(self.frees, state.gang.shape, ANY))
+        while todo:
+            *_, size, state = heapq.heappop(todo)
+            more = size - state.size
+            if room(self.frees, state.gang.shape, more) >= more:
+                state.seats += place(self.frees, state.gang.shape, more) or ()
+            self._wish(todo, state, room(self.frees, state.gang.shape, ANY))
+
+    def _wish(self, todo: list[_Wish], state: _State, most: int) -> None:
+        found = self._best(state, most) if state.size else None
+        if found is not None:
+            heapq.heappush(todo, (-found[0], -state.gang.priority, state.gang.number, found[1], state))
+
+    def _best(self, state: _State, most: int) -> tuple[float, int] | None:
+        """The largest gain per device with up to so many learners more, and the size that it is at."""
+        best: tuple[float, int] | None = None
+        size, here = state.size, state.logs[state.size]
+        for larger in state.sizes:
+            if larger <= size or larger - size > most:
+                continue
+            gain = state.share * (state.logs[larger] - here) / ((larger - size) * _weight(state.gang.shape))
+            if gain > 0 and (best is None or gain > best[0]) and state.saved_s(larger) > state.cost_s:
+                best = gain, larger
+        return best
+
+    # -- from job to job ----------------------------------------------------------------------------------------------
+
+    def exchange(self) -> bool:
+        """Move devices to one gang from others, where that clearly pays; False where it does nowhere."""
+        wishes: list[_Wish] = []
+        for state in self.states.values():
+            self._wish(wishes, state, ANY)
+        return any(self._moved(state, size, -gain) for gain, _, _, size, state in sorted(wishes, key=_order))
+
+    def _moved(self, state: _State, size: int, gain: float) -> bool:
+        gang, more = state.gang, size - state.size
+        weight = _weight(gang.shape)
+        before = {name: other.seats for name, other in self.states.items()}
+        saved_s, loss = state.share * state.saved_s(size) - state.cost_s, 0.0
+        while (fits := room(self.frees, gang.shape, more)) < more:
+            loser = self._loser(weight * (more - fits), gang.priority, gang.id)
+            if loser is None:
+                break
+            other, smaller = loser
+            loss += other.share * (other.logs[other.size] - other.logs[smaller])
+            saved_s += other.share * other.saved_s(smaller) - other.cost_s
+            if gain * more * weight <= CLEARLY * loss or saved_s <= 0:
+                break
+            self._shrink(other, smaller)
+        else:
+            state.seats += place(self.frees, gang.shape, more) or ()
+            return True
+        self._put_back(before)
+        return False
+
+    # -- where they sit -----------------------------------------------------------------------------------------------
+
+    def pack(self) -> None:
+        """Gangs that change and may move are laid out anew, the largest first: on fewer nodes they are faster."""
+        moving = [s for s in self.states.values() if s.gang.may_move and s.seats != s.gang.seats and s.seats]
+        moving.sort(key=lambda s: (-s.size * _weight(s.gang.shape), s.gang.number))
+        before = {state.gang.id: state.seats for state in moving}
+        for state in moving:
+            self.frees.give(state.gang.shape, state.seats)
+        for done, state in enumerate(moving):
+            seats = place(self.frees, state.gang.shape, state.size)
+            if seats is None:
+                for other in moving[:done]:
+                    self.frees.give(other.gang.shape, other.seats)
+                for other in moving:
+                    other.seats = before[other.gang.id]
+                    self.frees.claim(other.gang.shape, other.seats)
+                return
+            state.seats = seats
+
+    def changes(self) -> dict[str, tuple[Seat, ...]]:
+        """The new seats of all whose seats change."""
+        return {n: s.seats for n, s in self.states.items() if Counter(s.seats) != Counter(s.gang.seats)}
+
+
+def sized(frees: Frees, gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, tuple[Seat, ...]]:
+    """New seats of all gangs that start or change; `waiting` in the order of the queue. `frees` is used up."""
+    sizes = Sizes(frees, [*gangs, *waiting])
+    while True:  # what an exchange leaves over is for those that wait, too
+        for gang in waiting:
+            if not sizes.states[gang.id].seats:
+                sizes.start(gang)
+        sizes.grow()
+        if not sizes.exchange():
+            break
+    sizes.pack()
+    return sizes.changes()
+
+
+def _order(wish: _Wish) -> tuple[float, int, int]:
+    return wish[:3]
+
+
+def _weight(shape: Shape) -> int:
+    return shape.gpus or 1
+
+
+def _parted(seats: Sequence[Seat], size: int) -> tuple[tuple[Seat, ...], tuple[Seat, ...]]:
+    """So many seats to keep, on the nodes that hold the most of them, and those to give; each in their order."""
+    nodes = Counter(seat.node for seat in seats)
+    first = sorted(range(len(seats)), key=lambda i: (-nodes[seats[i].node], seats[i].node, i))
+    kept = set(first[:size])
+    return tuple(s for i, s in enumerate(seats) if i in kept), tuple(s for i, s in enumerate(seats) if i not in kept)

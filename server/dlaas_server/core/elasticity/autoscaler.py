@@ -1,0 +1,341 @@
+"""How large one job should be: it is tried out. Doubling, then halving what is between. Few steps are evidence enough
+where two sizes are clearly apart; where they are not, it stays for more.
+
+One call per window. The search holds all that it knows, so that it can be kept with the job. Nothing here looks at the
+pool: `low` and `high` say what may be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dlaas_server.core.elasticity.objective import NOTHING, Condition, Work
+from dlaas_server.core.elasticity.throughput_curve import Point, evened, fit
+
+__all__ = ["Search", "Window", "learn", "look"]
+
+HALF_LIFE_S: Final = 300.0
+"""What was measured so long ago counts half."""
+DRIFT: Final = 0.08
+"""A window so far off, and beyond three standard errors, does not fit what was known."""
+DRIFTS: Final = 2
+"""So many of them in a row: the job has changed."""
+ENOUGH_ERROR: Final = 0.02
+"""Relative standard error with which sizes near the best one are compared."""
+ENOUGH_STEPS: Final = 20.0
+"""After so many steps two sizes are compared by what was measured, sure or not."""
+SURE: Final = 2.5
+"""Standard errors by which two sizes are clearly apart."""
+REFUSED: Final = 3
+"""After so many whole windows at another size than wished for, the search goes on with what is there."""
+REFUSED_S: Final = 60.0
+PATIENCE_S: Final = 300.0
+"""How long a result is trusted before its neighbours are tried anew; doubled each time."""
+HORIZON_S: Final = 600.0
+COSTS: Final = 5.0
+"""A change must bring so many times what it costs, within the horizon or what is left of the job."""
+WIDE: Final = 4
+"""A curve is told from others by sizes that lie so far apart."""
+GAP: Final = 4
+"""Sizes with so wide a gap between them can hide one that is not next to either."""
+REFINES: Final = 5
+"""Sizes tried after the doubling, at most."""
+KEPT_MOST: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What some steps at one size showed; the first ones after a change are left out."""
+
+    learners: int
+    at_s: float
+    steps: int
+    rate: float
+    """Samples per second: batch over the middle of the step times."""
+    spread: float
+    """Standard deviation of the step times over their middle, outliers left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is known of a job's speed, and how far the search is."""
+
+    points: tuple[Point, ...] = ()
+    """By size; of each the newest windows count most."""
+    is_settled: bool = False
+    refines: int = 0
+    off: int = 0
+    """Windows in a row that did not fit what was known."""
+    patience_s: float = PATIENCE_S
+    again_s: float = 0.0
+    """When the neighbours are tried anew."""
+    not_granted: int = 0
+    cap: int | None = None
+    """More was not to be had."""
+    cap_until_s: float = 0.0
+    idle_s: float = 0.1
+    """What a change costs: as measured at the last ones."""
+
+    def at(self, learners: int) -> Point | None:
+        """What is known of this size."""
+        return next((p for p in self.points if p.learners == learners), None)
+
+
+def look(
+    search: Search,
+    window: Window,
+    condition: Condition,
+    *,
+    low: int,
+    high: int,
+    wish: int,
+    work: Work = NOTHING,
+    left_s: float | None = None,
+) -> tuple[Search, int, str]:
+    """Take a window in. Returns the search, the size that the job should have now, and why it is another one.
+
+    `wish`: what was asked for last; `left_s`: how long the job still takes, where that is known.
+    """
+    now_s, held = window.at_s, window.learners
+    if held != wish:
+        return _not_granted(search, window, wish)
+    search = replace(search, not_granted=0, cap=None if now_s >= search.cap_until_s else search.cap)
+    high = max(low, min(high, search.cap or high))
+    search, has_drifted = learn(search, window)
+    if left_s is not None and left_s < 10 * COSTS * search.idle_s:
+        return search, wish, ""
+    if has_drifted:
+        search = replace(search, is_settled=False, refines=0, patience_s=PATIENCE_S)
+    elif search.is_settled and now_s >= search.again_s:
+        kept = tuple(p for p in search.points if p.learners == held)
+        search = replace(search, points=kept, is_settled=False, refines=0, patience_s=2 * search.patience_s)
+    state = _State(search, condition, work, low, high, held)
+    if search.is_settled:
+        return _watched(state, wish, left_s)
+    size, why = state.next_size()
+    if size is None:
+        best, why = state.best()
+        return replace(search, is_settled=True, again_s=now_s + search.patience_s), best, why if best != held else ""
+    refines = search.refines + (1 if state.is_bracketed and size != held else 0)
+    return replace(search, refines=refines), size, why
+
+
+def _not_granted(search: Search, window: Window, wish: int) -> tuple[Search, int, str]:
+    """The pool did not give what was asked for: after a while, make the best of what there is."""
+    search = learn(search, window)[0]
+    refused = search.not_granted + (window.steps >= ENOUGH_STEPS)
+    if refused < REFUSED or window.learners > wish:
+        return replace(search, not_granted=refused), wish, ""
+    search = replace(search, not_granted=0, cap=window.learners, cap_until_s=window.at_s + REFUSED_S, is_settled=False)
+    return search, window.learners, f"{wish} were not to be had."
+
+
+def learn(search: Search, window: Window) -> tuple[Search, bool]:
+    """The window joins what is known of its size; True when it shows that the job has changed."""
+    new = Point(
+        learners=window.learners, rate=window.rate, spread=window.spread, steps=float(window.steps), at_s=window.at_s
+    )
+    old = search.at(window.learners)
+    others = tuple(p for p in search.points if p.learners != window.learners)
+    if old is None:
+        return replace(search, points=_sorted((*others, new)), off=0), False
+    spread = max(new.spread, old.spread)  # that of a few steps is a guess
+    error = (replace(new, spread=spread).error ** 2 + replace(old, spread=spread).error ** 2) ** 0.5
+    if abs(new.rate / old.rate - 1) > max(DRIFT, 3 * error):
+        if search.off + 1 >= DRIFTS:
+            return replace(search, points=(new,), off=0), True
+        return replace(search, off=search.off + 1), False
+    weight = old.steps * 0.5 ** (max(window.at_s - old.at_s, 0.0) / HALF_LIFE_S)
+    total = weight + new.steps
+    joined = replace(
+        new,
+        rate=total / (weight / old.rate + new.steps / new.rate),
+        spread=(weight * old.spread + new.steps * new.spread) / total,
+        steps=total,
+    )
+    return replace(search, points=_sorted((*others, joined)), off=0), False
+
+
+def _sorted(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    newest = sorted(points, key=lambda p: -p.at_s)[:KEPT_MOST]
+    return tuple(sorted(newest, key=lambda p: p.learners))
+
+
+def _watched(state: _State, wish: int, left_s: float | None) -> tuple[Search, int, str]:
+    """After the search: move only for a gain that is sure, and worth the change."""
+    best, why = state.best()
+    here, there = state.value(wish), state.value(best)
+    if best == wish or here <= 0:
+        return state.search, wish, ""
+    gain = there / here - 1
+    horizon_s = HORIZON_S if left_s is None else min(HORIZON_S, left_s)
+    if gain <= max(state.error(wish) + state.error(best), 0.01) or gain * horizon_s < COSTS * state.search.idle_s:
+        return state.search, wish, ""
+    return state.search, best, why
+
+
+class _State:
+    """A search at one moment, with what can be worked out of it."""
+
+    def __init__(self, search: Search, condition: Condition, work: Work, low: int, high: int, held: int) -> None:
+        self.search, self.low, self.high, self.held = search, low, high, held
+        self._condition, self._work = condition, work
+        self.points = evened([p for p in search.points if low <= p.learners <= high])
+        self.fit = fit(self.points)
+        is_good = self.fit is not None and self.fit.is_good and len(self.points) >= 4
+        self.is_wide = bool(self.points) and self.points[-1].learners >= WIDE * self.points[0].learners
+        self.is_explained = is_good and (self.is_wide or self.points[0].learners == low)
+        self.is_bracketed = False
+
+    def rate(self, learners: int) -> float:
+        """As the fit says where it explains all; else as measured, in between along a straight line."""
+        if self.is_explained and self.fit is not None:
+            return self.fit.rate(learners)
+        return _interpolated(self.points, learners)
+
+    def value(self, learners: int) -> float:
+        return self._condition(learners, self.rate(learners), self._work)
+
+    def error(self, learners: int) -> float:
+        """Relative, of the rate at the nearest size that was measured."""
+        near = min(self.points, key=lambda p: (abs(p.learners - learners), p.learners), default=None)
+        return 1.0 if near is None else near.error / (2.0 if self.is_explained else 1.0)
+
+    def measured(self) -> int:
+        """The best of the sizes that were measured."""
+        return max(self.points, key=lambda p: (self._worth(p), -p.learners)).learners
+
+    def best(self) -> tuple[int, str]:
+        """The best size by all that is known, and why."""
+        if not self.is_explained:
+            size = self.measured()
+            return size, f"{size} is the best of the sizes tried."
+        size = max(range(self.low, self.high + 1), key=lambda k: (self.value(k), -k))
+        return size, f"{size} is the best by the curve of the sizes tried."
+
+    def next_size(self) -> tuple[int | None, str]:
+        """The size to be at next, `held` to go on measuring; None when there is nothing left to find out."""
+        best, _ = self.best()
+        most, least = self.points[-1].learners, self.points[0].learners
+        if self._is_unsure():
+            return self.held, ""
+        if most < self.high and self._looks_up(best, most):
+            return min(2 * most, self.high), f"Tries {min(2 * most, self.high)}."
+        if least > self.low and best <= least:
+            return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}."
+        self.is_bracketed = True
+        if not self.is_wide and least > self.low:
+            return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}, to see the whole curve."
+        if self.search.refines >= REFINES:
+            return None, ""
+        if self._is_inexact(best):
+            return self.held, ""
+        return self._by_fit(best) if self.is_explained else self._between()
+
+    def _here(self) -> Point | None:
+        return next((p for p in self.points if p.learners == self.held), None)
+
+    def _is_unsure(self) -> bool:
+        """Whether more steps are needed to tell the size it has from the best of the others."""
+        here, others = self._here(), [p for p in self.points if p.learners != self.held]
+        if here is None or not others or here.steps >= ENOUGH_STEPS:
+            return False
+        rival = max(others, key=lambda p: (self._worth(p), -p.learners))
+        apart = abs(self._worth(here) / self._worth(rival) - 1) if self._worth(rival) > 0 else 0.0
+        return bool(apart < SURE * (here.error**2 + rival.error**2) ** 0.5)
+
+    def _is_inexact(self, best: int) -> bool:
+        """Whether the size it has may be the best one, and was not measured well enough to say."""
+        here = self._here()
+        if here is None or here.error <= ENOUGH_ERROR or self.held == self.low:
+            return False
+        return bool(self.value(best) <= self._worth(here) * (1 + SURE * here.error))
+
+    def _worth(self, point: Point) -> float:
+        return self._condition(point.learners, point.rate, self._work)
+
+    def _looks_up(self, best: int, most: int) -> bool:
+        """Whether larger sizes are tried: while they are better, and once more after the first that is not.
+
+        (A gang that no longer fits one machine is slower at first, and faster again when it is larger.)
+        """
+        if best >= most:
+            return True
+        beyond = sum(1 for p in self.points if p.learners > self.measured())
+        return beyond < 2
+
+    def _by_fit(self, best: int) -> tuple[int | None, str]:
+        if not any(abs(p.learners - best) <= max(1, 0.06 * best) for p in self.points):
+            return best, f"Tries {best}, where the curve says that it is best."
+        return self._hidden()
+
+    def _hidden(self) -> tuple[int | None, str]:
+        """The middle of a wide gap beside the best size, if the sizes below leave room for something better there.
+
+        A smooth curve may explain what was measured on both sides of a peak.
+        """
+        best = self.measured()
+        top = self._worth(next(p for p in self.points if p.learners == best))
+        for one, other in self._gaps(best):
+            if other - one < GAP:
+                continue
+            middle = (one + other) // 2
+            hope = self._condition(middle, self._room(middle), self._work)
+            if hope > top * (1 + self.error(best) + self.error(one)):
+                return middle, f"Tries {middle}, in between."
+        return None, ""
+
+    def _room(self, size: int) -> float:
+        """The most that can be at `size` if each learner brings at most what those before it brought."""
+        below = [p for p in self.points if p.learners < size][-2:]
+        bound = min(p.rate / p.learners * size for p in below)
+        if len(below) == 2:
+            bound = min(bound, _line(below[0], below[1], size))
+        return max(bound, _interpolated(self.points, size))
+
+    def _between(self) -> tuple[int | None, str]:
+        """Halve the gap beside the best size where something better may hide."""
+        best = self.measured()
+        top, is_rough = self.value(best), self._is_rough()
+        found: list[tuple[float, int]] = []
+        for one, other in self._gaps(best):
+            if other - one < 2 or (other - one == 2 and best > 2 and is_rough):
+                continue
+            middle = (one + other) // 2
+            hope = self._condition(middle, self._room(middle), self._work)
+            if is_rough or hope * (1 + self.error(best)) > top:
+                found.append((hope, middle))
+        if not found:
+            return None, ""
+        size = max(found)[1]
+        return size, f"Tries {size}, in between."
+
+    def _gaps(self, best: int) -> Iterator[tuple[int, int]]:
+        sizes = [p.learners for p in self.points]
+        at = sizes.index(best)
+        if at > 0:
+            yield sizes[at - 1], best
+        if at + 1 < len(sizes):
+            yield best, sizes[at + 1]
+
+    def _is_rough(self) -> bool:
+        """Whether throughput rises faster again after it rose more slowly: then anything may hide in between."""
+        for a, b, c in zip(self.points, self.points[1:], self.points[2:], strict=False):
+            if b.rate < _interpolated([a, c], b.learners) * (1 - 3 * b.error - 0.03):
+                return True
+        return False
+
+
+def _line(a: Point, b: Point, learners: int) -> float:
+    return a.rate + (b.rate - a.rate) * (learners - a.learners) / (b.learners - a.learners)
+
+
+def _interpolated(points: list[Point], learners: int) -> float:
+    """The rate at a size: measured, or on the line between its neighbours; beyond them, that of the outermost."""
+    below = [p for p in points if p.learners <= learners][-1:]
+    above = [p for p in points if p.learners >= learners][:1]
+    if below and above and below[0] is not above[0]:
+        return _line(below[0], above[0], learners)
+    return (below or above)[0].rate

@@ -1,0 +1,206 @@
+"""Which running jobs of a pool change their size: who makes way for those that wait, how `auto` jobs share the rest.
+
+`off`: never. `manual`: the wish holds; it goes below it for a higher priority, or where it would else be preempted.
+`auto`: up to the wish, too, but it also makes way for its own priority, and gives to and takes from other `auto` jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.elasticity.allocation import Gang, Sizes
+from dlaas_server.core.elasticity.throughput_curve import fit
+from dlaas_server.core.lifecycle.interruptions import since_s
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.gang_placement import place
+from dlaas_server.core.placement.shape import Layout, Loan, Shape, shape_of
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.spot.reclaim import free_in
+from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.protocol import Elastic
+
+__all__ = ["ahead", "cost_s", "make_way", "needed", "shared_out", "without"]
+
+REFUSED_MOST: Final = 64
+"""After so many kinds of gangs for which there is no room, the rest of the queue is not looked at."""
+LEAST_GAIN: Final = 1e-3
+NOTHING_KNOWN: Final = Known()
+
+
+def ahead(pool: Pool) -> Pool:
+    """The pool when what is under way is done: seats that are being given up are promised, though not free yet.
+
+    Those that are being given up for longest come first: whoever is ahead keeps them when others begin to leave for
+    somebody behind it.
+    """
+    jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
+    resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
+    changing = {j.id: j for j in pool.jobs.values() if j.members and j.goal is not Goal.RUN} | resized
+    first = sorted(changing, key=lambda name: (_since_s(pool.jobs[name]), name))
+    loans = [loan for name in first for loan in _given_up(pool.jobs[name], resized.get(name))]
+    return replace(pool, jobs=jobs | resized, leaving=(*pool.leaving, *loans))
+
+
+def _since_s(job: Job) -> float:
+    """When it began to give seats up."""
+    return job.resize.since_s if job.resize is not None else (since_s(job) or 0.0)
+
+
+def _given_up(job: Job, after: Job | None) -> list[Loan]:
+    """The seats that a job has, and has not `after` its change of size; None: it leaves."""
+    kept = {m.seat for m in after.members} if after is not None else set()
+    seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
+    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,)) for seat in seats]
+
+
+def make_way(
+    pool: Pool, line: Iterable[Ask], may_change: Callable[[Job], bool], pressed: Collection[str] = ()
+) -> dict[str, tuple[Seat, ...]]:
+    """What elastic jobs keep, so that those that wait get their least size, in the order of the queue.
+
+    `pool`: as it will be when all that leaves has left. `pressed`: jobs that would else preempt somebody.
+    """
+    gangs = [_giving(job, pool.known.get(job.id, NOTHING_KNOWN)) for job in pool.jobs.values() if may_change(job)]
+    gangs = [gang for gang in gangs if len(gang.seats) > gang.least]
+    if not gangs:
+        return {}
+    frees = free_in(pool)
+    sizes, refused = Sizes(frees, gangs), set[tuple[Shape, int, int]]()
+    for ask in line:
+        wanted = (ask.shape, ask.learners, 2 * ask.priority + (ask.id in pressed))
+        if wanted in refused:
+            continue
+        if sizes.make_room(*wanted):
+            place(frees, ask.shape, ask.learners)
+        else:
+            refused.add(wanted)
+            if len(refused) >= REFUSED_MOST:
+                break
+    return sizes.changes()
+
+
+def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
+    """The pool when these jobs have only the seats that they keep."""
+    jobs, loans = dict(pool.jobs), list(pool.leaving)
+    for name, seats in kept.items():
+        left, members = Counter(seats), []
+        for member in jobs[name].gang:
+            if left[member.seat]:
+                left[member.seat] -= 1
+                members.append(member)
+        jobs[name] = replace(jobs[name], members=tuple(members))
+        loans += _given_up(pool.jobs[name], jobs[name])
+    return replace(pool, jobs=jobs, leaving=tuple(loans))
+
+
+def needed(
+    pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[Ask]
+) -> dict[str, tuple[tuple[Seat, ...], str]]:
+    """What is really to be given up, since somebody gets it: what each job keeps, and for whom it makes way."""
+    takers = {(seat.node, device): ask.id for ask in starts for seat in ask.seats for device in seat.devices or ("",)}
+    out: dict[str, tuple[tuple[Seat, ...], str]] = {}
+    for name, seats in sorted(kept.items()):
+        left, stay, given = Counter(seats), [], []
+        for member in pool.jobs[name].gang:
+            seat = member.seat
+            left[seat] -= 1
+            taker = next((takers[k] for k in _keys(seat) if k in takers), None) if left[seat] < 0 else None
+            if taker is None:
+                stay.append(seat)
+            else:
+                given.append(taker)
+        if given:
+            out[name] = tuple(stay), given[0]
+    return out
+
+
+def shared_out(
+    pool: Pool,
+    taken: Iterable[tuple[Shape, Sequence[Seat]]],
+    free: Frees,
+    may_change: Callable[[Job], bool],
+    usual: Layout = Layout.PACK,
+) -> dict[str, tuple[Seat, ...]]:
+    """New seats of `auto` jobs: idle devices go where they gain the most, and from job to job where that clearly pays.
+
+    What is idle costs nobody anything: up to its wish a job may try it, whatever is believed of its speed.
+
+    `pool`: as it will be when all that leaves has left, but for the seats that are `taken` now. Who grows onto seats
+    that another one gives up does so when they are `free`.
+    """
+    gangs = [
+        _taking(job, pool.known.get(job.id, NOTHING_KNOWN), usual)
+        for job in pool.jobs.values()
+        if job.elastic is Elastic.AUTO and may_change(job)
+    ]
+    if not gangs:
+        return {}
+    sizes = Sizes(free_in(pool), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
+    for shape, seats in taken:
+        sizes.frees.claim(shape, seats)
+    sizes.grow()
+    sizes = Sizes(sizes.frees, gangs, {name: state.seats for name, state in sizes.states.items()})
+    while sizes.exchange():
+        sizes.grow()
+    changes: dict[str, tuple[Seat, ...]] = {}
+    for name, seats in sorted(sizes.changes().items()):
+        held = sizes.states[name].gang.seats
+        shape, more = sizes.states[name].gang.shape, tuple((Counter(seats) - Counter(held)).elements())
+        if not more:
+            changes[name] = seats
+        elif len(seats) > len(held) and free.has(shape, more):
+            free.claim(shape, more)
+            changes[name] = held + more
+    return changes
+
+
+def _rising(gang: Gang) -> dict[int, float]:
+    """Its rates, each a little higher than those of all smaller sizes."""
+    rising, best = {}, 0.0
+    for size, rate in sorted(gang.rates.items()):
+        rising[size] = best = max(rate, best * (1 + LEAST_GAIN))
+    return rising
+
+
+def _keys(seat: Seat) -> list[tuple[str, str]]:
+    return [(seat.node, device) for device in seat.devices or ("",)]
+
+
+def _giving(job: Job, known: Known) -> Gang:
+    """A job as others see it that want its devices. Priorities count double: `manual` lies half a step higher."""
+    return _gang(job, known, len(job.gang), priority=2 * job.priority + (job.elastic is not Elastic.AUTO))
+
+
+def _taking(job: Job, known: Known, usual: Layout) -> Gang:
+    return _gang(job, known, max(job.wish, len(job.gang)), usual, priority=job.priority)
+
+
+def _gang(job: Job, known: Known, most: int, usual: Layout = Layout.PACK, *, priority: int) -> Gang:
+    held = tuple(m.seat for m in job.gang)
+    least = min(job.spec.learners_min, len(held))
+    # As long as nothing was measured, each learner is taken to add as much as the first.
+    speed = fit(job.search.points)
+    rates = {k: speed.rate(k) if speed else float(k) for k in range(least, most + 1)}
+    left_s = None
+    if known.length_s is not None and held:
+        left_s = max(known.length_s - known.executed_s, 0.0) * rates[len(held)] / rates[least]
+    return Gang(
+        id=job.id,
+        number=job.number,
+        shape=shape_of(job, usual),
+        rates=rates,
+        least=least,
+        seats=held,
+        priority=priority,
+        left_s=left_s,
+        cost_s=cost_s(job, known),
+    )
+
+
+def cost_s(job: Job, known: Known) -> float:
+    """What a change costs it: as measured while it trains; else what a restart costs."""
+    return job.search.idle_s if job.is_live else known.restart_s

@@ -1,0 +1,1 @@
+"""Forecast of start times, and how well former forecasts held."""

@@ -1,0 +1,42 @@
+"""With how many learners, fewer than it asks for, a waiting job would start at once: planned with that size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.model.job import Pool
+from dlaas_server.core.placement.gang_placement import free_of, shape_of
+from dlaas_server.core.planning.plan import plan, scheduled
+from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.scheduling.policy import Policy
+
+__all__ = ["offers"]
+
+OFFERS_MOST: Final = 20
+"""Number of waiting jobs, first in line, for which smaller sizes are tried."""
+LINE_MOST: Final = 300
+"""Number of waiting jobs, first in line, that such a plan considers."""
+
+
+def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
+    """Return job -> learners for the first jobs in line that the next plan would start if they asked for so many.
+
+    `order`: with what it learnt from jobs that ended. Only sizes that fit on idle devices are planned with.
+    """
+    line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].line()[:LINE_MOST]]
+    near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}
+    idle = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
+    found: dict[str, int] = {}
+    for name in line[:OFFERS_MOST]:
+        job = pool.jobs[name]
+        shape, asked = shape_of(job, policy.placement), job.spec.learners_min
+        fits = idle.room(shape, asked - 1) if asked > 1 else 0
+        if not fits:
+            continue
+        smaller = replace(job, spec=replace(job.spec, learners_min=fits))
+        then = plan(replace(pool, jobs={**near, name: smaller}), now_s, policy, order)
+        if any(start.job == name for start in then.starts):
+            found[name] = fits
+    return found

@@ -1,0 +1,1 @@
+"""Lifecycle of a job: how requests, decisions and facts change it."""

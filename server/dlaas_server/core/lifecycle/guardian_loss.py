@@ -1,0 +1,82 @@
+"""How a job changes when its guardian fails it: it went away, its journal or directory is damaged, nobody is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.lifecycle.journal_events import Story, Told, broke, closed
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.phrases import count
+from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.protocol import Cause, Failure, Note
+
+__all__ = ["JOURNAL_NOTE", "abandoned", "directory_lost", "guardian_gone", "lines_lost", "may_be_over"]
+
+GUARDIANS_MOST: Final = 8
+"""Guardians started for one wish before the job is given up."""
+SETTLED_S: Final = 2.0
+"""Who held the job for so long can hold it: its end counts like the first one."""
+JOURNAL_NOTE: Final = "report_journal"
+
+
+def guardian_gone(job: Job, text: str, now_s: float) -> Told:
+    """No guardian could be started, or it went away.
+
+    The first time another is started at once, then with a growing delay; at last the job is given up. One that held
+    the job for a while was able to: however often it is killed, a healthy job is not given up for it.
+    """
+    has_held = job.guardian_up_s is not None and now_s - job.guardian_up_s >= SETTLED_S
+    starts = 1 if has_held else job.guardian_starts + 1
+    job = replace(job, guardian_starts=starts, guardian_up_s=None)
+    if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
+        delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
+        return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}; another one is started."),)
+    failure = Failure(
+        cause=Cause.PLATFORM,
+        code="cannot_start",
+        what=f"The job's guardian process could not be kept running. {text}",
+        advice="Check that the job's Python environment still exists, and see guardian.log in its directory; "
+        "then retry. If it happens again, ask who runs this pool.",
+    )
+    return broke(job, failure, now_s)
+
+
+def may_be_over(job: Job) -> bool:
+    """Tell whether to look for processes of a job that is to leave: guardians have gone without closing it.
+
+    A job that is only halted is given another guardian first: learners may live, and are to save what they have.
+    """
+    if job.state.is_final or job.goal is Goal.STOP:
+        return not job.is_closed and job.guardian_starts >= 1
+    return not job.is_closed and job.guardian_starts >= 2 and job.goal is Goal.HALT
+
+
+def abandoned(job: Job, now_s: float) -> Told:
+    """Close a job of which no process is left, in its guardian's place."""
+    after, told = closed(job, now_s)
+    return after, (Story("closed", "No guardian closed the job; no process of it is left, so the pool did."), *told)
+
+
+def directory_lost(job: Job, directory: str, now_s: float) -> Told:
+    """Fail a job whose directory was removed while it had work there."""
+    failure = Failure(
+        cause=Cause.PLATFORM,
+        code="directory_lost",
+        what=f"The job's directory was removed while the job was not finished: {directory}",
+        advice="Its checkpoints and log were there. Restore the directory from a backup, or retry the job: "
+        "it starts over.",
+    )
+    return broke(job, failure, now_s)
+
+
+def lines_lost(job: Job, lines: int, where: str) -> Told:
+    """Count lines of the journal that cannot be read, and tell the owner."""
+    total = job.damaged_lines + lines
+    text = (
+        f"{count(total, 'line')} of the job's journal cannot be read and {'was' if total == 1 else 'were'} skipped "
+        f"(last: {where}). Events in the story may be missing; training is not affected."
+    )
+    notes = tuple(note for note in job.reports if note.code != JOURNAL_NOTE)
+    job = replace(job, damaged_lines=total, reports=(*notes, Note(code=JOURNAL_NOTE, text=text)))
+    return job, (Story("journal", text),)

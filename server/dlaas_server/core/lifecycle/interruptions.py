@@ -1,0 +1,117 @@
+"""Interruptions of a job's training: when they begin, when devices are given up, when training goes on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.phrases import count, duration
+from jupyter_dlaas.wire.protocol import Interruption, Resize
+
+__all__ = [
+    "HALTED",
+    "LOST",
+    "PREEMPTED",
+    "began",
+    "held_again",
+    "left",
+    "over",
+    "passed",
+    "replaced",
+    "since_s",
+    "withdrawn",
+    "work_lost",
+]
+
+PREEMPTED: Final = "preempted"
+HALTED: Final = "halted"
+LOST: Final = "lost"
+_MAX: Final = 200
+"""Interruptions of one job that are kept, the newest."""
+
+
+def began(job: Job, by: str, text: str, now_s: float, *, keeps_devices: bool = False) -> Job:
+    """Begin an interruption of a job that trains; one that has begun already goes on."""
+    before = job.resize.before if job.resize is not None else len(job.gang)
+    if _open(job) is not None or job.started_s is None:
+        return job
+    found = Interruption(
+        at_s=now_s, step=job.step, before=before, by=by, text=text, held_s=now_s if keeps_devices else None
+    )
+    return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
+
+
+def left(job: Job, now_s: float) -> Job:
+    """Move the beginning of the interruption to the time at which the last learner has left."""
+    found = _open(job)
+    if found is None or found.held_s is not None:
+        return job
+    return _with(job, replace(found, at_s=now_s, step=max(found.step, job.step)))
+
+
+def held_again(job: Job, now_s: float) -> Job:
+    """Note that the job has devices again; it does not train yet."""
+    found = _open(job)
+    return job if found is None else _with(job, replace(found, held_s=now_s))
+
+
+def over(job: Job, now_s: float) -> Job:
+    """End the interruption: the job trains again."""
+    found = _open(job)
+    if found is None:
+        return job
+    learners = len(job.gang)
+    trains = f"{count(learners, 'learner')} {'trains' if learners == 1 else 'train'} again"
+    text = f"{found.text} {trains} from step {job.step:,}, after {duration(now_s - found.at_s)}."
+    held_s = now_s if found.held_s is None else found.held_s
+    return _with(job, replace(found, to_s=now_s, held_s=held_s, after=learners, text=text))
+
+
+def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None) -> Job:
+    """Add a loss that the other learners survived without giving up their devices."""
+    at_s = now_s - (idle_s or 0.0)
+    found = Interruption(
+        at_s=at_s, step=job.step, before=before, by=LOST, text=text, held_s=at_s, to_s=now_s, after=len(job.gang)
+    )
+    return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
+
+
+def replaced(job: Job, change: Resize) -> Job:
+    """Add to the last loss that the pool sent other learners."""
+    last = job.interruptions[-1] if job.interruptions else None
+    is_loss = last is not None and last.by == LOST and last.after == change.before
+    if last is None or not is_loss or change.by != "pool" or change.after <= change.before:
+        return job
+    text = f"{last.text} Replaced: {count(change.after, 'learner')} train since step {change.step:,}."
+    return _with(job, replace(last, after=change.after, text=text))
+
+
+def withdrawn(job: Job) -> Job:
+    """Forget an interruption that never came: the job was through before its learners had left."""
+    return job if _open(job) is None else replace(job, interruptions=job.interruptions[:-1])
+
+
+def work_lost(job: Job) -> str:
+    """What a job that left its seats has lost, and where it goes on."""
+    at = job.checkpoint_step
+    if at is None:
+        return "It had no checkpoint: it starts afresh."
+    steps = job.step - at
+    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
+    return f"{said} lost: it goes on from step {at:,}."
+
+
+def since_s(job: Job) -> float | None:
+    """Return when the interruption began that the job is in."""
+    found = _open(job)
+    return None if found is None else found.at_s
+
+
+def _open(job: Job) -> Interruption | None:
+    last = job.interruptions[-1] if job.interruptions else None
+    return last if last is not None and last.to_s is None else None
+
+
+def _with(job: Job, found: Interruption) -> Job:
+    return replace(job, interruptions=(*job.interruptions[:-1], found))

@@ -1,0 +1,1 @@
+"""Records of the scheduler: jobs, nodes, devices, states."""

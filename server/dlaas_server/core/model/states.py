@@ -1,0 +1,85 @@
+"""The states of a job, as a table. The table is the documentation, and the source of the buttons."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from jupyter_dlaas.wire.protocol import NotAllowed, State
+
+__all__ = ["NEXT", "Event", "can", "step"]
+
+
+class Event(StrEnum):
+    """What moves a job. The first group is asked for by people, the second happens."""
+
+    SCALE = "scale"
+    HALT = "halt"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    CHECKPOINT = "checkpoint"
+
+    PLACED = "placed"
+    DOWNLOADING = "downloading"
+    TRAINING = "training"
+    STORING = "storing"
+    FINISHED = "finished"
+    LEFT = "left"  # halted: checkpoint written, no process left
+    STOPPED = "stopped"  # cancelled: no process left
+    LOST = "lost"  # learners broke, tried again on the same seats
+    BROKE = "broke"  # learners broke, not tried again
+    EVICTED = "evicted"  # seats are gone: nobody's fault, so back to the queue
+
+
+_RUNNING: Final[dict[Event, State]] = {
+    Event.TRAINING: State.PROCESSING,
+    Event.STORING: State.STORING,
+    Event.FINISHED: State.COMPLETED,
+    Event.LEFT: State.HALTED,
+    Event.STOPPED: State.CANCELLED,
+    Event.LOST: State.DEPLOYING,
+    Event.BROKE: State.FAILED,
+    Event.EVICTED: State.QUEUED,
+}
+
+
+def _asked(state: State, *events: Event) -> dict[Event, State]:
+    """Requests that a running job takes at once and fulfils later: the state stays until then."""
+    return dict.fromkeys(events, state)
+
+
+NEXT: Final[dict[State, dict[Event, State]]] = {
+    State.QUEUED: {
+        Event.PLACED: State.DEPLOYING,
+        Event.SCALE: State.QUEUED,
+        Event.HALT: State.HALTED,
+        Event.CANCEL: State.CANCELLED,
+        Event.BROKE: State.FAILED,
+    },
+    State.DEPLOYING: _RUNNING
+    | _asked(State.DEPLOYING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL)
+    | {Event.DOWNLOADING: State.DOWNLOADING},
+    State.DOWNLOADING: _RUNNING | _asked(State.DOWNLOADING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL),
+    State.PROCESSING: _RUNNING
+    | _asked(State.PROCESSING, Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT),
+    State.STORING: _RUNNING | _asked(State.STORING, Event.CANCEL),
+    State.HALTED: {Event.RESUME: State.QUEUED, Event.CANCEL: State.CANCELLED, Event.SCALE: State.HALTED},
+    State.COMPLETED: {},
+    State.FAILED: {},
+    State.CANCELLED: {},
+}
+
+
+def can(state: State, event: Event) -> bool:
+    """Whether a job in this state takes the event."""
+    return event in NEXT[state]
+
+
+def step(state: State, event: Event) -> State:
+    """The only place where a job's state changes. Raises NotAllowed."""
+    if event not in NEXT[state]:
+        people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
+        asked = [e for e in people if e in NEXT[state]]
+        takes = ", ".join(asked) or "nothing: it has ended"
+        raise NotAllowed(f"a job that is {state} cannot take '{event}'; it can take {takes}")
+    return NEXT[state][event]

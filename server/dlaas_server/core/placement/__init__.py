@@ -1,0 +1,1 @@
+"""Placement of gangs on nodes: free capacity, feasibility, topology, fragmentation."""

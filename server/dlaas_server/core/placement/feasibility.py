@@ -1,0 +1,68 @@
+"""What could never start, even if nobody else were there, and why: told at submit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlaas_server.core.model.job import Node
+from dlaas_server.core.model.phrases import count
+from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.shape import Shape, is_kind
+
+__all__ = ["said", "why_never"]
+
+
+def said(shape: Shape, unit: str) -> str:
+    """What one learner asks for, in words: `2 A100 GPUs, 8 CPUs, 32.0 GiB`."""
+    parts = [count(shape.gpus, f"{shape.gpu_kind} {unit}" if shape.gpu_kind else unit)] if shape.gpus else []
+    parts += [f"{shape.cpus:g} CPUs"] if shape.cpus else []
+    parts += [f"{shape.memory_bytes / 2**30:.1f} GiB"] if shape.memory_bytes else []
+    return ", ".join(parts) or "no devices"
+
+
+def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str | None:
+    """Why so many learners could not start on the empty pool, and what to ask for instead; None if they could.
+
+    What is out of service or cordoned now counts as there: it may come back.
+    """
+    frees = free_of([_in_service(node) for node in nodes], ())
+    if frees.room(shape, least) >= least:
+        return None
+    kinds = [kind for free in frees for kind, _ in free.devices]
+    total, asked = len(kinds), least * shape.gpus
+    if asked > total:
+        if not total:
+            return f"asks for {count(asked, unit)}; the pool has none. Use --gpus 0"
+        return (
+            f"asks for {count(asked, unit)}; the pool has {total}. "
+            f"Ask for at most {total} (--gpus 1:{total} takes what is free)"
+        )
+    if shape.gpu_kind is not None and shape.gpus:
+        reason = _kind_is_short(frees, kinds, shape, asked, unit)
+        if reason is not None:
+            return reason
+    return (
+        f"asks for {count(least, 'learner')} of {said(shape, unit)}; no node of the pool has that much. "
+        "Ask for less per learner, or for fewer learners"
+    )
+
+
+def _kind_is_short(frees: Frees, kinds: Sequence[str], shape: Shape, asked: int, unit: str) -> str | None:
+    """There are enough devices, but not of the kind that is asked for."""
+    kind = shape.gpu_kind or ""
+    of_kind = sum(is_kind(one, kind) for one in kinds)
+    if not of_kind:
+        has = ", ".join(f"{name} ({kinds.count(name)})" for name in sorted(set(kinds)))
+        return f"asks for the kind '{kind}'; the pool has {has}. Name one of these, or leave the kind out"
+    if asked > of_kind:
+        return (
+            f"asks for {count(asked, unit)} of the kind '{kind}'; the pool has {of_kind} and {len(kinds) - of_kind} of "
+            f"other kinds. Ask for at most {of_kind}, or leave the kind out"
+        )
+    return None
+
+
+def _in_service(node: Node) -> Node:
+    """The node with everything repaired."""
+    return replace(node, cordoned=None, devices=tuple(replace(d, out_of_service=None) for d in node.devices))

@@ -1,0 +1,235 @@
+"""Which seats a gang gets. All learners are placed on a scratch copy, taken or dropped as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Final
+
+from dlaas_server.core.model.job import Seat
+from dlaas_server.core.placement.fragmentation import Option, State
+from dlaas_server.core.placement.free_capacity import Free, Frees, free_of
+from dlaas_server.core.placement.shape import WHOLE, Layout, Shape, is_kind, shape_of
+from dlaas_server.core.placement.topology import Level, allowed, in_one_group, tightest_part
+
+__all__ = ["Free", "Frees", "Layout", "Shape", "beside", "free_of", "is_kind", "place", "room", "shape_of"]
+
+NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
+
+
+def room(frees: Frees, shape: Shape, most: int) -> int:
+    """How many learners of this shape fit now, up to `most`."""
+    return frees.room(shape, most)
+
+
+def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
+    """Seats for a whole gang, taken from `frees`; or None, and nothing is taken.
+
+    `pack`: the tightest node that takes the whole gang; else the tightest rack, area or pool, and there the node that
+    takes the most of it, then the rest alike. `topology`: the same, but a gang that has not `waited_s` long enough is
+    seated only as close together as an empty pool could (`topology.py`).
+    `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
+    resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
+    for (`fragmentation.py`). Ties go by name, so that the same pool always gives the same plan.
+    A gang that takes any kind of device gets one kind where one has enough. What is lent is taken last (`sparing`).
+    """
+    if frees.lent:
+        return sparing(frees, shape, partial(_place, frees, shape, learners, waited_s))
+    return _place(frees, shape, learners, waited_s)
+
+
+def _place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
+    if learners > 1 and len(frees.kinds) > 1 and shape.gpus and shape.gpu_kind is None:
+        alike = _of_one_kind(frees, shape, learners, waited_s)
+        if alike is not None:
+            return alike
+    level, layout = Level.POOL, shape.placement
+    if layout == Layout.PACK:
+        pass
+    elif layout == Layout.SPREAD:
+        return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
+    elif layout == Layout.TETRIS:
+        return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
+    elif layout == Layout.FGD:
+        return _gently(frees, shape, learners)
+    elif layout == Layout.TOPOLOGY:
+        level = allowed(frees, shape, learners, waited_s)
+    if frees.has_links:
+        linked = in_one_group(frees, shape, learners)
+        if linked is not None:
+            return linked
+    if level < Level.NODE:
+        return None
+    whole = frees.tightest(shape, learners)
+    if whole is not None:
+        return frees.take(whole, shape, learners)
+    if learners == 1 or level == Level.NODE or frees.room(shape, learners) < learners:
+        return None
+    if frees.has_racks:
+        nodes = tightest_part(frees, shape, learners, level)
+        return None if nodes is None else _over(frees, nodes, shape, learners)
+    seats: list[Seat] = []
+    while len(seats) < learners:
+        left = learners - len(seats)
+        free, here = frees.tightest(shape, left), left
+        if free is None:
+            free, here = frees.roomiest(shape, left)
+        assert free is not None
+        seats += frees.take(free, shape, here)
+    return tuple(seats)
+
+
+def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
+    """Seats for learners that join those who hold some: where the most of these sit first, if they shall sit close.
+
+    None, and nothing is taken, where they do not fit.
+    """
+    if frees.lent:
+        return sparing(frees, shape, partial(_beside, frees, shape, learners, held))
+    return _beside(frees, shape, learners, held)
+
+
+def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]) -> tuple[Seat, ...] | None:
+    """The seats that `choose` takes from `frees`, with as little as possible of what is lent, and no further apart.
+
+    Whether there are seats is as if nothing were lent.
+    """
+    lent = [loan for loan in frees.lent if frees.has(loan.shape, loan.seats)]
+    found = choose()
+    if found is None or all(frees.has(loan.shape, loan.seats) for loan in lent):
+        return found
+    nodes = _nodes(found) if shape.placement in (Layout.PACK, Layout.TOPOLOGY) else len(found)
+    learners = len(found)
+    frees.give(shape, found)
+
+    def chosen() -> tuple[Seat, ...] | None:
+        its = choose() if frees.room(shape, learners) >= learners else None
+        if its is not None and _nodes(its) > nodes:
+            frees.give(shape, its)
+            return None
+        return its
+
+    for loan in lent:
+        frees.claim(loan.shape, loan.seats)
+    given = 0
+    while (found := chosen()) is None and given < len(lent):  # at last all is given back, and it is the first choice
+        frees.give(lent[given].shape, lent[given].seats)
+        given += 1
+    kept = lent[given:]
+    for loan in reversed(lent[: max(given - 1, 0)]):  # what was not needed after all
+        assert found is not None
+        frees.give(shape, found)
+        frees.claim(loan.shape, loan.seats)
+        fewer = chosen()
+        if fewer is None:
+            frees.give(loan.shape, loan.seats)
+            frees.claim(shape, found)
+        else:
+            found = fewer
+            kept.append(loan)
+    for loan in kept:
+        frees.give(loan.shape, loan.seats)
+    return found
+
+
+def _nodes(seats: Sequence[Seat]) -> int:
+    return len({seat.node for seat in seats})
+
+
+def _beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
+    seats: list[Seat] = []
+    if shape.placement in (Layout.PACK, Layout.TOPOLOGY):
+        for name, _ in sorted(Counter(seat.node for seat in held).items(), key=lambda one: (-one[1], one[0])):
+            free = frees.named(name)
+            here = 0 if free is None else free.fits(shape, learners - len(seats))
+            if free is not None and here:
+                seats += frees.take(free, shape, here)
+    left = learners - len(seats)
+    more = _place(frees, shape, left) if left else ()
+    if more is None:
+        frees.give(shape, seats)
+        return None
+    return (*seats, *more)
+
+
+def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:
+    """Seats on devices of one kind, the one of which the fewest are free: learners that wait for each other at each
+    step all go as fast as the slowest device."""
+    free = Counter(kind for node in frees for kind, _ in node.devices)
+    for kind in sorted(frees.kinds, key=lambda kind: (free[kind], kind)):
+        if shape.is_share or free[kind] >= learners * shape.gpus:
+            seats = _place(frees, replace(shape, gpu_kind=kind), learners, waited_s)
+            if seats is not None:
+                return seats
+    return None
+
+
+def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple[Seat, ...]:
+    """Seats on these nodes, which take the gang: the tightest that takes all that is left, else the roomiest."""
+    seats: list[Seat] = []
+    while len(seats) < learners:
+        left = learners - len(seats)
+        fits = [(free.fits(shape, left), free) for free in nodes]
+        here = max(count for count, _ in fits)
+        free = min((free for count, free in fits if count == here), key=lambda f: (len(f.devices), f.cpus, f.index))
+        seats += frees.take(free, shape, here)
+    return tuple(seats)
+
+
+def _one_by_one(
+    frees: Frees, shape: Shape, learners: int, key: Callable[[Free], tuple[float, int, str]]
+) -> tuple[Seat, ...] | None:
+    if frees.room(shape, learners) < learners:
+        return None
+    seats: list[Seat] = []
+    for _ in range(learners):
+        seats += frees.take(min((f for f in frees.takers(shape) if f.fits(shape, 1)), key=key), shape)
+    return tuple(seats)
+
+
+def _gently(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    if learners > 1 and frees.room(shape, learners) < learners:
+        return None
+    seats: list[Seat] = []
+    for _ in range(learners):
+        seat = _gentlest(frees, shape)
+        if seat is None:
+            frees.give(shape, seats)
+            return None
+        frees.claim(shape, (seat,))
+        seats.append(seat)
+    frees.usual.note(shape, learners)
+    return tuple(seats)
+
+
+def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
+    known, best, where = frees.usual.options(shape), None, None
+    has_rest = bool(shape.disk_mbps or shape.net_mbps)
+    last: State | None = None
+    for free in frees.takers(shape):
+        state = free.seen or free.state
+        if state == last and not has_rest:
+            continue  # as good as the one before, which goes first
+        last, option = state, known.get(state, NOT_LOOKED)
+        if option is NOT_LOOKED:
+            option = known[state] = frees.usual.option(state, shape)
+        if option is not None and (best is None or option[0] < best[0]) and _has_rest(free, shape):
+            best, where = option, free
+    if best is None or where is None:
+        return None
+    return Seat(where.name, _devices(where, shape, best))
+
+
+def _has_rest(free: Free, shape: Shape) -> bool:
+    return not (shape.disk_mbps or shape.net_mbps) or free.fits(shape, 1) == 1
+
+
+def _devices(free: Free, shape: Shape, option: Option) -> tuple[str, ...]:
+    _, kind, part = option
+    if part < WHOLE:
+        return (min(d for d, milli in free.parts.items() if milli == part and free.order[d][1] == kind),)
+    fitting = [d for name, d in free.devices if (free.takes(shape, d) if kind is None else name == kind)]
+    return tuple(fitting[: shape.gpus])

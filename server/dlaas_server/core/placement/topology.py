@@ -1,0 +1,144 @@
+"""How close together a gang sits: pool > area > rack > node > link group, and how long it waits for the closest.
+
+Sources: Jeon et al., "Analysis of large-scale multi-tenant GPU clusters for DNN training workloads", USENIX ATC 2019
+(relaxing locality after a time-out, with back-off); Gu et al., "Tiresias", NSDI 2019 (skew of tensors). Nothing is held
+while a gang waits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from math import inf
+from typing import Final
+
+from dlaas_server.core.model.job import Seat
+from dlaas_server.core.placement.free_capacity import Free, Frees
+from dlaas_server.core.placement.shape import Shape
+
+__all__ = [
+    "FIRST_S",
+    "Level",
+    "allowed",
+    "in_one_group",
+    "level_of",
+    "levels",
+    "relaxes_after_s",
+    "tightest_part",
+]
+
+FIRST_S: Final = 120.0
+"""How long a gang waits for the closest seats; for each next level twice as long as for the one before."""
+
+
+class Level(IntEnum):
+    """How close together a gang sits; the smaller the closer."""
+
+    LINK = 0
+    NODE = 1
+    RACK = 2
+    AREA = 3
+    POOL = 4
+
+
+def levels(frees: Frees) -> tuple[Level, ...]:
+    """The levels that differ in this pool, closest first."""
+    has = {Level.LINK: frees.has_links, Level.RACK: frees.has_racks, Level.AREA: frees.has_areas}
+    return tuple(level for level in Level if has.get(level, True))
+
+
+def relaxes_after_s(steps: int) -> float:
+    """After how long a wait a gang takes seats so many levels less close than the closest: 2, 6, 14 minutes."""
+    return FIRST_S * ((1 << steps) - 1)
+
+
+def allowed(frees: Frees, shape: Shape, learners: int, waited_s: float) -> Level:
+    """How far apart a gang may sit after it waited so long."""
+    if waited_s == inf:
+        return Level.POOL
+    gang = (shape, learners)
+    if gang not in frees.ideals:
+        frees.ideals[gang] = _ideal(frees, shape, learners)
+    ideal = Level(frees.ideals[gang])
+    found, steps = ideal, 0
+    for level in levels(frees):
+        if level > ideal:
+            steps += 1
+            if waited_s >= relaxes_after_s(steps):
+                found = level
+    return found
+
+
+def _ideal(frees: Frees, shape: Shape, learners: int) -> Level:
+    """How close together the gang would sit if nobody else were there."""
+    empty = Frees(free.emptied() for free in frees)
+    if empty.has_links and _groups(empty, shape, learners):
+        return Level.LINK
+    if empty.tightest(shape, learners) is not None:
+        return Level.NODE
+    for level in (Level.RACK, Level.AREA):
+        if tightest_part(empty, shape, learners, level) is not None:
+            return level
+    return Level.POOL
+
+
+def in_one_group(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    """Seats within one link group, the tightest that takes the gang; taken from `frees`. None where there is none."""
+    found = _groups(frees, shape, learners)
+    if not found:
+        return None
+    _, _, _, devices, free = min(found, key=lambda entry: entry[:3])
+    each = shape.gpus
+    seats = tuple(Seat(free.name, tuple(devices[i * each : (i + 1) * each])) for i in range(learners))
+    frees.claim(shape, seats)
+    return seats
+
+
+def _groups(frees: Frees, shape: Shape, learners: int) -> list[tuple[int, int, str, list[str], Free]]:
+    """Link groups that take the gang: free devices there, on the node, name, the devices, the node."""
+    need = shape.gpus * learners
+    found: list[tuple[int, int, str, list[str], Free]] = []
+    if need < 2 or shape.is_share:  # one device is in one group wherever it is
+        return found
+    for free in frees.takers(shape, learners):
+        if free.links and free.fits(shape, learners) == learners:
+            groups: dict[str, list[str]] = {}
+            for _, device in free.devices:
+                if device in free.links and free.takes(shape, device):
+                    groups.setdefault(free.links[device], []).append(device)
+            found += [
+                (len(devices), len(free.devices), f"{free.name}/{name}", devices, free)
+                for name, devices in groups.items()
+                if len(devices) >= need
+            ]
+    return found
+
+
+def tightest_part(frees: Frees, shape: Shape, learners: int, level: Level) -> list[Free] | None:
+    """The nodes of the rack with the fewest free devices that takes the gang, else of the area, up to this level."""
+    for at in (Level.RACK, Level.AREA, Level.POOL):
+        if at > level:
+            return None
+        parts: dict[tuple[str, ...], list[Free]] = {}
+        for free in frees:
+            parts.setdefault(free.rack[: Level.POOL - at], []).append(free)
+        fitting = [
+            (sum(len(free.devices) for free in nodes), name, nodes)
+            for name, nodes in parts.items()
+            if sum(free.fits(shape, learners) for free in nodes) >= learners
+        ]
+        if fitting:
+            return min(fitting, key=lambda entry: entry[:2])[2]
+    return None
+
+
+def level_of(frees: Frees, seats: tuple[Seat, ...]) -> Level:
+    """How close together these seats are."""
+    nodes = {seat.node for seat in seats}
+    racks = {free.rack for name in nodes if (free := frees.named(name)) is not None}
+    if len(nodes) > 1:
+        if len(racks) == 1:
+            return Level.RACK
+        return Level.AREA if len({area for area, _ in racks}) == 1 else Level.POOL
+    free = frees.named(next(iter(nodes), ""))
+    groups = {free.links.get(d, "") for seat in seats for d in seat.devices} if free is not None else {""}
+    return Level.LINK if len(groups) == 1 and "" not in groups else Level.NODE

@@ -1,0 +1,1 @@
+"""Planning: one pass over all jobs that decides starts, preemptions and waits."""

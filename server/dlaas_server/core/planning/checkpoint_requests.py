@@ -1,0 +1,69 @@
+"""Who is asked for a checkpoint, so that it can make room.
+
+Nobody is preempted before it has something to go on from, and checkpoints by time come once a minute, or as seldom as a
+job wants: until then whoever goes first would wait. Training goes on while one is written, so nothing is lost by it,
+however long a step takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dlaas_server.core.model.job import Job, Pool
+from dlaas_server.core.planning.plan import Wait, is_settled
+from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
+from dlaas_server.core.scheduling.policy import Policy, Share
+
+__all__ = ["as_if_saved", "asked_to_save", "may_save"]
+
+
+def _is_unsaved(job: Job) -> bool:
+    """It trains something that can be gone on with, and has no checkpoint."""
+    return is_settled(job) and not job.is_plain and job.checkpoint_step is None
+
+
+def may_save(job: Job) -> bool:
+    """The same, and it was not asked for one yet."""
+    return _is_unsaved(job) and not job.awaits_checkpoint
+
+
+def as_if_saved(pool: Pool) -> Pool:
+    """The same pool when all have answered, as they will have before anybody is preempted: for forecasts."""
+    saved = {name: replace(job, checkpoint_step=job.step) for name, job in pool.jobs.items() if _is_unsaved(job)}
+    return replace(pool, jobs={**pool.jobs, **saved}) if saved else pool
+
+
+def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[str, str]:
+    """Jobs to ask for a checkpoint -> for whom, who waits: of a higher priority, or the owner of what it borrows.
+
+    Spot jobs leave without: they write one as they go.
+    """
+    unsaved = [job for job in pool.jobs.values() if not job.spec.spot and may_save(job)] if policy.preempts else []
+    if not unsaved:
+        return {}
+    in_line = sorted((wait for wait in waits if wait.place), key=lambda wait: wait.place)
+    waiting = [pool.jobs[wait.job] for wait in in_line if not pool.jobs[wait.job].spec.spot]
+    first = max(waiting, key=lambda job: job.priority, default=None)
+    if first is None:
+        return {}
+    owners, borrowed = _shared(pool, waiting, policy) if policy.order == "fair" else ([], {})
+    winners = {job.id: _winner(job, first, owners, borrowed) for job in unsaved}
+    return {name: winner.id for name, winner in winners.items() if winner is not None}
+
+
+def _winner(job: Job, first: Job, owners: Iterable[Job], borrowed: Mapping[str, int]) -> Job | None:
+    """`first`: of the highest priority of those that wait."""
+    if first.priority > job.priority:
+        return first
+    queue = job.spec.queue
+    if sum(len(member.seat.devices) for member in job.gang) > borrowed.get(queue, 0):
+        return None
+    return next((one for one in owners if one.spec.queue != queue and one.priority >= job.priority), None)
+
+
+def _shared(pool: Pool, waiting: Iterable[Job], policy: Policy) -> tuple[list[Job], Mapping[str, int]]:
+    """Who waits for what is guaranteed to its queue; and how many devices each queue has beyond that."""
+    shares, held = queues_of(policy), held_by_queue(pool)
+    owners = [job for job in waiting if is_entitled(job, held, shares)]
+    return owners, {queue: devices - shares.get(queue, Share()).guaranteed for queue, devices in held.items()}

@@ -1,0 +1,577 @@
+"""One pass over the pool: who starts, who is preempted, who changes size, who waits and why.
+
+Every waiting job first gets its least size, in the order of the pool's policy (`scheduler.py`); then free devices go to
+those who wished for more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
+Jobs above their least size make way for those that wait, before anybody is preempted (`resize.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dlaas_server.core.elasticity.resize import ahead, make_way, needed, shared_out, without
+from dlaas_server.core.model.job import Intent, Job, Known, MemberState, Node, Pool, Seat
+from dlaas_server.core.model.phrases import count, unit_of
+from dlaas_server.core.placement.feasibility import said, why_never
+from dlaas_server.core.placement.gang_placement import Frees, Shape, beside, free_of, room, shape_of
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.rebalancing.migration import gathered, made_room, may_move_again, relieved, rested_s
+from dlaas_server.core.scheduling.fit import closer
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.immediate_start import Kept, immediate, kept_for
+from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Preemption, Scheduler
+from dlaas_server.core.spot.reclaim import Back, Promised, free_in, given_back, holding, idle_in, loans_of
+from dlaas_server.core.spot.spot_scheduler import Lending, charged
+from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.protocol import Elastic, Refused, State
+
+__all__ = [
+    "DEFAULT",
+    "NOTHING_KNOWN",
+    "Plan",
+    "Preempt",
+    "Resized",
+    "Start",
+    "Wait",
+    "ask_of",
+    "check_feasible",
+    "expect",
+    "is_settled",
+    "plan",
+    "scheduled",
+]
+
+DEFAULT: Final = Policy()
+NOTHING_KNOWN: Final = Known()
+BARELY_BEGUN_S: Final = 60.0
+ANEW: Final = (
+    "another size would begin it anew, since it has no checkpoint to go on from. To do so, halt and resume it."
+)
+SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this job on these seats, one per learner in rank order."""
+
+    job: str
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """Change the job to these seats; learners that stay keep theirs."""
+
+    job: str
+    seats: tuple[Seat, ...]
+    by: str
+    why: str = ""
+    """A sentence for the owner, where somebody else is the reason."""
+    notice_s: float | None = None
+    """As for `Preempt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take the seats of this job back, at its next checkpoint, for that one."""
+
+    job: str
+    winner: str
+    reason: str
+    notice_s: float | None = None
+    """How long its checkpoint may take, whether it has one or not: of a spot job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` 0: not in the queue."""
+
+    job: str
+    reason: str
+    place: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should be done now, and what is told to those for whom nothing can be done."""
+
+    starts: tuple[Start, ...] = ()
+    preempts: tuple[Preempt, ...] = ()
+    """Who starts in their place is planned anew when they are gone."""
+    resizes: tuple[Resized, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    wake_s: float | None = None
+    """When to plan again at the latest, though nothing else happens."""
+
+
+def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None = None) -> Plan:
+    """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan.
+
+    `order`: what the policy's order learnt from jobs that ended; None: nothing yet. Ordinary jobs are decided on as if
+    nothing were lent (`spot_scheduler.py`); then spot jobs, on what is left.
+    """
+    spot = {name: job for name, job in pool.jobs.items() if job.spec.spot}
+    if not spot:
+        return _plan(pool, now_s, policy, order).plan
+    loans = loans_of(spot.values(), lambda job: _may_change(job, now_s))
+    others = {name: job for name, job in pool.jobs.items() if name not in spot}
+    first = _plan(replace(pool, jobs=others, lent=loans), now_s, policy, order)
+    back = {} if first.then is None else given_back(first.then, first.promised, loans, spot)
+    got = {start.job: start.seats for start in first.plan.starts}
+    got |= {one.job: more for one in first.plan.resizes if (more := _gained(others[one.job], one))}
+    got |= {name: its for name, (_, its) in first.promised.items()}
+    taken = [holding(job, got.get(name, ())) for name, job in others.items()] + [
+        spot[one.job] for one in back.values() if one.is_due
+    ]
+    rest = {name: job for name, job in spot.items() if name not in back or not back[name].is_due}
+    then = _plan(replace(pool, jobs=rest, taken=tuple(taken)), now_s, policy, None).plan
+    return _both(pool, first.plan, back.values(), then, policy.spot_notice_s)
+
+
+def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s: float) -> Plan:
+    """What was decided on ordinary jobs, what that means for spot jobs, and what was decided on these."""
+    stops: list[Preempt] = []
+    shrinks: list[Resized] = []
+    givers: dict[str, list[str]] = {}
+    for one in back:
+        job, winner = pool.jobs[one.job], pool.jobs[one.winner]
+        devices, goes = count(one.given, unit_of(job)), "goes" if one.given == 1 else "go"
+        what = f"{devices} {goes} back to {winner.owner}'s {winner.id}"
+        givers.setdefault(winner.id, []).append(f"The spot job {job.id} gives {devices} back")
+        if not one.is_due:
+            continue
+        if one.kept:
+            shrinks.append(Resized(job.id, one.kept, "pool", f"It is a spot job: {what}.", notice_s))
+        else:
+            stops.append(Preempt(job.id, winner.id, what, notice_s))
+    ahead_of_them = sum(1 for wait in first.waits if wait.place)
+    of = ahead_of_them + sum(1 for wait in then.waits if wait.place)
+    waits = [
+        replace(
+            wait,
+            of=of if wait.place else 0,
+            reason=" ".join((wait.reason, *(f"{said}." for said in givers.get(wait.job, ())))),
+        )
+        for wait in first.waits
+    ]
+    waits += [
+        replace(wait, place=wait.place + ahead_of_them, of=of, reason=f"{wait.reason} {SPOT}") if wait.place else wait
+        for wait in then.waits
+    ]
+    wakes = [at_s for at_s in (first.wake_s, then.wake_s) if at_s is not None]
+    return Plan(
+        starts=first.starts + then.starts,
+        preempts=(*first.preempts, *stops, *then.preempts),
+        resizes=(*first.resizes, *shrinks, *then.resizes),
+        waits=tuple(waits),
+        wake_s=min(wakes, default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, what it promises, and what is free `then`, when those who leave have left, but for what is lent."""
+
+    plan: Plan
+    promised: Promised
+    then: Frees | None
+
+
+def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Planned:
+    # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
+    frees, future = free_in(pool), ahead(pool)
+    idle = idle_in(pool) if pool.lent else frees
+    queue, line, waiting, choice, ways = _chosen(future, now_s, policy, order)
+    places = {ask.id: place for place, ask in enumerate(line, start=1)}
+    queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
+    moving = {ask.id for ask in choice.starts}
+    preempts = tuple(_preempt(one, pool, policy, moving) for one in choice.stops)
+    begun = immediate(choice, places.keys(), idle, frees, now_s)
+    seats = begun.seats
+    blocked = bool(waiting) or any(ask.id in places and ask.id not in seats for ask in choice.starts)
+    if not blocked:
+        for job in queue:
+            if job.id in seats:
+                shape, has = shape_of(job, policy.placement), seats[job.id]
+                seats[job.id] += _more(idle, shape, job.wish - len(has), has)
+    if idle is not frees:
+        for job_id, its in seats.items():
+            frees.claim(shape_of(pool.jobs[job_id], policy.placement), its)
+    busy = {one.job for one in preempts} | ways.keys()
+    resizes, short = _resize(pool.jobs, frees, busy, now_s, policy.placement, is_crowded=blocked)
+    resizes += tuple(
+        Resized(name, kept, "pool", f"Makes room: {winner} waits.") for name, (kept, winner) in ways.items()
+    )
+    if not blocked:
+        resizes += _shared_out(future, frees, seats, resizes, busy, now_s, policy.placement)
+    changing = busy | {one.job for one in resizes}
+    promised = {ask.id: (ask.shape, ask.seats) for ask in choice.starts if ask.id not in seats}
+    if idle is not frees:
+        resizes, grows = _parted(pool, resizes, idle, policy.placement)
+        promised |= grows
+        short += tuple(Wait(name, _lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
+    if not (preempts or ways or promised):  # else somebody makes room already
+        moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
+        if waiting and idle is not frees:  # for who waits what is lent is given back, for a better place it is not
+            moves, promised = _parted(pool, moves, idle, policy.placement)
+        resizes += moves
+    then = None
+    if idle is not frees and promised:
+        staying = without(future, {name: kept for name, (kept, _) in ways.items()})
+        jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
+        jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
+        jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
+        then = idle_in(replace(pool, jobs=jobs))
+    held_up = moving | {ask.id for ask in waiting}
+    kept = kept_for(choice, begun, line, is_strict=policy.is_strict)
+    delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
+    held = (State.DEPLOYING, State.PROCESSING)
+    delayed += [j.not_before_s for j in pool.jobs.values() if j.state in held and j.not_before_s > now_s]
+    delayed += [at_s for at_s in (choice.wake_s, rested_s(pool.jobs.values(), now_s)) if at_s is not None]
+    decided = Plan(
+        starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
+        preempts=preempts,
+        resizes=resizes,
+        waits=_waits(queue, seats, held_up, pool, idle, now_s, policy.placement, kept) + short,
+        wake_s=min(delayed, default=None),
+    )
+    return _Planned(decided, promised, then)
+
+
+def _gained(job: Job, change: Resized) -> tuple[Seat, ...]:
+    """Seats that it does not have yet."""
+    return tuple((Counter(change.seats) - Counter(m.seat for m in job.gang)).elements())
+
+
+def _parted(
+    pool: Pool, resizes: Sequence[Resized], idle: Frees, usual: Layout
+) -> tuple[tuple[Resized, ...], dict[str, tuple[Shape, tuple[Seat, ...]]]]:
+    """Which of these can be made now, and what the others wait for, since it is lent."""
+    now: list[Resized] = []
+    later: dict[str, tuple[Shape, tuple[Seat, ...]]] = {}
+    for one in resizes:
+        shape, more = shape_of(pool.jobs[one.job], usual), _gained(pool.jobs[one.job], one)
+        if idle.has(shape, more):
+            idle.claim(shape, more)
+            now.append(one)
+        else:
+            later[one.job] = shape, more
+    return tuple(now), later
+
+
+def _lent_out(job: Job, more: Sequence[Seat]) -> str:
+    held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
+    return f"{held} of {held + len(more)}; waits for {count(len(more) * each, unit_of(job))} that spot jobs give back."
+
+
+def _chosen(
+    pool: Pool, now_s: float, policy: Policy, order: Order | None
+) -> tuple[list[Job], list[Ask], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
+    """Who waits, in which line, who of them goes on waiting for others, the choice, and who makes way for it.
+
+    Jobs shrink before one is preempted.
+    """
+
+    def may_change(job: Job) -> bool:
+        return _may_change(job, now_s)
+
+    scheduler, queue = scheduled(pool, now_s, policy, order)
+    line = scheduler.line()
+    kept = make_way(pool, line, may_change) if line else {}
+    if kept:
+        scheduler, queue = scheduled(without(pool, kept), now_s, policy, order)
+    choice = scheduler.decide(now_s)
+    if choice.stops:
+        more = make_way(pool, line, may_change, {one.winner.id for one in choice.stops})
+        if more != kept:
+            another, _ = scheduled(without(pool, more), now_s, policy, order)
+            milder = another.decide(now_s)
+            if len(milder.stops) < len(choice.stops):
+                scheduler, choice, kept = another, milder, more
+    stopped = {one.victim.id for one in choice.stops}
+    kept = {name: seats for name, seats in kept.items() if name not in stopped}
+    starting = {ask.id for ask in choice.starts}
+    waiting = [ask for ask in line if ask.id not in starting and scheduler.could_fit(ask)]
+    return queue, line, waiting, choice, needed(pool, kept, choice.starts)
+
+
+def _may_change(job: Job, now_s: float) -> bool:
+    """Whether the pool may change its size: nothing else is under way, and no work is lost by it."""
+    keeps = job.is_live or job.checkpoint_step is not None
+    return job.elastic is not Elastic.OFF and keeps and job.not_before_s <= now_s and is_settled(job)
+
+
+def _moved(
+    pool: Pool,
+    frees: Frees,
+    changing: Collection[str],
+    waiting: Sequence[Ask],
+    now_s: float,
+    policy: Policy,
+    order: Order | None,
+) -> tuple[Resized, ...]:
+    """Who goes elsewhere with as many learners as before: one learner that holds others up; else, for the first that
+    waits, or if nobody does, to sit together.
+
+    A job is moved once in a while at most.
+    """
+
+    def may_move(job: Job) -> bool:
+        return job.id not in changing and _may_change(job, now_s) and may_move_again(job, now_s)
+
+    def starts_then(then: Pool) -> Collection[str]:
+        return {ask.id for ask in scheduled(then, now_s, policy, order)[0].decide(now_s).starts}
+
+    moves = list(relieved(pool, frees, may_move, policy.placement))
+    if waiting and not moves:
+        room = made_room(pool, frees, waiting, may_move, policy.placement, starts_then)
+        moves = [room] if room is not None else []
+    elif not moves:
+        moves = list(gathered(pool, frees, may_move, policy.placement))
+    return tuple(Resized(one.job, one.seats, "pool", one.why) for one in moves)
+
+
+def _shared_out(
+    pool: Pool,
+    frees: Frees,
+    starts: Mapping[str, tuple[Seat, ...]],
+    resizes: Sequence[Resized],
+    busy: Collection[str],
+    now_s: float,
+    usual: Layout,
+) -> tuple[Resized, ...]:
+    """What is left is shared out among jobs that leave their size to the pool."""
+    known = {one.job: one.seats for one in resizes}
+    taken = [(shape_of(pool.jobs[name]), seats) for name, seats in starts.items()]
+    kept: dict[str, tuple[Seat, ...]] = {}
+    for name, seats in known.items():
+        held = Counter(m.seat for m in pool.jobs[name].gang)
+        taken.append((shape_of(pool.jobs[name]), tuple((Counter(seats) - held).elements())))
+        kept[name] = tuple((held & Counter(seats)).elements())
+
+    def may_change(job: Job) -> bool:
+        return job.id not in known and job.id not in busy and _may_change(job, now_s)
+
+    changes = shared_out(without(pool, kept), taken, frees, may_change, usual)
+    return tuple(Resized(name, seats, "pool") for name, seats in changes.items())
+
+
+def scheduled(
+    pool: Pool, now_s: float, policy: Policy, order: Order | None = None
+) -> tuple[Scheduler | Lending, list[Job]]:
+    """The picture as the scheduler sees it, and all jobs that wait."""
+    frees = free_in(pool)
+    scheduler: Scheduler | Lending
+    if any(job.spec.spot for job in pool.jobs.values()):
+        scheduler = Lending(frees, policy, order)
+    else:
+        scheduler = Scheduler(frees, policy, order)
+        scheduler.charged = charged(pool.lent, policy.spot_price)
+    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
+    held = [job for job in jobs if job.gang]
+    gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
+    for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
+        seats = tuple(m.seat for m in job.gang)
+        scheduler.adopt(ask_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s)
+    queue = [job for job in jobs if job.waits]
+    for job in queue:
+        if job.not_before_s <= now_s:
+            ask = ask_of(job, pool, policy, now_s)
+            scheduler.enter(ask, now_s, ask.queued_s)
+    return scheduler, queue
+
+
+def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
+    """What others could get of these: not the devices that are out of service, or on a node that takes nobody."""
+    left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
+    return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
+
+
+def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
+    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted.
+
+    Who waits is taken to have one by the time that somebody wants its seats.
+    """
+    ask = Ask(
+        job.number,
+        shape_of(job, policy.placement),
+        len(job.gang) or job.spec.learners_min,
+        job.submitted_s,
+        priority=job.priority,
+        queue=job.spec.queue,
+        is_spot=job.spec.spot,
+        may_stop=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
+        id=job.id,
+    )
+    expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
+    ask.queued_s = max(job.submitted_s, job.queued_s)
+    ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
+    return ask
+
+
+def expect(ask: Ask, known: Known) -> None:
+    """That is what is expected of this job."""
+    ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
+    ask.executed_s, ask.restart_s = known.executed_s, known.restart_s
+
+
+def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
+    winner = pool.jobs[one.winner.id]
+    victim = pool.jobs[one.victim.id]
+    if victim.id in moving:
+        why = f"needs {count(winner.spec.gpus_per_learner, unit_of(winner))} on one node; this job fits elsewhere"
+    elif winner.priority > victim.priority:
+        why = f"has priority {winner.priority}"
+    elif policy.order == "fair":
+        why = f"takes back for its queue {winner.spec.queue} what {victim.spec.queue} had borrowed of it"
+    elif policy.order == "time-slice":
+        why = "has its turn"
+    elif policy.order in ("las", "gittins", "fair-finish"):
+        why = "is ahead in the pool's order"
+    else:
+        why = "is expected to be much shorter"
+    return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
+
+
+def _more(frees: Frees, shape: Shape, wished: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
+    extra = room(frees, shape, wished) if wished > 0 else 0
+    return (beside(frees, shape, extra, held) or ()) if extra > 0 else ()
+
+
+def is_settled(job: Job) -> bool:
+    """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
+    return (
+        job.state is State.PROCESSING
+        and job.intent is Intent.RUN
+        and job.goal is Goal.RUN
+        and job.resize is None
+        and job.live_generation == job.generation
+        and all(m.state is not MemberState.DOWN for m in job.members)
+    )
+
+
+def _resize(
+    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], now_s: float, usual: Layout, *, is_crowded: bool
+) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
+    resizes: list[Resized] = []
+    waits: list[Wait] = []
+    for job in sorted(jobs.values(), key=lambda j: (-j.priority, j.submitted_s, j.number)):
+        if job.elastic is Elastic.OFF or job.id in leaving or not is_settled(job):
+            continue
+        held = tuple(m.seat for m in job.gang)
+        if job.wish != len(held) and _begins_anew(job, now_s):
+            waits.append(Wait(job.id, f"Stays at {count(len(held), 'learner')}: {ANEW}"))
+        elif job.wish < len(held):
+            resizes.append(Resized(job.id, held[: job.wish], job.wish_by))
+        elif job.wish > len(held):
+            is_early = job.not_before_s > now_s
+            is_shared = job.elastic is Elastic.AUTO
+            more = 0 if is_crowded or is_early or is_shared else job.wish - len(held)
+            extra = _more(frees, shape_of(job, usual), more, held)
+            if extra:
+                last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
+                by = "pool" if last is not None and last.by in ("lost", "drain", "pool") else job.wish_by
+                resizes.append(Resized(job.id, held + extra, by))
+            if len(held) + len(extra) < job.wish and not is_shared:
+                waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
+    return tuple(resizes), tuple(waits)
+
+
+def _begins_anew(job: Job, now_s: float) -> bool:
+    """Whether another size would cost what it has done, and that is much.
+
+    One whose learners share nothing, and that was found out at once, begins anew: that costs less than their devices.
+    """
+    if not job.is_plain or job.checkpoint_step is not None:
+        return False
+    did_s = now_s - (now_s if job.started_s is None else job.started_s)
+    return not (job.wish_by == "program" and job.wish < len(job.gang) and did_s < BARELY_BEGUN_S)
+
+
+def _short(job: Job, has: int, *, is_crowded: bool) -> str:
+    unit = unit_of(job)
+    missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
+    why = "waiting jobs come first" if is_crowded else f"waits for {count(missing, unit)}"
+    return f"{has} of {job.wish}; {why}."
+
+
+def _waits(
+    queue: Sequence[Job],
+    seats: Mapping[str, tuple[Seat, ...]],
+    held_up: Collection[str],
+    pool: Pool,
+    frees: Frees,
+    now_s: float,
+    usual: Layout,
+    kept: Kept,
+) -> tuple[Wait, ...]:
+    """`held_up`: who would have room if nobody ran."""
+    waiting = [job for job in queue if job.id not in seats]
+    holders = _holders(pool)
+    said: dict[tuple[Shape, int, str, str], str] = {}  # what asks for the same waits for the same
+    out: list[Wait] = []
+    for place_in_line, job in enumerate(waiting, start=1):
+        if job.not_before_s > now_s:
+            reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
+        else:
+            own = job.id if job.id == kept.promised else ""
+            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
+            if asked not in said:
+                short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
+                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
+            waited_s = now_s - max(job.submitted_s, job.queued_s)
+            reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
+        out.append(Wait(job.id, reason, place_in_line, len(waiting)))
+    return tuple(out)
+
+
+def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
+    """What it needs, if more than all that is in service; else ""."""
+    fits = in_service.room(shape, least)
+    if fits >= least:
+        return ""
+    has = sum(len(free.devices) for free in in_service)
+    once = " at once" if least > 1 else ""
+    if shape.gpus and has < least * shape.gpus:
+        return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
+    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
+
+
+def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
+    """needs + has; where it has what it needs, for whom that is `kept`. `own`: the job, where that is for itself."""
+    fits = room(frees, shape, least)
+    if fits >= least and (why := kept.why(own, shape, least)):
+        return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
+    if not shape.gpus:
+        return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
+    has = sum(len(f.devices) for f in frees)
+    once = " at once" if least > 1 else ""
+    if has >= least * shape.gpus:
+        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
+    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
+
+
+def _there(fits: int) -> str:
+    return f"{fits} {'fits' if fits == 1 else 'fit'} now"
+
+
+def _holders(pool: Pool) -> str:
+    there = (*pool.jobs.values(), *pool.taken)
+    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in there if j.members]
+    largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
+    if not largest:
+        return ""
+    said = " and ".join(f"{job} holds {held}" for held, job in largest)
+    return f" {said}{'' if len(holders) <= 2 else f', {len(holders) - 2} more jobs run'}."
+
+
+def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
+    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
+    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
+    if why is not None:
+        raise Refused(why)

@@ -1,0 +1,110 @@
+"""Which of many that wait a plan has to look at: of jobs that are alike, no more than could run at once.
+
+Alike are jobs that ask for the same and whose lengths are of one level (`asks.level`): of these the scheduler tries the
+first only, so they start in the order of their places in line. So who is left out could not start before those of its
+kind that are looked at, and what is decided is the same. Of those that are late as many are looked at beside: a promise
+to one keeps others waiting, whether it can start now or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from heapq import nsmallest
+from itertools import chain
+
+from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.placement.gang_placement import free_of
+from dlaas_server.core.planning.plan import NOTHING_KNOWN, ask_of, expect
+from dlaas_server.core.scheduling.gang_request import Key, Late, length_level
+from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.policy import Policy
+from dlaas_server.core.scheduling.waiting_queue import Lines
+
+__all__ = ["near"]
+
+
+def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Pool:
+    """The pool without those that wait behind so many of their kind that none of them can start now.
+
+    Who has run before, or asks for no devices, is looked at always. `policy` and `order` as for `plan`.
+    """
+    jobs: dict[str, Job] = {}
+    kinds: dict[tuple[tuple[object, ...], Known], list[Job]] = {}
+    for name, job in pool.jobs.items():
+        spec = job.spec
+        if not job.waits or job.queued_s or not spec.gpus_per_learner:
+            jobs[name] = job
+            continue
+        asked: tuple[object, ...] = (
+            spec.gpus_per_learner,
+            spec.learners_min,
+            job.priority,
+            spec.queue,
+            spec.spot,
+            spec.cpus_per_learner,
+            spec.memory_bytes_per_learner,
+            spec.gpu_kind,
+            spec.placement,
+            job.not_before_s,
+        )
+        kinds.setdefault((asked, pool.known.get(name, NOTHING_KNOWN)), []).append(job)
+    devices = sum(device.out_of_service is None for node in pool.nodes for device in node.devices)
+    levels: dict[tuple[object, ...], list[list[Job]]] = {}
+    for (asked, known), alike in kinds.items():  # of which the same is expected: whatever the order, they go by age
+        its = known if alike[0].spec.spot else length_level(known.length_s)
+        most = _most(alike[0], devices)
+        first = alike if len(alike) <= most else nsmallest(most, alike, key=_age)
+        levels.setdefault((*asked, its), []).append(first)
+    places: _Places | None = None
+    for lines in levels.values():
+        alike = [job for line in lines for job in line]
+        if len(lines) > 1 and len(alike) > _most(alike[0], devices):
+            places = places or _Places(pool, now_s, policy, order)
+            alike = places.first(_most(alike[0], devices), lines)
+        jobs.update((job.id, job) for job in alike)
+    return replace(pool, jobs=jobs)
+
+
+def _most(job: Job, devices: int) -> int:
+    """One more than could run of its kind."""
+    return devices // (job.spec.gpus_per_learner * job.spec.learners_min) + 1
+
+
+def _age(job: Job) -> tuple[float, int]:
+    return job.submitted_s, job.number
+
+
+class _Places:
+    """Places in line."""
+
+    def __init__(self, pool: Pool, now_s: float, policy: Policy, order: Order | None) -> None:
+        self._pool, self._now_s, self._policy = pool, now_s, policy
+        self._lines = Lines(free_of((), ()))
+        self._lines.begin(policy, order or made(policy.order))
+
+    def first(self, most: int, lines: Sequence[list[Job]]) -> list[Job]:
+        """The first of all these, which ask for the same, and of those that are late: the first is promised a time.
+
+        Of those that are forgotten the oldest, too: its turn may come, wherever it stands. In each of the lines the
+        same is known of all.
+        """
+        found: dict[int, Key] = {}
+        late: list[Job] = []
+        forgotten: list[Job] = []
+        known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # one for all of them
+        for alike in lines:
+            expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
+            for job in alike:
+                ask.number, ask.submitted_s, ask.queued_s = job.number, job.submitted_s, job.submitted_s
+                found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)
+                if ask.late >= Late.LATE:
+                    late.append(job)
+                if is_forgotten:
+                    forgotten.append(job)
+
+        def place(job: Job) -> Key:
+            return found[job.number]
+
+        first = nsmallest(most, chain(*lines), key=place) + nsmallest(most, late, key=place)
+        return first + ([min(forgotten, key=_age)] if forgotten else [])

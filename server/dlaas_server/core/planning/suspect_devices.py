@@ -1,0 +1,144 @@
+"""Devices and nodes under suspicion: what failed under a job takes no learners for a while, then for good. Pure.
+
+Only failures of the hardware count. The job that met one goes elsewhere, where there is room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dlaas_server.core.model.job import Device, Job, Node, Seat
+from dlaas_server.core.model.phrases import count
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
+from jupyter_dlaas.wire.protocol import Cause, Failure, State
+
+__all__ = ["Suspect", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
+
+SUSPECT_S: Final = 600.0
+"""How long one failure keeps learners away."""
+WINDOW_S: Final = 3600.0
+STRIKES: Final = 3
+"""So many failures within the window, and it stays out of service until somebody uncordons its node."""
+_DEVICE_CODES: Final = frozenset({"gpu_lost"})
+"""Failures of one device; others of the hardware are the node's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A device, or (with no device) a node that failed under jobs at these times, the newest last."""
+
+    node: str
+    device: str = ""
+    at_s: tuple[float, ...]
+    what: str
+    is_out: bool
+    is_cordoned: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is placed there, in words."""
+        if self.is_cordoned:
+            return (
+                f"failed {count(len(self.at_s), 'time')} in an hour: {self.what}; to use it again: uncordon {self.node}"
+            )
+        return f"suspect after a failure: {self.what}"
+
+
+def struck(
+    suspects: Mapping[str, Suspect], job: Job, fact: Fact, nodes: Sequence[Node], now_s: float
+) -> tuple[Mapping[str, Suspect], str]:
+    """Count a learner's end, if its hardware failed; returns what is suspect then, and a sentence for the pool's story.
+
+    `job` is as it was before the fact was folded in. A first failure takes the device out only where the job can start
+    without it.
+    """
+    seat = next((m.seat for m in job.members if m.member == fact.member), None)
+    failure = fact.failure
+    if fact.kind is not FactKind.LEARNER_DOWN or seat is None or not _is_hardware(failure):
+        return suspects, ""
+    assert failure is not None
+    found, sentences = dict(suspects), []
+    for device in seat.devices if failure.code in _DEVICE_CODES and seat.devices else ("",):
+        key = f"{seat.node}/{device}"
+        before = found.get(key)
+        earlier = before.at_s if before is not None else ()
+        times = (*(at_s for at_s in earlier if now_s - at_s < WINDOW_S), now_s)
+        is_cordoned = len(times) >= STRIKES
+        one = Suspect(
+            node=seat.node,
+            device=device,
+            at_s=times,
+            what=f"{failure.what} ({job.id})",
+            is_out=True,
+            is_cordoned=is_cordoned,
+        )
+        has_room = _has_room(job, out_of_service(nodes, {**found, key: one}))
+        found[key] = replace(one, is_out=is_cordoned or has_room)
+        if found[key].is_out:
+            what = f"A device of {seat.node}" if device else seat.node
+            until = "until it is uncordoned" if is_cordoned else "for 10 min"
+            sentences.append(f"{what} takes no new learners {until}: {one.reason}.")
+    return found, " ".join(sentences)
+
+
+def _is_hardware(failure: Failure | None) -> bool:
+    return failure is not None and failure.cause is Cause.HARDWARE
+
+
+def _has_room(job: Job, nodes: Iterable[Node]) -> bool:
+    """Whether the job's least size fits on what is in service, whoever has it now."""
+    each = job.spec.gpus_per_learner
+    usable = [sum(d.out_of_service is None for d in node.devices) for node in nodes if node.cordoned is None]
+    return bool(usable) if each == 0 else sum(n // each for n in usable) >= job.spec.learners_min
+
+
+def trusted_again(suspects: Mapping[str, Suspect], now_s: float) -> Mapping[str, Suspect]:
+    """Put back in service what has not failed for a while; forget what has not failed within the window."""
+    found: dict[str, Suspect] = {}
+    for key, one in suspects.items():
+        since_s = now_s - one.at_s[-1]
+        if one.is_cordoned or since_s < SUSPECT_S:
+            found[key] = one
+        elif since_s < WINDOW_S:
+            found[key] = replace(one, is_out=False)
+    return suspects if found == dict(suspects) else found
+
+
+def expiry_s(suspects: Mapping[str, Suspect]) -> float | None:
+    """Return when the next device is put back in service."""
+    return min((s.at_s[-1] + SUSPECT_S for s in suspects.values() if s.is_out and not s.is_cordoned), default=None)
+
+
+def out_of_service(nodes: Sequence[Node], suspects: Mapping[str, Suspect]) -> tuple[Node, ...]:
+    """The nodes without what is suspect."""
+    reasons = {(s.node, s.device): s.reason for s in suspects.values() if s.is_out}
+    if not reasons:
+        return tuple(nodes)
+
+    def judged(node: Node, device: Device) -> Device:
+        reason = reasons.get((node.name, device.id))
+        return device if reason is None or device.out_of_service else replace(device, out_of_service=reason)
+
+    return tuple(
+        replace(
+            node,
+            cordoned=node.cordoned or reasons.get((node.name, "")),
+            devices=tuple(judged(node, device) for device in node.devices),
+        )
+        for node in nodes
+    )
+
+
+def moved_away(job: Job, suspects: Mapping[str, Suspect]) -> Job:
+    """Send a job that is to be tried again on suspect seats back to the queue, so that it starts elsewhere."""
+    is_retried = job.state is State.DEPLOYING and job.failure is not None and job.goal is Goal.RUN
+    if not is_retried or not any(_is_suspect(m.seat, suspects) for m in job.gang):
+        return job
+    return replace(job, goal=Goal.HALT, revision=job.revision + 1, resize=None, guardian_starts=0)
+
+
+def _is_suspect(seat: Seat, suspects: Mapping[str, Suspect]) -> bool:
+    keys = (f"{seat.node}/", *(f"{seat.node}/{device}" for device in seat.devices))
+    return any(suspects[key].is_out for key in keys if key in suspects)

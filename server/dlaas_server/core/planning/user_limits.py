@@ -1,0 +1,38 @@
+"""How many jobs one user may have waiting, and how high their priority may be. Administrators are free of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlaas_server.core.model.job import Job
+from jupyter_dlaas.wire.protocol import NotAllowed
+
+__all__ = ["UserLimits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits:
+    """Limits of each user; None: no limit."""
+
+    queued: int | None = None
+    priority: int | None = None
+
+    def check_queued(self, user: str, jobs: Iterable[Job]) -> None:
+        """Raise NotAllowed where one more waiting job would be too many. `jobs`: those that have not ended."""
+        if self.queued is None:
+            return
+        waiting = sum(1 for job in jobs if job.owner == user and job.waits)
+        if waiting >= self.queued:
+            raise NotAllowed(
+                f"you have {waiting} jobs waiting, and this pool takes {self.queued} per user; "
+                "cancel some, or submit again when some have started"
+            )
+
+    def check_priority(self, priority: int) -> None:
+        """Raise NotAllowed where the priority is above what users may ask for."""
+        if self.priority is not None and priority > self.priority:
+            raise NotAllowed(
+                f"priority: {priority} is above {self.priority}, the highest that this pool gives to its users; "
+                "ask an administrator of the pool to raise the job's priority"
+            )

@@ -1,0 +1,1 @@
+"""Presentation of jobs: what clients see of them, and why they wait."""

@@ -1,0 +1,28 @@
+"""Times for people: the pool's clock runs steadily, the time of day may have been set since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jupyter_dlaas.wire.protocol import JobView, Progress
+
+__all__ = ["shifted_progress", "shifted_view"]
+
+
+def shifted_view(view: JobView, drift_s: float) -> JobView:
+    """Return the view with its times as the time of day has them, which is ahead by `drift_s`."""
+    if not drift_s:
+        return view
+    return replace(
+        view,
+        submitted_s=view.submitted_s + drift_s,
+        started_s=None if view.started_s is None else view.started_s + drift_s,
+        ended_s=None if view.ended_s is None else view.ended_s + drift_s,
+        resizes=tuple(replace(one, at_s=one.at_s + drift_s) for one in view.resizes),
+        progress=None if view.progress is None else shifted_progress(view.progress, drift_s),
+    )
+
+
+def shifted_progress(progress: Progress, drift_s: float) -> Progress:
+    """Return the progress with its time as the time of day has it."""
+    return replace(progress, at_s=progress.at_s + drift_s) if drift_s else progress

@@ -1,0 +1,166 @@
+"""Why a job waits, in full: its place, who is before it, who holds what it needs and until when, its queue's share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+from dlaas_server.core.forecast.remaining_time import has_overrun, left_s
+from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.model.phrases import count, duration, ordinal, unit_of
+from dlaas_server.core.placement.free_capacity import free_of
+from dlaas_server.core.placement.shape import Layout, relaxed, shape_of
+from dlaas_server.core.planning.plan import Wait, is_settled
+from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
+from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.scheduling.ordering import length_counts, made
+from dlaas_server.core.scheduling.scheduler import Policy, Share
+from jupyter_dlaas.wire.journal import Goal
+
+__all__ = ["why_it_waits"]
+
+NAMED_MOST: Final = 5
+CANNOT_SAVE: Final = "wrote no checkpoint to go on from, so it is not preempted"
+SAVES: Final = "has no checkpoint yet: it is asked for one, and then makes room"
+NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts"
+
+
+def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, is_foretold: bool = True) -> list[str]:
+    """Sentences about a job that is in the queue; none for others.
+
+    `waits`: all that is waited for, as planned. Lengths that are not known are not guessed. `is_foretold`: it was told
+    when it is expected to start.
+    """
+    line = sorted((w for w in waits if w.place), key=lambda w: w.place)
+    own = next((w for w in line if w.job == job.id), None)
+    if own is None or not job.waits:
+        return []
+    preempts = "" if policy.preempts else ", without preemption"
+    order = f"the pool's order is {policy.order}{preempts}, its priority {job.priority}"
+    if job.spec.spot:
+        order += ". It is a spot job: it goes behind all others, and gives its devices back when one of them needs them"
+    out = [f"It is {ordinal(own.place)} of {own.of} in line; {order}."]
+    ahead = [w.job for w in line if w.place < own.place]
+    if ahead:
+        out.append(f"Ahead of it: {_some(ahead)}.")
+    out += _holders(job, pool, policy)
+    out += _counts_on(job, pool, policy) if is_foretold else _untold(job, pool, ahead)
+    out += _anywhere(job, policy)
+    if policy.order == "fair":
+        out.append(_share(job, pool, policy))
+    return out + _first_always(job, pool, policy)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
+    return ", ".join(names[:NAMED_MOST]) + more
+
+
+def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """Who has devices, those that end first before the others; and who of them would make room, but cannot."""
+    unit = unit_of(job)
+    found: list[tuple[float, int, str]] = []
+    for other in pool.jobs.values():
+        held = sum(len(m.seat.devices) for m in other.members)
+        if other.id == job.id or not held:
+            continue
+        its_s = left_s(pool.known.get(other.id))
+        ends = "nobody knows until when" if its_s == inf else f"until in about {duration(its_s)}"
+        if other.goal is not Goal.RUN:
+            its_s, ends = other.notice_s, "and is leaving"
+        elif its_s < inf and has_overrun(pool.known[other.id]):
+            ends += ", if it runs twice as long as expected"
+        nodes = ", ".join(sorted({m.seat.node for m in other.members}))
+        spot = ", spot" if other.spec.spot else ""
+        text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
+        is_unsaved = is_settled(other) and other.checkpoint_step is None
+        if policy.preempts and other.priority < job.priority and is_unsaved and not other.spec.spot:
+            text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
+        found.append((its_s, other.number, text))
+    found.sort()
+    more = len(found) - NAMED_MOST
+    out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
+    return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
+
+
+def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """That a job with an expected start gets devices of holders of which nobody knows when they end."""
+    shape, least = shape_of(job, policy.placement), job.spec.learners_min
+    stays = [
+        one
+        for one in pool.jobs.values()
+        if one.members and one.goal is Goal.RUN and left_s(pool.known.get(one.id)) == inf
+    ]
+    if free_of(pool.nodes, stays).room(shape, least) >= least:
+        return []
+    names = _some([one.id for one in sorted(stays, key=lambda one: one.number)])
+    return [f"Its expected start counts on devices being taken back for it from {names}."]
+
+
+def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
+    """Why it is not told when it starts, where that is for want of somebody's length."""
+    before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
+    unknown = [name for name in before if _is_unknown(pool.known.get(name))]
+    if not unknown:
+        return []
+    tells = "--epochs at submit tells it, and what has ended teaches it"
+    return [f"When it starts cannot be told: nobody knows how long {_some(unknown)} will run ({tells})."]
+
+
+def _is_unknown(known: Known | None) -> bool:
+    return known is None or has_overrun(known) or left_s(known) == inf
+
+
+def _anywhere(job: Job, policy: Policy) -> list[str]:
+    """That it does not wait for seats close together, in a pool in which gangs do, and why."""
+    profile, learners = job.profile, job.spec.learners_min
+    usual = policy.placement if job.spec.placement is None else Layout.PACK
+    if learners == 1 or relaxed(usual, profile) is usual:
+        return []
+    if profile.communication is not None:
+        why = f"over several nodes they waited {profile.communication:.0%} of a step for each other"
+    else:
+        why = f"what they exchange is even, its largest tensor is {profile.skew or 0.0:.0%} of it"
+    return [f"Its learners may sit on any nodes: {why}."]
+
+
+def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
+    """Against whom no bound of its waiting holds, or a long one (see `Policy.age_s`), if such jobs are there now."""
+    rivals = [
+        other
+        for other in pool.jobs.values()
+        if other.id != job.id and not other.state.is_final and (job.spec.spot or not other.spec.spot)
+    ]
+    out = []
+    if any(other.priority > job.priority for other in rivals):
+        until = f"until it has waited {duration(_forgotten_s(job, pool, policy))}; then it goes before them once"
+        out.append(
+            f"Jobs of a higher priority {f'always go first: {NO_BOUND}' if job.spec.spot else f'go first {until}'}."
+        )
+    shares = queues_of(policy)
+    owners = {other.spec.queue for other in rivals if shares.get(other.spec.queue, Share()).guaranteed}
+    if (
+        policy.order == "fair"
+        and not job.spec.spot
+        and not is_entitled(job, held_by_queue(pool), shares)
+        and owners - {job.spec.queue}
+    ):
+        out.append(f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}.")
+    return out
+
+
+def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
+    """After so long it goes before higher priorities."""
+    known = pool.known.get(job.id)
+    lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]
+    return Late.FORGOTTEN * max(policy.age_s, length_counts(made(policy.order)) * max(lengths, default=0.0))
+
+
+def _share(job: Job, pool: Pool, policy: Policy) -> str:
+    name = job.spec.queue
+    held = held_by_queue(pool).get(name, 0)
+    share = queues_of(policy).get(name, Share())
+    if not share.guaranteed:
+        return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."
+    return f"Its queue {name} holds {held} of the {count(share.guaranteed, unit_of(job))} that it is guaranteed."

@@ -1,0 +1,1 @@
+"""Rebalancing of a running pool: consolidation, migration, drain of nodes."""

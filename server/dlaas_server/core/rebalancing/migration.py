@@ -1,0 +1,159 @@
+"""Which running elastic jobs are moved now: away from a slow learner, to let a waiting gang in, or closer together.
+
+Who waits comes first: while somebody does, no learners are brought together. A move goes the way of a change of size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from dlaas_server.core.elasticity.resize import cost_s
+from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.model.phrases import count
+from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.gang_placement import beside
+from dlaas_server.core.placement.shape import Layout, Shape, shape_of
+from dlaas_server.core.rebalancing.consolidation import HORIZON_S, Movable, Move, Wanted, consolidation, together
+from dlaas_server.core.scheduling.fit import WHERE
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.spot.reclaim import free_in
+
+__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
+
+AGAIN_S: Final = 600.0
+"""A job that was moved is not moved again before so long."""
+LOOKED_AT: Final = 8
+"""So many of those that wait are looked at, first in line first."""
+NOTHING_KNOWN: Final = Known()
+_CLOSE: Final = (Layout.PACK, Layout.TOPOLOGY)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The job goes on on these seats, as many as before. `why`: a sentence for its owner."""
+
+    job: str
+    seats: tuple[Seat, ...]
+    why: str
+
+
+def may_move_again(job: Job, now_s: float) -> bool:
+    """Whether its last move, also one that came to nothing, is long enough ago."""
+    return job.moved_s is None or job.moved_s + AGAIN_S <= now_s
+
+
+def rested_s(jobs: Iterable[Job], now_s: float) -> float | None:
+    """When the next of those that hold seats may be moved again: it is looked at then, though nothing else happens."""
+    ends = (job.moved_s + AGAIN_S for job in jobs if job.moved_s is not None and job.gang)
+    return min((at_s for at_s in ends if at_s > now_s), default=None)
+
+
+def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
+    """Jobs whose learners can sit closer together now, where that pays: in the order of their submission.
+
+    The seats that they go to are taken from `frees`; nobody else changes. Who is to be spread, is left so.
+    """
+    for job in sorted(pool.jobs.values(), key=lambda j: j.number):
+        if len(job.gang) < 2 or not may_move(job):
+            continue
+        one = _movable(job, pool, frees, usual)
+        move = None if one is None or one.shape.placement not in _CLOSE else together(frees, one)
+        if one is not None and move is not None:
+            frees.claim(one.shape, move.joins)
+            where = WHERE[move.level]
+            on = f" ({move.node})" if move.node else ""
+            said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
+            yield Moved(job.id, move.seats, said)
+
+
+def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
+    """Gangs that one learner holds up: another joins on a free seat before that one leaves.
+
+    The seats are taken from `frees`. Only where the others train on meanwhile: a restart costs more than it gives.
+    """
+    for job in sorted(pool.jobs.values(), key=lambda j: j.number):
+        late = next((m for m in job.gang if job.slow is not None and m.member == job.slow.member), None)
+        if late is None or job.slow is None or len(job.gang) < 2 or not job.is_live or not may_move(job):
+            continue
+        one = _movable(job, pool, frees, usual)
+        staying = tuple(m.seat for m in job.gang if m is not late)
+        fresh = None if one is None else beside(frees, one.shape, 1, staying)
+        if fresh is not None:
+            said = f"Learner {late.member} on {late.seat.node} runs at {job.slow.speed:.0%} of the others' speed"
+            yield Moved(job.id, staying + fresh, f"{said}: another takes its place.")
+
+
+def made_room(
+    pool: Pool,
+    frees: Frees,
+    line: Sequence[Ask],
+    may_move: Callable[[Job], bool],
+    usual: Layout,
+    starts_then: Callable[[Pool], Collection[str]],
+) -> Moved | None:
+    """The cheapest move that lets the first possible of those that wait in, on one node.
+
+    `line`: who waits and does not start now, first in line first. `starts_then`: who would start in this picture; a
+    move that somebody else profits from is not made. `frees` is as before afterwards.
+    """
+    first: dict[tuple[Shape, int], Ask] = {}
+    for ask in line:
+        if ask.shape.gpus and not ask.shape.is_share and ask.weight <= frees.devices:
+            first.setdefault((ask.shape, ask.learners), ask)
+    if not first:
+        return None  # a move frees no device: it only says where they are
+    movable = [one for job in pool.jobs.values() if may_move(job) if (one := _movable(job, pool, frees, usual))]
+    movable = [one for one in movable if one.shape.placement != Layout.SPREAD]
+    for ask in islice(first.values(), LOOKED_AT if movable else 0):
+        wait_s = _wait_s(pool, ask, usual)
+        move = consolidation(frees, movable, Wanted(id=ask.id, shape=ask.shape, learners=ask.learners, wait_s=wait_s))
+        if move is not None and ask.id in starts_then(_after(pool, move)):
+            fits = "it fits" if ask.learners == 1 else f"its {ask.learners} learners fit"
+            return Moved(
+                move.job, move.seats, f"Makes room on {move.node} for {ask.id}, which waits: {fits} there then."
+            )
+    return None
+
+
+def _movable(job: Job, pool: Pool, frees: Frees, usual: Layout) -> Movable | None:
+    """The job as far as a move goes; it stays on devices of its own kind."""
+    known = pool.known.get(job.id, NOTHING_KNOWN)
+    seats = tuple(m.seat for m in job.gang)
+    shape = shape_of(job, usual)
+    if not seats or not shape.gpus:
+        return None
+    if shape.gpu_kind is None and len(frees.kinds) > 1:
+        kinds = {free.order[d][1] for s in seats if (free := frees.named(s.node)) for d in s.devices if d in free.order}
+        if len(kinds) == 1:
+            shape = replace(shape, gpu_kind=kinds.pop())
+    left_s = None if known.length_s is None else max(known.length_s - known.executed_s, 0.0)
+    return Movable(
+        id=job.id, shape=shape, seats=seats, cost_s=cost_s(job, known), left_s=left_s, stays=int(job.is_live)
+    )
+
+
+def _wait_s(pool: Pool, ask: Ask, usual: Layout) -> float:
+    """How long until the gang fits on one node by expected ends, if nobody is moved; within the horizon."""
+    ends: list[tuple[float, int, Job]] = []
+    for job in pool.jobs.values():
+        known = pool.known.get(job.id, NOTHING_KNOWN)
+        if job.gang and known.length_s is not None:
+            ends.append((max(known.length_s - known.executed_s, 0.0), job.number, job))
+    frees = free_in(pool)
+    for left_s, _, job in sorted(ends, key=lambda end: end[:2]):
+        if left_s >= HORIZON_S:
+            break
+        frees.give(shape_of(job, usual), tuple(m.seat for m in job.gang))
+        if frees.tightest(ask.shape, ask.learners) is not None:
+            return left_s
+    return HORIZON_S
+
+
+def _after(pool: Pool, move: Move) -> Pool:
+    """The pool when the move is done."""
+    job = pool.jobs[move.job]
+    members = tuple(replace(m, seat=seat) for m, seat in zip(job.gang, move.seats, strict=True))
+    return replace(pool, jobs={**pool.jobs, job.id: replace(job, members=members)})

@@ -1,0 +1,1 @@
+"""Scheduling of waiting gangs: order, fit, backfill, preemption, starvation guard."""

@@ -1,0 +1,123 @@
+"""Jobs that run: when they are expected to end, and who of them may be preempted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import inf
+from typing import Final
+
+from dlaas_server.core.scheduling.gang_request import Ask
+
+__all__ = ["Ends", "Rank", "Victims", "oldest"]
+
+Rank = tuple[int, int]
+"""Priority and rank."""
+FEW: Final = 64
+"""So many ends are sorted in one by one; if there are more, all are sorted."""
+NEW_MOST: Final = 4096
+"""So many are kept unsorted."""
+
+
+_End = tuple[float, int, Ask]
+"""Expected end, number, who. Outdated once the job is expected to end at another time, or does not run."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """Expected ends, first ones first. Jobs of unknown length have none."""
+
+    _sorted: list[_End] = field(default_factory=list)
+    _new: list[_End] = field(default_factory=list)
+    """What came since; sorted in when somebody asks."""
+
+    def add(self, ask: Ask, now_s: float) -> None:
+        """It runs from now on, or is expected to end at another time than before."""
+        ask.ends_s = end_s = ask.end_s(now_s)
+        if end_s is not None:
+            new = self._new
+            new.append((end_s, ask.number, ask))
+            if len(new) > NEW_MOST:
+                self._sort()
+
+    def _sort(self) -> None:
+        ends = self._sorted
+        if len(self._new) <= FEW:
+            for entry in self._new:
+                insort(ends, entry)
+        else:
+            self._sorted = ends = sorted({entry for entry in ends + self._new if entry[2].ends_s == entry[0]})
+        self._new.clear()
+        gone = 0
+        while gone < len(ends) and ends[gone][2].ends_s != ends[gone][0]:
+            gone += 1
+        del ends[:gone]
+
+    def is_behind(self, now_s: float) -> bool:
+        """Somebody was expected to have ended by now."""
+        return self.first_s() <= now_s
+
+    def first_s(self) -> float:
+        """The first expected end."""
+        self._sort()
+        return self._sorted[0][0] if self._sorted else inf
+
+    def in_order(self, running: Iterable[Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
+        """Who runs, by expected end; those that overran are expected to run as long again."""
+        while self.is_behind(now_s):
+            ask = self._sorted.pop(0)[2]
+            end_s = ask.end_s(now_s)
+            assert end_s is not None
+            ask.ends_s = end_s = max(end_s, now_s + 1e-3)
+            insort(self._sorted, (end_s, ask.number, ask))
+        last = None
+        for end_s, _, ask in self._sorted:
+            if ask is not last and ask.ends_s == end_s:
+                last = ask
+                yield end_s, ask
+        for ask in running:
+            if ask.ends_s is None:
+                yield inf, ask
+
+
+def oldest(running: Iterable[Ask]) -> Iterator[tuple[float, Ask]]:
+    """Who runs, by when it began, whatever is expected of it: those that an overdue job waits for only get fewer.
+
+    `running`: as they got their seats. Times are expected ends.
+    """
+    for _, alike in groupby(running, lambda ask: ask.began_s):
+        for ask in sorted(alike, key=lambda ask: ask.number):
+            yield inf if ask.ends_s is None else ask.ends_s, ask
+
+
+@dataclass(slots=True)
+class Victims:
+    """Those that may be preempted, by priority and rank, and within these by when they began."""
+
+    weights: dict[Rank, int] = field(default_factory=dict)
+    """Devices that they hold."""
+    _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
+
+    def add(self, ask: Ask) -> None:
+        """From now on it may be preempted."""
+        named = (ask.priority, ask.rank)
+        insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
+        self.weights[named] = self.weights.get(named, 0) + ask.weight
+        ask.is_victim = True
+
+    def drop(self, ask: Ask) -> None:
+        """No more; nothing happens if it could not be."""
+        if ask.is_victim:
+            named = (ask.priority, ask.rank)
+            victims = self._by_rank[named]
+            del victims[bisect_left(victims, (ask.began_s, ask.number))]
+            self.weights[named] -= ask.weight
+            ask.is_victim = False
+
+    def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
+        """Numbers of those of these ranks, by lowest priority, then furthest rank, then youngest first."""
+        for rank in sorted(ranks, key=lambda one: (one[0], -one[1])):
+            for _, number in reversed(self._by_rank[rank]):
+                yield number

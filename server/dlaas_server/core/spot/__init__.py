@@ -1,0 +1,1 @@
+"""Spot jobs: capacity lent to them, and its reclaim."""

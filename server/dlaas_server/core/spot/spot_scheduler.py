@@ -1,0 +1,182 @@
+"""Spot jobs: they run on what ordinary jobs leave idle, and give it back as soon as one of these can use it.
+
+Two schedulers over one pool. Ordinary jobs are decided on as if nothing were lent: no spot job changes whether one of
+them starts. Then spot jobs, by the same order, get what is left; where an ordinary job got a seat of theirs, they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from dlaas_server.core.model.job import Seat
+from dlaas_server.core.placement.gang_placement import Frees, Shape
+from dlaas_server.core.placement.shape import Loan
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.scheduling.policy import Policy, Share
+from dlaas_server.core.scheduling.scheduler import Choice, Preemption, Scheduler
+
+__all__ = ["Lending", "charged", "in_the_way"]
+
+
+def in_the_way(frees: Frees, shape: Shape, seats: Sequence[Seat], loans: Iterable[Loan]) -> list[Loan]:
+    """Which of these, that are taken in `frees`, must be given back so that the seats are free; nothing is changed."""
+    wanted = {(seat.node, device) for seat in seats for device in seat.devices}
+    nodes = {seat.node for seat in seats}
+    found: list[Loan] = []
+    others: list[Loan] = []
+    for loan in loans:
+        if any((seat.node, device) in wanted for seat in loan.seats for device in seat.devices):
+            frees.give(loan.shape, loan.seats)
+            found.append(loan)
+        elif any(seat.node in nodes for seat in loan.seats):
+            others.append(loan)
+    while others and not frees.has(shape, seats):  # CPUs or memory
+        loan = others.pop(0)
+        frees.give(loan.shape, loan.seats)
+        found.append(loan)
+    for loan in found:
+        frees.claim(loan.shape, loan.seats)
+    return found
+
+
+def charged(loans: Iterable[Loan], price: float) -> dict[str, float]:
+    """What each queue is charged for what is lent to it, in devices."""
+    held: dict[str, int] = {}
+    for loan in loans:
+        held[loan.queue] = held.get(loan.queue, 0) + loan.weight
+    return {queue: price * weight for queue, weight in held.items()}
+
+
+def _among_spot(policy: Policy) -> Policy:
+    """Nobody is guaranteed anything of what is lent."""
+    return replace(policy, shares={queue: Share(weight=share.size) for queue, share in policy.shares.items()})
+
+
+class Lending:
+    """A scheduler for ordinary jobs, and one for spot jobs. Told of both, like one (see `Scheduler`)."""
+
+    def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
+        self.ordinary = Scheduler(Frees((free.copy() for free in frees), frees.usual), policy, order)
+        """Here what is lent is free."""
+        self.spot = Scheduler(frees, _among_spot(policy))
+        """Nothing is learnt from spot jobs, or for them: they are no measure for others.
+
+        Their price changes no turn, also in `las` and `gittins`: they are ranked among themselves, all at one price.
+        """
+        self._held: dict[int, tuple[Shape, tuple[Seat, ...]]] = {}
+        """What ordinary jobs hold, as far as spot jobs know."""
+
+    @property
+    def frees(self) -> Frees:
+        """What nobody has."""
+        return self.spot.frees
+
+    @property
+    def policy(self) -> Policy:
+        """How the pool is shared."""
+        return self.ordinary.policy
+
+    @property
+    def order(self) -> Order:
+        """Who goes first among ordinary jobs."""
+        return self.ordinary.order
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self.ordinary.waiting + self.spot.waiting
+
+    @property
+    def running(self) -> Mapping[int, Ask]:
+        """All that run."""
+        return {**self.ordinary.running, **self.spot.running}
+
+    @property
+    def head(self) -> Ask | None:
+        """The first in line."""
+        return self.ordinary.head or self.spot.head
+
+    def line(self) -> list[Ask]:
+        """All that wait, first in line first: spot jobs come behind all others."""
+        return self.ordinary.line() + self.spot.line()
+
+    def could_fit(self, ask: Ask) -> bool:
+        """Whether one that waits would have room if nobody ran; a spot job: if no other spot job did."""
+        return self._of(ask).could_fit(ask)
+
+    def _of(self, ask: Ask) -> Scheduler:
+        return self.spot if ask.is_spot else self.ordinary
+
+    def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
+        """The job waits from now on, or has waited since `queued_s`."""
+        self._of(ask).enter(ask, now_s, queued_s)
+
+    def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
+        """The job runs already, on seats that are not free."""
+        self._of(ask).adopt(ask, seats, now_s, began_s)
+        if ask.is_spot:
+            self.ordinary.frees.give(ask.shape, seats)
+        else:
+            self._held[ask.number] = ask.shape, seats
+
+    def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
+        """The job ended, or was withdrawn."""
+        self._of(ask).leave(ask, now_s, has_ended=has_ended and not ask.is_spot)
+        self._released(ask)
+
+    def reconsider(self, ask: Ask, now_s: float) -> None:
+        """What is known of a waiting job changed."""
+        self._of(ask).reconsider(ask, now_s)
+
+    def obey(self, policy: Policy, now_s: float) -> None:
+        """From now on decide by this policy."""
+        self.ordinary.obey(policy, now_s)
+        self.spot.obey(_among_spot(policy), now_s)
+
+    def _released(self, ask: Ask) -> None:
+        held = self._held.pop(ask.number, None)
+        if held is not None:
+            self.spot.frees.give(*held)
+            self.spot.look_again()
+
+    def decide(self, now_s: float) -> Choice:
+        """Ordinary jobs first; who is in their way goes; then spot jobs get what is left."""
+        loans = self._loans() if self.ordinary.waiting else []
+        self.ordinary.frees.lent = loans
+        if self.ordinary.policy.order == "fair":
+            self.ordinary.charged = charged(loans, self.policy.spot_price)
+        first = self.ordinary.decide(now_s)
+        stops = list(first.stops)
+        for stop in first.stops:
+            self._released(stop.victim)
+        for ask in first.starts:
+            stops += self._make_way(ask, loans, now_s)
+            self.spot.frees.claim(ask.shape, ask.seats)
+            self._held[ask.number] = ask.shape, ask.seats
+            self.spot.look_again()
+        then = self.spot.decide(now_s)
+        wakes = [wake_s for wake_s in (first.wake_s, then.wake_s) if wake_s is not None]
+        reserved = first if first.reserved is not None else then
+        return Choice(
+            [*first.starts, *then.starts],
+            [*stops, *then.stops],
+            min(wakes, default=None),
+            reserved.reserved,
+            reserved.reserved_s,
+        )
+
+    def _loans(self) -> list[Loan]:
+        """What is lent, the youngest first."""
+        running = sorted(self.spot.running.values(), key=lambda one: (one.priority, -one.began_s, -one.number))
+        return [Loan(str(one.number), one.queue, one.shape, one.seats) for one in running]
+
+    def _make_way(self, ask: Ask, loans: Sequence[Loan], now_s: float) -> list[Preemption]:
+        """Spot jobs on these seats go back to the queue, with their place."""
+        there = [loan for loan in loans if int(loan.job) in self.spot.running]
+        victims = [self.spot.running[int(one.job)] for one in in_the_way(self.spot.frees, ask.shape, ask.seats, there)]
+        for victim in victims:
+            self.spot.leave(victim, now_s, has_ended=False)
+            self.spot.enter(victim, now_s)
+        return [Preemption(victim, ask) for victim in victims]

@@ -1,0 +1,1 @@
+"""Estimates from history: lengths of jobs, start times, time left."""

@@ -1,0 +1,185 @@
+"""How long it will still take, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import log
+from typing import Final
+
+from dlaas_server.core.forecast.track_record import soon
+from dlaas_server.core.lifecycle.journal_events import executed_s as ran_for_s
+from dlaas_server.core.model.job import Job, Known
+from dlaas_server.core.model.phrases import count
+from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.run_length import History
+from jupyter_dlaas.wire.protocol import Progress, State
+
+__all__ = ["Lengths", "offered", "with_start", "with_time_left"]
+
+SPREAD: Final = 0.15
+"""Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
+LEAST_LEFT: Final = 0.1
+"""However little is left, so much of the doubt stays."""
+RESTART_S: Final = 3.0
+"""What stopping a job and restoring it costs, as long as nothing was measured."""
+
+
+def with_time_left(progress: Progress) -> Progress:
+    """The report with a range for the time left, where the rate is known, and how many steps or what part is done."""
+    steps = _steps_in_all(progress)
+    if steps is None or not progress.steps_per_s:
+        return progress
+    left = max(steps - progress.step, 0) / progress.steps_per_s
+    return replace(progress, left_s_low=left * (1 - SPREAD), left_s_high=left * (1 + SPREAD))
+
+
+def _steps_in_all(progress: Progress) -> float | None:
+    """How many steps there are; an estimate where only the part that is done is known."""
+    if progress.steps is None and progress.fraction and progress.step:
+        return progress.step / progress.fraction
+    return progress.steps
+
+
+def _fraction_per_s(progress: Progress) -> float | None:
+    """How fast the part that is done grows, where that is all that is known (`Fractions`)."""
+    low_s, high_s, fraction = progress.left_s_low, progress.left_s_high, progress.fraction
+    if low_s is None or high_s is None or fraction is None or not 0 < fraction < 1 or low_s + high_s <= 0:
+        return None
+    return (1 - fraction) * 2 / (low_s + high_s)
+
+
+class Lengths:
+    """How long jobs run: by their own progress, else by what is most alike and has ended (twice at least).
+
+    That is: of the same owner's the same cell of the same notebook, else the same name, else any; else the pool's of
+    the same size, else all.
+    """
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[str, ...], History] = {}
+        self._by_size = History()
+        self._seen: set[str] = set()
+        self._served: list[tuple[float, float | None]] = []
+        """GPU-seconds, and by what factor (its logarithm) what was expected was wrong."""
+        self._orders: dict[str, Order] = {}
+
+    def learn(self, job: Job) -> None:
+        """A job that completed teaches how long such jobs run."""
+        if job.id in self._seen or job.state is not State.COMPLETED or job.started_s is None or job.ended_s is None:
+            return
+        self._seen.add(job.id)
+        length_s = ran_for_s(job, job.ended_s)
+        usual_s = self._usual_s(job)
+        self._by_size.learn(usual_s, length_s, _weight(job))
+        for alike in _alike(job):
+            self._alike.setdefault(alike, History(enough=2)).learn(None, length_s, _weight(job))
+        if job.spec.spot:
+            return  # spot jobs change nothing about the turn of others
+        wrong = log(length_s / usual_s) if usual_s and length_s > 0 else None
+        self._served.append((length_s * _weight(job), wrong))
+        for order in self._orders.values():
+            order.learn(*self._served[-1])
+
+    def order(self, name: str) -> Order:
+        """The order of this name, with what it learnt from jobs that completed."""
+        order = self._orders.get(name)
+        if order is None:
+            order = self._orders[name] = made(name)
+            for served in self._served:
+                order.learn(*served)
+        return order
+
+    @property
+    def spread(self) -> float:
+        """How wrong expected lengths were until now: the standard deviation of their logarithm."""
+        return self._by_size.spread
+
+    def _most_alike(self, job: Job) -> History:
+        histories = (self._alike.get(alike) for alike in _alike(job))
+        return next((h for h in histories if h is not None and h.all_lengths.count >= h.enough), self._by_size)
+
+    def _usual_s(self, job: Job) -> float | None:
+        return self._most_alike(job).expected_s(None, _weight(job))
+
+    def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
+        """What is known of each of these jobs. Of those that never ran it is the same for all that are alike."""
+        jobs = list(jobs)
+        if self._by_size.is_due:
+            self._by_size.look((_weight(job), self._executed_s(job, progress.get(job.id), now_s)) for job in jobs)
+        found: dict[str, Known] = {}
+        fresh: dict[tuple[object, ...], Known] = {}
+        for job in jobs:
+            told = progress.get(job.id)
+            if told is not None or job.started_s is not None:
+                found[job.id] = self._known(job, told, now_s)
+                continue
+            origin, spec = job.spec.origin, job.spec
+            named = (job.owner, spec.name, origin.notebook, origin.cell_id, spec.learners_min, spec.gpus_per_learner)
+            if (known := fresh.get(named)) is None:
+                known = fresh[named] = self._known(job, None, now_s)
+            found[job.id] = known
+        return found
+
+    @staticmethod
+    def _executed_s(job: Job, progress: Progress | None, now_s: float) -> float:
+        """How long it has run: by its steps where it counts them, since time in the queue, between two starts, is no
+        work."""
+        if progress is not None and progress.steps is not None and progress.steps_per_s:
+            return progress.step / progress.steps_per_s
+        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
+            return progress.fraction / per_s
+        return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
+
+    def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
+        executed_s = self._executed_s(job, progress, now_s)
+        steps = _steps_in_all(progress) if progress is not None else None
+        if progress is not None and steps is not None and progress.steps_per_s:
+            length_s = steps / progress.steps_per_s
+            left = max(1 - progress.step / max(steps, 1), 0.0)
+            spread = SPREAD * max(left, LEAST_LEFT)
+            return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
+        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
+            spread = SPREAD * max(1 - progress.fraction, LEAST_LEFT)
+            return Known(
+                length_s=1 / per_s, usual_s=1 / per_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S
+            )
+        usual_s = self._usual_s(job)
+        spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
+        return Known(
+            length_s=usual_s,
+            usual_s=usual_s,
+            mean_s=mean_s,
+            spread=spread,
+            executed_s=executed_s,
+            restart_s=RESTART_S,
+        )
+
+
+def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
+    """The reason, with when the job is expected to start where that can be said, and with what it would start now."""
+    if not wait.place:
+        return wait
+    said = "" if expected is None else f" Expected to start {soon(expected, now_s)}."
+    return replace(wait, reason=f"{wait.reason}{said}{offer}") if said or offer else wait
+
+
+def offered(job: Job, learners: int | None) -> str:
+    """` With 2 GPUs it would start now: --gpus 2:4.` Nothing, where it would not start with fewer either."""
+    if not learners:
+        return ""
+    each = job.spec.gpus_per_learner
+    how = f": --gpus {learners}:{job.spec.learners_max}" if each == 1 else ""
+    return f" With {count(learners * each, job.unit) if each else count(learners, 'learner')} it would start now{how}."
+
+
+def _weight(job: Job) -> int:
+    return (len(job.gang) or job.spec.learners_min) * max(job.spec.gpus_per_learner, 1)
+
+
+def _alike(job: Job) -> tuple[tuple[str, ...], ...]:
+    """What jobs have in common with this one, most first."""
+    origin = job.spec.origin
+    cell = ((job.owner, origin.notebook, origin.cell_id),) if origin.notebook and origin.cell_id else ()
+    return (*cell, (job.owner, job.name), (job.owner,))

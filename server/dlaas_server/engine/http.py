@@ -1,0 +1,442 @@
+"""The engine's door: HTTP and a WebSocket on the pool's Unix socket. Thin: reads, asks `Requests`, writes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import pwd
+import socket
+import struct
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
+
+import tornado.iostream
+import tornado.web
+from tornado.http1connection import HTTP1Connection
+
+from dlaas_server.core.model.states import Event
+from dlaas_server.engine.blobs import PARTIAL
+from dlaas_server.engine.operations import Requests
+from dlaas_server.engine.pool_admin import Administration
+from dlaas_server.rest.routes import ROUTES, Change, DrainAsked, Keyed, PoolChange, QueueChange, Route, Warm, describe
+from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
+from jupyter_dlaas.wire.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
+
+__all__ = ["BODY_MOST", "application", "peer_user", "refusal"]
+
+log = logging.getLogger("dlaas.engine")
+T = TypeVar("T")
+BODY_MOST: Final = 64 * 2**20
+BLOB_MOST: Final = 2**30 + 2**20
+COPY_BYTES: Final = 2**20
+_UCRED: Final = struct.Struct("3i")
+
+
+def peer_user(connection: socket.socket, vouched: str | None) -> str:
+    """Who is at the other end: the process's user, or whom a relay of our own user vouches for. Raises Forbidden."""
+    _pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if uid not in (os.getuid(), 0):
+        raise Forbidden("this pool belongs to another user")
+    if vouched:
+        return vouched
+    return _user_name(os.getuid())
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+def application(requests: Requests, websocket: type[tornado.web.RequestHandler]) -> tornado.web.Application:
+    """All routes of `openapi.ROUTES` that the engine serves."""
+    handlers: list[tuple[str, type[tornado.web.RequestHandler], dict[str, Any]]] = []
+    by_path: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        if route.operation in _OPERATIONS or route.operation == "put_blob" or route.is_websocket:
+            by_path.setdefault(route.regex, []).append(route)
+    for regex, routes in by_path.items():
+        if routes[0].is_websocket:
+            handlers.append((regex, websocket, {"requests": requests}))
+        elif routes[0].operation == "put_blob":
+            handlers.append((regex, BlobHandler, {"requests": requests}))
+        else:
+            operations = {route.method: _OPERATIONS[route.operation] for route in routes}
+            handlers.append((regex, Handler, {"requests": requests, "operations": operations}))
+    return tornado.web.Application(handlers, default_handler_class=Nowhere, log_function=_log_request)
+
+
+def _log_request(handler: tornado.web.RequestHandler) -> None:
+    if handler.get_status() >= 500:
+        log.error("%s %s -> %d", handler.request.method, handler.request.path, handler.get_status())
+
+
+class Base(tornado.web.RequestHandler):
+    """What all handlers share: who asks, and errors in our form."""
+
+    def caller(self) -> str:
+        """The user who asks. Raises Forbidden, TooOld."""
+        said = self.request.headers.get("X-Dlaas-Protocol")
+        if said is not None and said != str(PROTOCOL):
+            raise TooOld(f"the engine speaks protocol {PROTOCOL}, you speak {said[:20]}: update the older of the two")
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        return peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
+
+    def answer(self, body: object, status: int = 200) -> None:
+        """Send JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(body, separators=(",", ":")))
+
+    def fail(self, error: DlaasError) -> None:
+        """Send an error in our form."""
+        self.answer(error.as_json(), error.http_status)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What tornado itself refuses (a bad method, a body too large) in the same form."""
+        self.answer(refusal(self, status_code), status_code)
+
+
+def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]:
+    """The error of a request that was refused before any operation saw it."""
+    reason = "not found" if status == 404 else handler._reason
+    code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status, "internal")
+    return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
+
+
+class Nowhere(Base):
+    """Any other path."""
+
+    def prepare(self) -> None:
+        """Refuse before anything is read."""
+        raise tornado.web.HTTPError(404)
+
+
+class Handler(Base):
+    """JSON in, JSON or bytes out."""
+
+    def initialize(self, requests: Requests, operations: dict[str, Operation]) -> None:
+        """Called by tornado for each request."""
+        self.requests = requests
+        self.administration = Administration(requests.lifecycle)
+        self.operations = operations
+
+    async def _run(self, *places: str) -> None:
+        operation = self.operations.get(self.request.method or "")
+        if operation is None:
+            raise tornado.web.HTTPError(405)
+        try:
+            await operation(self, self.caller(), *places)
+        except DlaasError as error:
+            self.fail(error)
+        except tornado.iostream.StreamClosedError:
+            return
+
+    get = post = patch = put = delete = _run
+
+    def body(self, kind: type[T], *, required: bool = True) -> T:
+        """The body as a record. Raises Invalid."""
+        raw = self.request.body
+        if not raw and not required:
+            return decode(kind, {})
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"body: is no JSON ({error})") from None
+        return decode(kind, value)
+
+    def text_of(self, name: str, default: str = "") -> str:
+        """A parameter of the query. Raises Invalid when it is not text."""
+        try:
+            return self.get_query_argument(name, default)
+        except tornado.web.HTTPError:
+            raise Invalid(f"{name}: is no text") from None
+
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        """A whole number of the query. Raises Invalid."""
+        text = self.text_of(name)
+        if not text:
+            return default
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 18 and least <= int(text) <= most):
+            raise Invalid(f"{name}: '{text[:40]}' must be a whole number from {least} to {most}")
+        return int(text)
+
+    def seconds(self, name: str, default: float, most: float) -> float:
+        """A duration of the query. Raises Invalid."""
+        text = self.text_of(name)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= most:
+            raise Invalid(f"{name}: '{text[:40]}' must be a number from 0 to {most:g}")
+        return value
+
+    async def send_file(self, job: str, path: str, size: int) -> None:
+        """Stream one file of a job."""
+        self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Length", str(size))
+        self.set_header("Content-Disposition", "attachment")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        offset = 0
+        while offset < size:
+            data = await self.requests.lifecycle.pool.get(job, path, offset, min(COPY_BYTES, size - offset))
+            if not data:
+                break
+            offset += len(data)
+            self.write(data)
+            await self.flush()
+        await self.finish()
+
+
+Operation = Callable[..., Awaitable[None]]
+
+
+async def _get_pool(h: Handler, user: str) -> None:
+    h.answer(encode(h.requests.lifecycle.pool_view()))
+
+
+async def _change_pool(h: Handler, user: str) -> None:
+    h.answer(encode(await h.administration.change_pool(user, h.body(PoolChange))))
+
+
+async def _set_queue(h: Handler, user: str, queue: str) -> None:
+    h.answer(encode(await h.administration.set_queue(user, queue, h.body(QueueChange))))
+
+
+async def _remove_queue(h: Handler, user: str, queue: str) -> None:
+    h.answer(encode(await h.administration.remove_queue(user, queue)))
+
+
+async def _cordon(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.cordon(user, node)))
+
+
+async def _uncordon(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.uncordon(user, node)))
+
+
+async def _preview_drain(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(h.administration.preview(user, node)))
+
+
+async def _drain(h: Handler, user: str, node: str) -> None:
+    h.answer(encode(await h.administration.drain(user, node, h.body(DrainAsked, required=False))))
+
+
+async def _list_jobs(h: Handler, user: str) -> None:
+    state, owner = h.text_of("state") or None, h.text_of("owner") or None
+    views = h.requests.jobs(user, state=state, owner=owner, limit=h.whole("limit", 200, 1, 10_000))
+    h.answer({"jobs": encode(views)})
+
+
+async def _submit(h: Handler, user: str) -> None:
+    view, is_new = await h.requests.submit(user, h.body(Submit))
+    h.answer(encode(view), 201 if is_new else 200)
+
+
+async def _retry(h: Handler, user: str, job: str) -> None:
+    view, is_new = await h.requests.retry(user, job, h.body(Keyed, required=False))
+    h.answer(encode(view), 201 if is_new else 200)
+
+
+async def _preflight(h: Handler, user: str) -> None:
+    h.answer(await h.requests.preflight(user, h.body(Submit)))
+
+
+async def _warm(h: Handler, user: str) -> None:
+    h.answer({"is_warm": await h.requests.warm(h.body(Warm))})
+
+
+async def _get_job(h: Handler, user: str, job: str) -> None:
+    h.answer(encode(h.requests.lifecycle.view(h.requests.find(user, job))))
+
+
+async def _change(h: Handler, user: str, job: str) -> None:
+    h.answer(encode(await h.requests.change(user, job, h.body(Change))))
+
+
+def _action(event: Event) -> Operation:
+    async def run(h: Handler, user: str, job: str) -> None:
+        h.body(Keyed, required=False)
+        h.answer(encode(await h.requests.act(user, job, event)))
+
+    return run
+
+
+async def _delete(h: Handler, user: str, job: str) -> None:
+    h.answer(await h.requests.delete(user, job))
+
+
+async def _why(h: Handler, user: str, job: str) -> None:
+    h.answer({"sentences": await h.requests.why(user, job)})
+
+
+async def _story(h: Handler, user: str, job: str) -> None:
+    h.answer({"events": await h.requests.story(user, job)})
+
+
+async def _source(h: Handler, user: str, job: str) -> None:
+    h.answer(await h.requests.source(user, job))
+
+
+async def _log(h: Handler, user: str, job: str) -> None:
+    member = h.whole("member", -1, 0, 2**53)
+    offset, limit = h.whole("offset", 0, -(2**53), 2**53), h.whole("limit", 2**20, 1, 2**26)
+    h.answer(await h.requests.log(user, job, member=None if member < 0 else member, offset=offset, limit=limit))
+
+
+async def _metrics(h: Handler, user: str, job: str) -> None:
+    h.answer(await h.requests.metrics(user, job, offset=h.whole("offset", 0, -(2**53), 2**53)))
+
+
+async def _curves(h: Handler, user: str, job: str) -> None:
+    h.answer(await h.requests.curves(user, job, points=h.whole("points", 200, 2, 10_000)))
+
+
+async def _result(h: Handler, user: str, job: str, name: str) -> None:
+    await h.send_file(*await h.requests.result(user, job, name))
+
+
+async def _artifacts(h: Handler, user: str, job: str) -> None:
+    h.answer({"artifacts": await h.requests.artifacts(user, job)})
+
+
+async def _artifact(h: Handler, user: str, job: str, path: str) -> None:
+    await h.send_file(*await h.requests.file_of(user, job, path))
+
+
+async def _report(h: Handler, user: str, job: str) -> None:
+    text = await h.requests.report(user, job)
+    h.set_header("Content-Type", "text/plain; charset=utf-8")
+    h.set_header("X-Content-Type-Options", "nosniff")
+    await h.finish(text)
+
+
+async def _stream(h: Handler, user: str, job: str) -> None:
+    row, metrics = h.whole("row", 0, 0, 2**53), h.whole("metrics", 0, 0, 2**53)
+    logs, want, wait_s = h.text_of("logs"), h.text_of("want"), h.seconds("wait_s", 0.0, 60.0)
+    h.answer(await h.requests.stream(user, job, row=row, metrics=metrics, logs=logs, want=want, wait_s=wait_s))
+
+
+async def _describe(h: Handler, user: str) -> None:
+    h.answer(describe())
+
+
+_OPERATIONS: Final[dict[str, Operation]] = {
+    "get_pool": _get_pool,
+    "change_pool": _change_pool,
+    "set_queue": _set_queue,
+    "remove_queue": _remove_queue,
+    "cordon_node": _cordon,
+    "uncordon_node": _uncordon,
+    "preview_drain": _preview_drain,
+    "drain_node": _drain,
+    "list_jobs": _list_jobs,
+    "submit_job": _submit,
+    "get_job": _get_job,
+    "change_job": _change,
+    "halt_job": _action(Event.HALT),
+    "resume_job": _action(Event.RESUME),
+    "cancel_job": _action(Event.CANCEL),
+    "checkpoint_job": _action(Event.CHECKPOINT),
+    "retry_job": _retry,
+    "delete_job": _delete,
+    "why_job": _why,
+    "story_of_job": _story,
+    "source_of_job": _source,
+    "log_of_job": _log,
+    "metrics_of_job": _metrics,
+    "curves_of_job": _curves,
+    "result_of_job": _result,
+    "list_artifacts": _artifacts,
+    "get_artifact": _artifact,
+    "report_of_job": _report,
+    "stream_of_job": _stream,
+    "preflight": _preflight,
+    "warm": _warm,
+    "describe": _describe,
+}
+
+
+@tornado.web.stream_request_body
+class BlobHandler(Base):
+    """Bytes for a later submit, streamed to disk and kept under their SHA-256."""
+
+    def initialize(self, requests: Requests) -> None:
+        """Called by tornado for each request."""
+        self.requests = requests
+        self.partial: BinaryIO | None = None
+        self.name = ""
+
+    def prepare(self) -> None:
+        """Who asks, before a byte is read."""
+        if self.request.method != "PUT":
+            raise tornado.web.HTTPError(405)
+        self.error: DlaasError | None = None
+        try:
+            self.caller()
+        except DlaasError as error:
+            self.error = error
+            return
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        connection.set_max_body_size(BLOB_MOST)
+        folder = self.requests.blobs.folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor, self.name = tempfile.mkstemp(dir=folder, prefix=PARTIAL)
+        self.partial = os.fdopen(descriptor, "wb")
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def data_received(self, chunk: bytes) -> None:
+        """One piece."""
+        if self.error is not None:
+            return
+        self.size += len(chunk)
+        self.digest.update(chunk)
+        assert self.partial is not None, "opened in prepare"
+        try:
+            self.partial.write(chunk)
+        except OSError as error:
+            self.error = NotAllowed(f"the bytes could not be kept: {error.strerror}")
+
+    async def put(self, sha256: str) -> None:
+        """All of it is here: keep it if it is what it says."""
+        if self.error is not None:
+            return self.fail(self.error)
+        found = self.digest.hexdigest()
+        if found != sha256:
+            return self.fail(Invalid(f"the bytes have the SHA-256 {found}, not {sha256[:80]}"))
+        self.requests.blobs.hold(sha256)
+        await asyncio.to_thread(self._keep, self.requests.blobs.path(sha256))
+        return self.answer({"sha256": sha256, "bytes": self.size})
+
+    def _keep(self, to: Path) -> None:
+        assert self.partial is not None, "opened in prepare"
+        self.partial.flush()
+        os.fsync(self.partial.fileno())
+        self.partial.close()
+        Path(self.name).replace(to)
+
+    def on_finish(self) -> None:
+        """Leave nothing half."""
+        self._drop()
+
+    def on_connection_close(self) -> None:
+        """The sender went away in the middle."""
+        self._drop()
+
+    def _drop(self) -> None:
+        if self.partial is not None:
+            self.partial.close()
+            Path(self.name).unlink(missing_ok=True)
+            self.partial = None

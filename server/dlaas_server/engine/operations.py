@@ -1,0 +1,583 @@
+"""What can be asked of the engine, one method per operation of `openapi.ROUTES`. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from math import inf
+from typing import Final
+
+from dlaas_server.core.forecast.track_record import track_record
+from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.job import Pool as Picture
+from dlaas_server.core.model.phrases import clause
+from dlaas_server.core.model.states import Event
+from dlaas_server.core.planning.plan import Wait, check_feasible, plan
+from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
+from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.engine.blobs import Blobs
+from dlaas_server.engine.job_stream import (
+    WANTS,
+    Message,
+    Reader,
+    Watchers,
+    cursor_of,
+    curves,
+    metric_records,
+    text_of,
+    thinned,
+)
+from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.transaction import Draft
+from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
+from dlaas_server.rest.routes import Change, Keyed, Warm
+from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, encode
+from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import (
+    ID_PATTERN,
+    NAME_PATTERN,
+    Elastic,
+    File,
+    JobSpec,
+    JobView,
+    NotAllowed,
+    NotFound,
+    Refused,
+    State,
+    Submit,
+)
+from jupyter_dlaas.wire.secret_masking import mask_of
+
+__all__ = ["Requests"]
+
+READ_MOST: Final = 8 * 2**20
+METRICS_MOST: Final = 64 * 2**20
+REPORT_LINES: Final = 200
+CLOSE_S: Final = 10.0
+PROGRESS_EVERY_S: Final = 1.0
+"""A long poll that has nothing but progress to bring comes back this often."""
+NAME_BYTES: Final = 255
+"""What a file system takes as one name."""
+_TRANSFORMERS: Final = re.compile(r"^\s*(?:import|from)\s+(?:transformers|trl)\b", re.MULTILINE)
+_LIGHTNING: Final = re.compile(r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning)\b", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Requests:
+    """The operations. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+
+    lifecycle: Lifecycle
+    watchers: Watchers
+    blobs: Blobs
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def find(self, user: str, handle: str) -> Job:
+        """A job by handle, or the newest own job of that name. Raises NotFound."""
+        jobs = self.lifecycle.jobs
+        job = jobs.get(handle) if re.fullmatch(ID_PATTERN, handle) else None
+        if job is None and re.fullmatch(NAME_PATTERN, handle):
+            own = [j for j in jobs.values() if j.name == handle and j.owner == user]
+            job = max(own, key=lambda j: j.number, default=None)
+        if job is None:
+            raise NotFound(f"there is no job '{handle[:80]}'; `jupyter dlaas jobs` lists those that are")
+        if job.owner != user:
+            raise NotFound(f"{job.id} belongs to {job.owner}")
+        return job
+
+    def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
+        """Jobs of the user, newest first. If there are more than `limit`: those that run, then the first in line, then
+        the newest."""
+        states, waits = _states(state), self.lifecycle.waits
+        found = [
+            j
+            for j in self.lifecycle.jobs.values()
+            if j.owner == user and (owner is None or j.owner == owner) and (states is None or j.state in states)
+        ]
+        if len(found) > limit:
+            found = nsmallest(limit, found, key=lambda j: _use_to_list(j, waits.get(j.id)))
+        return [self.lifecycle.view(j) for j in sorted(found, key=lambda j: -j.number)]
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    async def submit(self, user: str, submit: Submit) -> tuple[JobView, bool]:
+        """Take a job in, durably. The same key gives the same job; True when it is new."""
+        digest = hashlib.sha256(json.dumps(encode(submit), sort_keys=True).encode()).hexdigest()
+        self._check(submit)
+        mask = mask_of(submit.environment)
+        notes = tuple(replace(note, text=mask.text(note.text)) for note in submit.spec.notes)
+        submit = replace(submit, spec=replace(submit.spec, notes=notes))
+        payload: dict[str, Json] = {
+            "source": submit.source,
+            "files": encode(submit.files),
+            "environment": dict(submit.environment),
+        }
+
+        def apply(draft: Draft) -> tuple[str, bool]:
+            seen = self.lifecycle.keys.get((user, submit.key)) or draft.new_keys.get((user, submit.key))
+            if seen is not None:
+                if seen[1] != digest:
+                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); make a new key")
+                draft.job(seen[0])
+                return seen[0], False
+            check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
+            job = self._new_job(user, submit, draft.now_s)
+            self._check_user(user, job, draft.changed)
+            check_feasible(job, self.lifecycle.pool.nodes())
+            self.lifecycle.next_number += 1
+            draft.insert(job, payload, submit.key, digest)
+            return job.id, True
+
+        job_id, is_new = await self.lifecycle.post(apply)
+        self.blobs.stored([file.sha256 for file in submit.files if file.sha256 is not None])
+        return self.lifecycle.view(self.lifecycle.jobs[job_id]), is_new
+
+    def _new_job(self, user: str, submit: Submit, now_s: float) -> Job:
+        spec, number = submit.spec, self.lifecycle.next_number
+        return Job(
+            id=f"{spec.name}-{number}",
+            number=number,
+            owner=user,
+            spec=spec,
+            submitted_s=now_s,
+            wish=_first_wish(submit),
+            unit=self.lifecycle.pool.unit,
+            priority=spec.priority,
+            elastic=spec.elastic,
+        )
+
+    def _check_user(self, user: str, job: Job, changed: Mapping[str, Job]) -> None:
+        """What users may ask for; `changed`: jobs that are about to be stored. Raises NotAllowed."""
+        if not self.lifecycle.is_admin(user):
+            limits = self.lifecycle.user_limits
+            limits.check_queued(user, {**self.lifecycle.jobs, **changed}.values())
+            limits.check_priority(job.priority)
+
+    def _check(self, submit: Submit) -> None:
+        """What the fields' own rules cannot say. Raises Invalid, Refused."""
+        spec = submit.spec
+        if spec.learners_min > spec.learners_max:
+            raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
+        if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
+            raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
+        check_queue(spec.queue, self.lifecycle.policy)
+        _check_schedule(spec)
+        _check_auto(submit)
+        _check_apart([file.path for file in submit.files])
+        for i, file in enumerate(submit.files):
+            _check_path(file.path, f"files[{i}].path")
+            if (file.text is None) == (file.sha256 is None):
+                raise Invalid(f"files[{i}]: give text or sha256, one of them")
+            if file.sha256 is not None:
+                self.blobs.hold(file.sha256)
+                if not self.blobs.path(file.sha256).is_file():
+                    raise Invalid(f"files[{i}].sha256: these bytes are not here; PUT dlaas/blobs/{file.sha256} first")
+        _check_environment(submit.environment)
+        for name in spec.outputs:
+            if not name.isidentifier():
+                raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
+
+    async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
+        """What would go wrong with this submit, and when it would start. Nothing is kept."""
+        lifecycle = self.lifecycle
+        try:
+            self._check(submit)
+            job = self._new_job(user, submit, lifecycle.clock())
+            self._check_user(user, job, {})
+            check_feasible(job, lifecycle.pool.nodes())
+        except DlaasError as error:
+            return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
+        active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
+        jobs, now_s = {**active, job.id: job}, lifecycle.clock()
+        known = lifecycle.lengths.known(jobs.values(), lifecycle.progress, now_s)
+        picture, policy = Picture(nodes=lifecycle.nodes(), jobs=jobs, known=known), lifecycle.policy
+        decided = plan(picture, now_s, policy, lifecycle.lengths.order(policy.order))
+        waits = {w.job: w for w in decided.waits}
+        estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
+        return {"problems": [], "estimate": estimate}
+
+    async def warm(self, asked: Warm) -> bool:
+        """Make ready for jobs of this Python. Raises Refused or Invalid."""
+        _check_environment(asked.environment)
+        if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
+            raise Refused(f"interpreter: {asked.interpreter[:200]} is no program on this machine")
+        try:
+            return await self.lifecycle.pool.warm(asked.interpreter, asked.environment, asked.framework)
+        except PoolError as error:
+            raise Refused(str(error)) from error
+
+    async def change(self, user: str, handle: str, change: Change) -> JobView:
+        """Wish, priority, who may resize. All or nothing."""
+        if change.elastic is Elastic.AUTO:
+            await self._check_auto_now(self.find(user, handle))
+
+        def apply(draft: Draft, job_id: str) -> None:
+            job = draft.job(job_id)
+            stories: list[folding.Story] = []
+            if job.state.is_final:
+                raise NotAllowed(f"{job.id} has ended ({job.state}); nothing of it can be changed")
+            if change.learners is not None:
+                job, told = folding.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
+                stories += told
+            if change.priority is not None and change.priority != job.priority:
+                if not self.lifecycle.is_admin(user) and change.priority > job.priority:
+                    self.lifecycle.user_limits.check_priority(change.priority)
+                job = replace(job, priority=change.priority)
+                stories.append(folding.Story("priority", f"{user} set the priority to {change.priority}."))
+            if change.elastic is not None and change.elastic is not job.elastic:
+                said = "off: the size stays" if change.elastic is Elastic.OFF else change.elastic
+                job = replace(job, elastic=change.elastic)
+                stories.append(folding.Story("elastic", f"Elastic {said}."))
+            draft.put((job, tuple(stories)))
+
+        return await self._apply(user, handle, apply)
+
+    async def _check_auto_now(self, job: Job) -> None:
+        """Raises NotAllowed, where the size of this job cannot follow its speed."""
+        payload = await self.lifecycle.store.payload(job.id)
+        why = _why_not_auto(job.spec, str(payload["source"]), has_files=bool(payload["files"]))
+        if job.spec.schedule:
+            why = "goes by no schedule, and this job has one; submit it without --schedule"
+        if why is not None:
+            raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
+
+    async def act(self, user: str, handle: str, event: Event) -> JobView:
+        """Halt, resume, cancel or keep a checkpoint. Asking for what already holds changes nothing."""
+
+        def apply(draft: Draft, job_id: str) -> None:
+            draft.put(folding.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
+
+        return await self._apply(user, handle, apply)
+
+    async def _apply(self, user: str, handle: str, change: Callable[[Draft, str], None]) -> JobView:
+        job_id = self.find(user, handle).id
+
+        await self.lifecycle.post(lambda draft: change(draft, job_id))
+        return self.lifecycle.view(self.lifecycle.jobs[job_id])
+
+    async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
+        """The same source, files, environment and spec as a new job."""
+        job = self.find(user, handle)
+        if not job.state.is_final and not job.needs_decision:
+            raise NotAllowed(f"{job.id} is {job.state}; only a job that has ended can be retried")
+        payload = await self.lifecycle.store.payload(job.id)
+        key = keyed.key or f"retry:{job.id}:{self.lifecycle.next_number}"
+        files, environment = payload["files"], payload["environment"]
+        assert isinstance(files, list), "the store keeps what submit put there"
+        assert isinstance(environment, dict), "the store keeps what submit put there"
+        submit = Submit(
+            key=key,
+            spec=job.spec,
+            source=str(payload["source"]),
+            files=tuple(File(**f) for f in files if isinstance(f, dict)),
+            environment={k: str(v) for k, v in environment.items()},
+            learners=job.wish,
+        )
+        return await self.submit(user, submit)
+
+    async def delete(self, user: str, handle: str) -> dict[str, Json]:
+        """Remove an ended job's record and files."""
+        job_id = self.find(user, handle).id
+        await self._closed(job_id)
+
+        def apply(draft: Draft) -> None:
+            job = draft.job(job_id)
+            if not (job.state.is_final and job.is_closed):
+                what = "is ending; try again in a moment" if job.state.is_final else "has not ended; cancel it first"
+                raise NotAllowed(f"{job_id} {what}")
+            draft.delete(job_id)
+
+        await self.lifecycle.post(apply)
+        await self.lifecycle.pool.remove(job_id)
+        await self.blobs.collect(self.lifecycle.store)
+        return {}
+
+    async def _closed(self, job_id: str) -> None:
+        """Wait a while for the last processes of a job that has ended."""
+        reader = Reader(self.lifecycle, job_id, want=("view",))
+        self.watchers.add(reader)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (job := self.lifecycle.jobs.get(job_id)) and job.state.is_final and not job.is_closed:
+                    await reader.news.wait()
+                    reader.news.clear()
+        except TimeoutError:
+            return  # refused, with the reason
+        finally:
+            self.watchers.remove(reader)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def why(self, user: str, handle: str) -> list[str]:
+        """Why the job is where it is."""
+        lifecycle, job = self.lifecycle, self.find(user, handle)
+        view = lifecycle.view(job)
+        first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
+        out = [first] + ([view.reason] if view.reason else [])
+        if view.failure is not None:
+            where = [f"Where: {view.failure.where.text}."] if view.failure.where is not None else []
+            out += [f"{view.failure.what}", *where, f"What to do: {view.failure.advice}"]
+        out += [note.text for note in job.reports]
+        waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
+        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
+        out += blockers
+        if blockers and (record := track_record(lifecycle.forecasts)):
+            out.append(record)
+        story = await lifecycle.store.story(view.id)
+        return out + ([f"Last: {story[-1].text}"] if story else [])
+
+    async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """All that happened to the job, oldest first."""
+        events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
+        return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
+
+    async def source(self, user: str, handle: str) -> dict[str, Json]:
+        """train.py and the paths of the files that travelled with it."""
+        payload = await self.lifecycle.store.payload(self.find(user, handle).id)
+        files = payload["files"]
+        paths: list[Json] = [f["path"] for f in files if isinstance(f, dict)] if isinstance(files, list) else []
+        return {"source": payload["source"], "files": paths}
+
+    async def log(self, user: str, handle: str, *, member: int | None, offset: int, limit: int) -> dict[str, Json]:
+        """Part of one learner's log; without a member, of rank 0's newest."""
+        job = self.find(user, handle)
+        if member is None:
+            member = await self._main_member(job)
+        chunk = await self._read(job.id, log_of(member), offset, min(limit, READ_MOST))
+        text, used = text_of(chunk)
+        return {"member": member, "from": chunk.start, "to": chunk.start + used, "size": chunk.size, "text": text}
+
+    async def _main_member(self, job: Job) -> int:
+        gang = job.gang
+        if gang:
+            return gang[0].member
+        try:  # it has ended, so its members are let go of: the journal knows who was rank 0 last
+            facts, _ = await self.lifecycle.pool.facts(job.id, 0)
+        except NotFound:
+            return 0
+        first = [fact.member for fact in facts if fact.kind is FactKind.LEARNER_UP and fact.rank == 0]
+        return first[-1] if first and first[-1] is not None else 0
+
+    async def _read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
+        try:
+            return await self.lifecycle.pool.read(job, stream, offset, limit)
+        except NotFound:
+            return Chunk(0, 0, 0, b"")  # nothing was written yet
+
+    async def metrics(self, user: str, handle: str, *, offset: int) -> dict[str, Json]:
+        """Metric records from a byte offset on, whole lines."""
+        chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_MOST)
+        whole = chunk.data.rfind(b"\n") + 1
+        records: list[Json] = list(metric_records(chunk.data[:whole]))
+        return {"from": chunk.start, "to": chunk.start + whole, "size": chunk.size, "records": records}
+
+    async def curves(self, user: str, handle: str, *, points: int) -> dict[str, Json]:
+        """Metrics thinned for drawing."""
+        chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_MOST)
+        lines = await asyncio.to_thread(lambda: curves(metric_records(chunk.data[: chunk.data.rfind(b"\n") + 1])))
+        return {"curves": {name: encode(thinned(found, points)) for name, found in sorted(lines.items())}}
+
+    async def artifacts(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """Files below output/ and checkpoints/."""
+        job = self.find(user, handle).id
+        out: list[dict[str, Json]] = []
+        for folder in ("output", "checkpoints"):
+            try:
+                found = await self.lifecycle.pool.files(job, folder)
+            except NotFound:
+                continue
+            out += [{"path": f"{folder}/{path}", "bytes": size} for path, size in sorted(found.items())]
+        return out
+
+    async def file_of(self, user: str, handle: str, path: str) -> tuple[str, str, int]:
+        """Job, path and size of an artifact or a result. Raises NotFound."""
+        job = self.find(user, handle).id
+        folder, _, rest = path.partition("/")
+        if folder not in ("output", "checkpoints", "results") or not rest:
+            raise NotFound(f"{job} has no file {path[:200]}; artifacts stand in output/ and checkpoints/")
+        found = await self.lifecycle.pool.files(job, folder)
+        if rest not in found:
+            raise NotFound(f"{job} has no file {path[:200]}")
+        return job, path, found[rest]
+
+    async def result(self, user: str, handle: str, name: str) -> tuple[str, str, int]:
+        """Job, path and size of a result file. Raises NotFound that says which there are."""
+        job = self.find(user, handle)
+        if name not in job.results:
+            there = ", ".join(job.results) or "none"
+            when = "" if job.state.is_final else f"; the job is {job.state}, results come when it completes"
+            raise NotFound(f"{job.id} has no result '{name[:60]}' (there are: {there}){when}")
+        return await self.file_of(user, handle, f"results/{name}.bin")
+
+    async def report(self, user: str, handle: str) -> str:
+        """Spec, versions, failure and the last log lines as text. Holds no environment, so no secrets of it."""
+        job = self.find(user, handle)
+        view = self.lifecycle.view(job)
+        environment = (await self.lifecycle.store.payload(job.id)).get("environment")
+        mask = mask_of({k: str(v) for k, v in environment.items()} if isinstance(environment, dict) else {})
+        member = await self._main_member(job)
+        chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
+        lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
+        story = [f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        parts = [
+            f"Job {view.id}: {view.state_label}",
+            json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
+        ]
+        if view.failure is not None:
+            where = [f"Where: {view.failure.where.text}"] if view.failure.where is not None else []
+            parts += [f"What: {view.failure.what}", *where, f"What to do: {view.failure.advice}"]
+            parts += [view.failure.traceback or ""]
+        parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
+        text = "\n".join(parts) + "\n"
+        return mask.text(text)
+
+    async def stream(
+        self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
+    ) -> dict[str, Json]:
+        """The WebSocket's messages by long poll.
+
+        Progress has no place in the cursor: what there was when the request came is told only to a new reader, and
+        what comes is gathered for a while, or whoever waits for a job's end would ask five times a second.
+        """
+        job = self.find(user, handle)
+        cursor = cursor_of(row, metrics, logs)
+        wants = _wants(want)
+        reader = Reader(self.lifecycle, job.id, cursor.row, cursor.metrics, dict(cursor.logs), wants)
+        if row:
+            reader.skip_progress()
+        clock = asyncio.get_running_loop().time
+        begin = clock()
+        messages: list[Message] = []
+        self.watchers.add(reader)
+        try:
+            while True:
+                messages = await reader.messages() or messages  # what was there before was progress, now outdated
+                until = begin + (min(wait_s, PROGRESS_EVERY_S) if messages else wait_s)
+                if any(m["type"] != "progress" for m in messages) or clock() >= until:
+                    break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(reader.news.wait(), until - clock())
+        finally:
+            self.watchers.remove(reader)
+        return {"messages": list(messages), "cursor": encode(reader.cursor())}
+
+
+def _wants(text: str) -> Sequence[str]:
+    """The kinds of a query string; all where it is empty. Raises Invalid."""
+    if not text:
+        return WANTS
+    chosen = text.split(",")
+    if any(one not in WANTS for one in chosen):
+        raise Invalid(f"want: '{text[:80]}' may hold {', '.join(WANTS)}")
+    return chosen
+
+
+def _use_to_list(job: Job, wait: Wait | None) -> tuple[float, ...]:
+    """The smallest is what people look for first."""
+    if job.state is State.QUEUED:
+        return 1, inf if wait is None else wait.place, job.number
+    return 2 if job.state.is_final or job.state is State.HALTED else 0, -job.number
+
+
+def _states(text: str | None) -> set[State] | None:
+    if not text:
+        return None
+    out: set[State] = set()
+    for word in text.split(","):
+        if word.upper() not in State.__members__:
+            raise Invalid(f"state: '{word[:40]}' is none of {', '.join(State)}")
+        out.add(State[word.upper()])
+    return out
+
+
+def _check_path(path: str, where: str) -> None:
+    parts = path.split("/")
+    if path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in parts) or len(parts) > 40:
+        raise Invalid(f"{where}: '{path[:80]}' must be a plain relative path")
+    if parts[0] not in ("files", "inputs") or len(parts) < 2:
+        raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
+    if any(len(p.encode()) > NAME_BYTES for p in parts):
+        raise Invalid(f"{where}: a name in '{path[:80]}' is longer than {NAME_BYTES} bytes")
+
+
+def _first_wish(submit: Submit) -> int:
+    """What was asked for; else the most, or the least where the job is to grow: by itself, or to the most later."""
+    spec = submit.spec
+    if submit.learners is not None:
+        return submit.learners
+    if spec.schedule and spec.schedule[0].epoch == 0:
+        return spec.schedule[0].learners
+    grows = spec.elastic is Elastic.AUTO or (spec.schedule and spec.schedule[0].learners == spec.learners_max)
+    return spec.learners_min if grows else spec.learners_max
+
+
+def _check_auto(submit: Submit) -> None:
+    """Raises Invalid."""
+    if submit.spec.elastic is Elastic.AUTO:
+        why = _why_not_auto(submit.spec, submit.source, has_files=bool(submit.files))
+        if why is not None:
+            raise Invalid(f"spec.elastic: auto {why}")
+
+
+def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
+    """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
+    if spec.learners_min == spec.learners_max:
+        return "needs sizes to choose from; give a range, as in --gpus 1:4"
+    if "batches(" not in source and not has_files and not _trains_together(source):
+        return (
+            "goes by the steps of run.batches, and the program has none; "
+            "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
+            " (of other loops only the Trainer of transformers and Lightning's with ddp train on several learners)"
+        )
+    return None
+
+
+def _trains_together(source: str) -> bool:
+    """Whether a framework's own loop trains one model on all learners, and tells how fast it is."""
+    if "Trainer(" not in source:
+        return False
+    return _TRANSFORMERS.search(source) is not None or (_LIGHTNING.search(source) is not None and "ddp" in source)
+
+
+def _check_schedule(spec: JobSpec) -> None:
+    """Raises Invalid."""
+    if spec.schedule and spec.elastic is not Elastic.MANUAL:
+        raise Invalid(f"spec.schedule: goes with elastic manual, not with {spec.elastic}; give one of the two")
+    epochs = [entry.epoch for entry in spec.schedule]
+    if epochs != sorted(set(epochs)):
+        raise Invalid("spec.schedule: epochs must rise from entry to entry")
+    for entry in spec.schedule:
+        if not spec.learners_min <= entry.learners <= spec.learners_max:
+            bounds = f"{spec.learners_min} to {spec.learners_max}"
+            raise Invalid(f"spec.schedule: epoch {entry.epoch}: {entry.learners} learners are not within {bounds}")
+        if spec.epochs is not None and entry.epoch >= spec.epochs:
+            raise Invalid(f"spec.schedule: epoch {entry.epoch} never comes: there are {spec.epochs}, from 0 on")
+
+
+def _check_apart(paths: Sequence[str]) -> None:
+    """No file stands where another one needs a folder. Raises Invalid."""
+    known = set(paths)
+    for i, path in enumerate(paths):
+        parts = path.split("/")
+        for k in range(1, len(parts)):
+            if "/".join(parts[:k]) in known:
+                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another one is a file")
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Refuse what no process can be started with. Raises Invalid."""
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name:
+            raise Invalid(
+                f"environment: {name[:60]!r} is not a variable name: it is empty, or holds '=' or a zero byte"
+            )
+        if "\0" in value:
+            raise Invalid(f"environment: the value of {name[:60]} holds a zero byte")

@@ -1,0 +1,96 @@
+"""The scratch copy on which one turn of the loop works: taken over as a whole after the commit, or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dlaas_server.core.lifecycle.journal_events import Story
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.planning.pool_settings import Settings
+from dlaas_server.store import Batch, Event, Inserted
+from jupyter_dlaas.wire.codec import Json
+from jupyter_dlaas.wire.protocol import NotFound
+
+__all__ = ["POOL", "Draft"]
+
+POOL: Final = ""
+"""Whose events are the pool's own."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Reads fall through to the committed jobs, writes stay here."""
+
+    base: Mapping[str, Job]
+    rows: Mapping[str, int]
+    last_row: int
+    now_s: float
+    changed: dict[str, Job] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    new_rows: dict[str, int] = field(default_factory=dict)
+    new_keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    batch: Batch = field(default_factory=Batch)
+    settings: Settings = field(default_factory=Settings)
+
+    def job(self, job_id: str) -> Job:
+        """The job as of now in this turn. Raises NotFound."""
+        found = self.changed.get(job_id) or self.base.get(job_id)
+        if found is None or job_id in self.deleted:
+            raise NotFound(f"there is no job {job_id}")
+        return found
+
+    def put(self, told: tuple[Job, tuple[Story, ...]]) -> Job:
+        """Take a changed job and its story in. A job that did not change is passed over."""
+        job, stories = told
+        if job is self.base.get(job.id) and job.id not in self.changed:
+            return job
+        row = self._tell(job.id, stories)
+        self.changed[job.id] = job
+        self.batch.updated[job.id] = (row, job)
+        return job
+
+    def insert(
+        self,
+        job: Job,
+        payload: Mapping[str, Json],
+        key: str,
+        digest: str,
+        story: Story | None = None,
+        *,
+        replaces: bool = False,
+    ) -> Job:
+        """Take a new job in; `replaces`: in the place of a damaged row."""
+        row = self._tell(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
+        self.changed[job.id] = job
+        self.new_keys[job.owner, key] = (job.id, digest)
+        self.batch.inserted.append(Inserted(job, row, payload, key, digest, replaces))
+        return job
+
+    def delete(self, job_id: str) -> None:
+        """Forget an ended job."""
+        self.deleted.add(job_id)
+        self.changed.pop(job_id, None)
+        self.batch.updated.pop(job_id, None)
+        self.batch.deleted.append(job_id)
+
+    def set(self, settings: Settings, text: str) -> None:
+        """Take over what was set for the pool, and tell it in the pool's own story. The same again: nothing."""
+        if settings != self.settings:
+            self.settings = self.batch.settings = settings
+            self.note("pool", text)
+
+    def note(self, kind: str, text: str) -> None:
+        """Tell something in the pool's own story."""
+        self.last_row += 1
+        self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text))
+
+    def _tell(self, job_id: str, stories: tuple[Story, ...]) -> int:
+        for story in stories:
+            self.last_row += 1
+            self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text))
+        if not stories:
+            self.last_row += 1  # the view changed, though there is nothing to tell
+        self.new_rows[job_id] = self.last_row
+        return self.last_row

@@ -1,0 +1,58 @@
+"""What those who wait are told: their place, the reason, and when they are expected to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.model.job import Job, Pool
+from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.shape import shape_of
+from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.rebalancing.drain import said_of_nodes
+from dlaas_server.engine.estimation.length_history import offered, with_start
+from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.transaction import Draft
+
+__all__ = ["told", "told_in_crowd"]
+
+
+def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
+    """What those who wait are told, with when they are expected to start; the first word goes into their story."""
+    out: dict[str, Wait] = {}
+    idle: Frees | None = None
+    is_whole = all(node.cordoned is None for node in picture.nodes)
+    for wait in waits:  # thousands may wait, and most were told already
+        when, job = found.expected.get(wait.job), draft.job(wait.job)
+        now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
+        offer = found.offers.get(wait.job)
+        if offer:  # found beside the loop: others may have started there since
+            idle = idle or free_of(picture.nodes, {**picture.jobs, **draft.changed}.values())
+            offer = offer if idle.room(shape_of(job), offer) >= offer else None
+        out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, offer))
+        if wait.place and (not job.is_told or (job.said is None and when is not None)):
+            draft.put(folding.waits(job, now.reason, when, draft.now_s))
+    return out
+
+
+def told_in_crowd(
+    draft: Draft,
+    picture: Pool,
+    waits: Sequence[Wait],
+    found: Foreteller,
+    active: Mapping[str, Job],
+    before: Mapping[str, Wait],
+    *,
+    has_news: bool,
+) -> dict[str, Wait]:
+    """The same where not all were looked at, and `waits` is right for those who run only.
+
+    Those who wait are told what was found out beside the loop, once that is new; else what they were told `before`.
+    `active`: all jobs, as they were before the plan.
+    """
+    there = {**active, **draft.changed}
+    gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
+    kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
+    news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
+    return kept | told(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)

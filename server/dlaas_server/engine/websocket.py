@@ -1,0 +1,259 @@
+"""The WebSocket: one per page, shared by all its cards and the side panel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, Final
+
+import tornado.web
+import tornado.websocket
+from tornado.http1connection import HTTP1Connection
+
+from dlaas_server.core.model.job import Job
+from dlaas_server.engine.http import peer_user, refusal
+from dlaas_server.engine.job_stream import WANTS, Message, Reader
+from dlaas_server.engine.operations import Requests
+from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode, encode
+from jupyter_dlaas.wire.protocol import PROTOCOL, Cursor, State
+
+__all__ = ["StreamHandler"]
+
+log = logging.getLogger("dlaas.engine")
+GATHER_S: Final = 0.02
+POOL_GATHER_S: Final = 0.1
+HEARTBEAT_S: Final = 2.0
+UNDER_WAY_MOST: Final = 256 * 1024
+ENDED_SHOWN: Final = 50
+UNFINISHED_SHOWN: Final = 300
+"""So many a page is told of: those that run and the first in line; of the others it only knows the names."""
+_ENDED: Final = ",".join(state for state in State if state.is_final)
+_UNFINISHED: Final = ",".join(state for state in State if not state.is_final)
+READERS_MOST: Final = 500
+
+
+class StreamHandler(tornado.websocket.WebSocketHandler):
+    """Speaks WIRE.md's stream. The first byte goes at once, then 20 ms are gathered while more flows."""
+
+    def initialize(self, requests: Requests) -> None:
+        """Called by tornado for each connection."""
+        self.requests = requests
+        self.user = ""
+        self.readers: dict[str, Reader] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.under_way = 0
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+        self.pool_news = asyncio.Event()
+        self.pool_jobs: set[str] = set()
+
+    def prepare(self) -> None:
+        """Who asks, before the upgrade."""
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        try:
+            self.user = peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
+        except DlaasError as error:
+            raise tornado.web.HTTPError(error.http_status, reason=str(error)) from None
+        if self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise tornado.web.HTTPError(400, reason="this is a WebSocket: ask for the upgrade")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What is refused before the upgrade, in our form."""
+        self.set_status(status_code)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(refusal(self, status_code)))
+
+    def check_origin(self, origin: str) -> bool:
+        """A Unix socket has no origin; the Jupyter server checks the page's."""
+        return True
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """The connection stands."""
+        lifecycle = self.requests.lifecycle
+        self.set_nodelay(True)
+        self._send(
+            {
+                "type": "hello",
+                "protocol": PROTOCOL,
+                "pool": lifecycle.pool.name,
+                "engine": str(lifecycle.engine_id),
+                "user": self.user,
+                "is_admin": lifecycle.is_admin(self.user),
+                "now_s": lifecycle.clock(),
+            }
+        )
+        self._spawn("heartbeat", self._heartbeat())
+
+    def on_message(self, message: str | bytes) -> None:
+        """One frame of the page. A bad one is answered with an error and changes nothing."""
+        try:
+            frame = json.loads(message)
+            if not isinstance(frame, dict):
+                raise Invalid("a frame must be an object")
+            self._take(frame)
+        except DlaasError as error:
+            self._send({"type": "error", "job": None, "code": error.code, "message": str(error)})
+        except (ValueError, RecursionError) as error:
+            self._send({"type": "error", "job": None, "code": "invalid", "message": f"a frame is no JSON: {error}"})
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        match frame.get("type"):
+            case "subscribe":
+                self._subscribe(frame)
+            case "unsubscribe":
+                self._drop(str(frame.get("job")))
+            case "subscribe_pool":
+                if "pool" not in self.tasks:
+                    self.requests.lifecycle.listeners.append(self)
+                    self._spawn("pool", self._pump_pool())
+            case "unsubscribe_pool":
+                self._unsubscribe_pool()
+            case "ack":
+                taken = frame.get("bytes")
+                if isinstance(taken, int) and taken > 0:
+                    self.under_way = max(self.under_way - taken, 0)
+                    self.has_room.set()
+            case "ping":
+                self._send({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
+            case other:
+                raise Invalid(f"type: there is no frame {str(other)[:40]!r}")
+
+    def _subscribe(self, frame: dict[str, Any]) -> None:
+        handle = frame.get("job")
+        if not isinstance(handle, str):
+            raise Invalid("job: is missing")
+        want = frame.get("want", list(WANTS))
+        if not isinstance(want, list) or any(w not in WANTS for w in want):
+            raise Invalid(f"want: may hold {', '.join(WANTS)}")
+        cursor = decode(Cursor, frame.get("cursor") or {}, where="cursor")
+        try:
+            job = self.requests.find(self.user, handle).id
+        except DlaasError as error:
+            self._send({"type": "error", "job": handle[:200], "code": error.code, "message": str(error)})
+            return
+        self._drop(job)
+        if len(self.readers) >= READERS_MOST:
+            raise Invalid(f"at most {READERS_MOST} jobs on one connection")
+        reader = Reader(self.requests.lifecycle, job, cursor.row, cursor.metrics, dict(cursor.logs), want)
+        self.readers[job] = reader
+        self.requests.watchers.add(reader)
+        self._spawn(f"job {job}", self._pump(reader))
+
+    def _drop(self, job: str) -> None:
+        reader = self.readers.pop(job, None)
+        if reader is not None:
+            self.requests.watchers.remove(reader)
+            self.tasks.pop(f"job {job}").cancel()
+
+    async def _pump(self, reader: Reader) -> None:
+        while True:
+            messages = await reader.messages()
+            if messages:
+                # Counted before they go: what is acknowledged while they are written must not be counted again.
+                self.under_way += reader.bytes_sent
+                reader.bytes_sent = 0
+                for message in messages:
+                    await self._write(message)
+                if self.under_way >= UNDER_WAY_MOST:
+                    self.has_room.clear()
+                    await self.has_room.wait()
+                await asyncio.sleep(GATHER_S)
+            else:
+                await reader.news.wait()
+
+    async def _pump_pool(self) -> None:
+        lifecycle = self.requests.lifecycle
+        shown = self.requests.jobs(self.user, state=_UNFINISHED, owner=None, limit=UNFINISHED_SHOWN)
+        shown += self.requests.jobs(self.user, state=_ENDED, owner=None, limit=ENDED_SHOWN)
+        told = {view.id for view in shown}
+        await self._write({"type": "jobs", "jobs": encode(sorted(shown, key=lambda v: -v.number))})
+        await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
+        while True:
+            await self.pool_news.wait()
+            self.pool_news.clear()
+            changed, self.pool_jobs = self.pool_jobs, set()
+            for job_id in sorted(changed - self.readers.keys()):
+                job = lifecycle.jobs.get(job_id)
+                if job is None:
+                    await self._write({"type": "gone", "job": job_id})
+                elif job.owner == self.user and (job_id in told or self._is_near(job)):
+                    told.add(job_id)
+                    await self._write({"type": "job", "job": encode(lifecycle.view(job))})
+            await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
+            await asyncio.sleep(POOL_GATHER_S)
+
+    def _is_near(self, job: Job) -> bool:
+        """Not far back in a long line, where places change all the time, and nobody looks."""
+        waits = self.requests.lifecycle.waits
+        wait = waits.get(job.id)
+        return (
+            job.state is not State.QUEUED
+            or len(waits) < UNFINISHED_SHOWN
+            or (wait is not None and wait.place < UNFINISHED_SHOWN)
+        )
+
+    def job_changed(self, job: str) -> None:
+        """See Listener."""
+        self.pool_jobs.add(job)
+
+    def stream_changed(self, job: str, stream: str) -> None:
+        """See Listener: logs and metrics are the readers'."""
+
+    def pool_changed(self) -> None:
+        """See Listener."""
+        self.pool_news.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self.requests.lifecycle.touch()  # an engine that a page looks at is not idle: it would be started again
+            await asyncio.sleep(HEARTBEAT_S)
+            await self._write({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
+
+    def _send(self, message: Message) -> None:
+        self._spawn(f"send {id(message)}", self._write(message))
+
+    async def _write(self, message: Message) -> None:
+        try:
+            await self.write_message(json.dumps(message, separators=(",", ":")))
+        except tornado.websocket.WebSocketClosedError:
+            self._end()
+
+    def _spawn(self, name: str, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self.tasks[name] = task
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self.tasks.get(name) is task:
+            del self.tasks[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the stream's task %s broke", name, exc_info=error)
+            self.close(1011, "the engine met an error; reconnect")
+
+    def _unsubscribe_pool(self) -> None:
+        if self in self.requests.lifecycle.listeners:
+            self.requests.lifecycle.listeners.remove(self)
+        task = self.tasks.pop("pool", None)
+        if task is not None:
+            task.cancel()
+
+    def on_close(self) -> None:
+        """The page went away."""
+        self._end()
+
+    def _end(self) -> None:
+        self._unsubscribe_pool()
+        for reader in self.readers.values():
+            self.requests.watchers.remove(reader)
+        self.readers.clear()
+        current = asyncio.current_task()
+        for task in list(self.tasks.values()):
+            if task is not current:
+                task.cancel()
+        self.tasks.clear()
+
+    def get_compression_options(self) -> dict[str, Any] | None:
+        """None: frames are small and stay on the machine."""
+        return None

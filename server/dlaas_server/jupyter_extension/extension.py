@@ -1,0 +1,144 @@
+"""The Jupyter server's door: authenticates and authorises with Jupyter's own means, then relays to the engine.
+
+Thin on purpose. Routes come from the one table in `routes.py`; bodies and answers pass unchanged. The owner of a job
+is the operating-system user (the engine sees who connects) or, under JupyterHub, the hub's user, for whom this server
+vouches; never Jupyter's `current_user`, which with the default token is another "Anonymous" at each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Bool, Float, Unicode
+
+from dlaas_server.jupyter_extension.handlers import (
+    CheckHandler,
+    NotebookHandler,
+    OpenApiHandler,
+    RelayHandler,
+    StreamHandler,
+    UploadHandler,
+)
+from dlaas_server.jupyter_extension.relay import Broken, Link
+from dlaas_server.rest.routes import ROUTES, Door, Route
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.runtime.system import hash_seed
+from jupyter_dlaas.wire.protocol import State, Unavailable
+
+__all__ = ["DlaasExtension"]
+
+_UNFINISHED: Final = ",".join(
+    state for state in State if state is not State.HALTED and not state.is_final
+)  # a halted job waits for a person: it keeps nothing alive
+
+
+class DlaasExtension(ExtensionApp):
+    """Train notebook cells as jobs that outlive the tab, the kernel and this server."""
+
+    name = "dlaas"
+    app_name = "Deep learning as a service"
+    description = "Train notebook cells as jobs that outlive the tab, the kernel and the server."
+    load_other_extensions = True
+
+    pool = Unicode(
+        "",
+        help="The pool: a name (a folder below <jupyter data dir>/dlaas) or a directory with a slash in it. "
+        "Empty: what JUPYTER_DLAAS_POOL says, else 'local'.",
+    ).tag(config=True)
+    pool_dir = Unicode("", help="The pool's directory; goes before `pool`.").tag(config=True)
+    engine_idle_s = Float(
+        None,
+        allow_none=True,
+        help="An engine that this server starts ends after so many seconds without work. Default: the engine's own.",
+    ).tag(config=True)
+    start_engine = Bool(
+        True, help="Start the engine when a request needs one. False: an administrator runs `jupyter dlaas serve`."
+    ).tag(config=True)
+    set_hash_seed = Bool(
+        True,
+        help="Start kernels with PYTHONHASHSEED=0, unless the variable is set: then sets of strings have the same "
+        "order in a notebook and in its jobs. False: Python draws another seed for each kernel.",
+    ).tag(config=True)
+    activity_poll_s = Float(
+        30.0, help="How often to look whether jobs run, so that idle culling does not end this server."
+    ).tag(config=True)
+
+    def initialize_settings(self) -> None:
+        """Choose the pool, and name it to the kernels of this server."""
+        directory = discovery.pool_directory(self.pool_dir or self.pool or None)
+        os.environ["JUPYTER_DLAAS_POOL"] = str(directory)
+        os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # or kernels would pass this door by
+        if self.set_hash_seed:
+            os.environ.setdefault(hash_seed.VARIABLE, hash_seed.DEFAULT)
+        door = SocketDoor(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
+        self.link = Link(door, user=os.environ.get("JUPYTERHUB_USER") or None)
+        self.unfinished = 0
+        self._watch: asyncio.Task[None] | None = None
+
+    def initialize_handlers(self) -> None:
+        """Register every route of the table."""
+        by_path: dict[str, dict[str, Route]] = {}
+        for route in ROUTES:
+            by_path.setdefault(route.path, {})[route.method] = route
+        self.handlers.extend(self._handler(routes) for routes in by_path.values())
+        assert self.serverapp is not None
+        self.serverapp.io_loop.add_callback(self._start_watching)
+
+    def _handler(self, routes: dict[str, Route]) -> tuple[str, type, dict[str, Any]]:
+        one = next(iter(routes.values()))
+        given: dict[str, Any] = {"link": self.link, "routes": routes}
+        if one.is_websocket:
+            return one.regex, StreamHandler, {"link": self.link}
+        if one.operation == "describe":
+            return one.regex, OpenApiHandler, given
+        if one.operation == "check_notebook":
+            return one.regex, CheckHandler, given
+        if one.door is Door.JUPYTER:
+            return one.regex, NotebookHandler, given
+        return one.regex, UploadHandler if one.request is bytes else RelayHandler, given
+
+    # ------------------------------------------------------------------------------------- activity, against culling
+
+    async def _start_watching(self) -> None:
+        self._watch = asyncio.ensure_future(self._watch_activity())
+
+    async def _watch_activity(self) -> None:
+        """While jobs run, count this server as active."""
+        assert self.serverapp is not None
+        while True:
+            self.unfinished = await self._count_unfinished()
+            if self.unfinished:
+                times = self.serverapp.web_app.settings.setdefault("last_activity_times", {})
+                times["dlaas"] = datetime.now(UTC)
+            await asyncio.sleep(max(1.0, self.activity_poll_s))
+
+    async def _count_unfinished(self) -> int:
+        """How many jobs are under way. An engine that was killed is started again; one that ended in order is not."""
+        target = f"/dlaas/jobs?state={_UNFINISHED}&limit=1000"
+        was_killed = self.unfinished > 0 or self.link.path.exists()  # in good order it takes its socket away
+        try:
+            answer = await self.link.call("GET", target, {}, timeout_s=10.0, may_start=was_killed)
+            return len(json.loads(bytes(answer.body))["jobs"]) if answer.status == 200 else self.unfinished
+        except Unavailable:
+            return 0 if not was_killed else self.unfinished
+        except (Broken, ValueError, KeyError):
+            return self.unfinished  # not hearing is no proof that nothing runs
+
+    def current_activity(self) -> dict[str, int] | None:
+        """What keeps this server from being shut down as idle: unfinished jobs."""
+        return {"jobs": self.unfinished} if self.unfinished else None
+
+    async def stop_extension(self) -> None:
+        """Stop watching and end what is being relayed; jobs and engine go on."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        self.link.close()

@@ -1,0 +1,38 @@
+"""Facts out of the bytes of a journal: whole lines only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.journal import Fact, FactKind, fact_from_line, find_fact
+
+__all__ = ["damage", "facts_in"]
+
+_TEXT_MAX: Final = 200
+
+
+def facts_in(data: bytes, offset: int) -> tuple[list[Fact], int]:
+    """The facts in `data` (from byte `offset` of a journal on), and the offset after the last whole line.
+
+    A torn tail (no newline yet) is left for the next time. A line that cannot be read is skipped, and a fact of the
+    kind `damaged` stands in its place: one bad line must not hide all that happened after it.
+    """
+    found: list[Fact] = []
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        line = data[at:end]
+        try:
+            found.append(fact_from_line(line))
+        except (ValueError, RecursionError, Invalid) as error:
+            if line.strip():
+                found.append(damage(f"byte {offset + at}: {error}"))
+            if (rest := find_fact(line)) is not None:
+                found.append(rest)
+        at = end + 1
+    return found, offset + at
+
+
+def damage(why: str) -> Fact:
+    """A stand-in for what a journal has lost. It has no number among the facts."""
+    return Fact(n=-1, at_s=0.0, kind=FactKind.DAMAGED, why=why[:_TEXT_MAX])

@@ -1,0 +1,239 @@
+"""Who wrote into which job, and whose guardian ended: one inotify watch and a pidfd per guardian, in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dlaas_server.pools.base import JOURNAL, Changed
+from dlaas_server.pools.local.job_folder import JobFolder, stream_of
+from jupyter_dlaas.jobdir.log_index import LOG
+from jupyter_dlaas.runtime.fencing.lock import find_guardian
+from jupyter_dlaas.runtime.system.inotify import Watch
+from jupyter_dlaas.runtime.system.process import Identity, activity_of, open_process, send
+
+__all__ = ["JobWatch"]
+
+GATHER_S: Final = 0.01
+"""News within so short a time is told once: a log of 10,000 lines a second must not wake the loop as often."""
+POLL_S: Final = 0.25
+"""How often folders are looked at where inotify is missing or used up."""
+LOOK_S: Final = 1.0
+STOPPED_S: Final = 5.0
+"""So long a guardian may be stopped (SIGSTOP): its gang may wait for a word of it."""
+log = logging.getLogger(__name__)
+
+
+def _queue_length() -> int:
+    """How many events the kernel keeps before it drops what comes."""
+    try:
+        return int(Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 16384
+
+
+class JobWatch:
+    """Tells about news of jobs, until it is closed. Belongs to the loop in which it was made.
+
+    `changed(job, stream)` for each stream that may have grown, `gone(job)` once for each guardian that ended.
+    """
+
+    def __init__(self, changed: Changed, gone: Callable[[str], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed, self._gone = changed, gone
+        self._watch = Watch()
+        self._folders: dict[str, JobFolder] = {}
+        self._by_root: dict[Path, JobFolder] = {}
+        self._guardians: dict[str, tuple[int, Identity]] = {}
+        self._resting: asyncio.TimerHandle | None = None
+        self._polling: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._stopped: dict[str, float] = {}
+        """Since when guardians are stopped."""
+        self._removed: set[str] = set()
+        """Jobs whose directory was gone at the last look."""
+        self._queue = _queue_length()
+        self._listen()
+
+    # ---- folders ---------------------------------------------------------------------------------------------
+
+    def follow(self, folder: JobFolder) -> None:
+        """Tell about the job from now on. Again and again is fine. Raises FileNotFoundError where it is gone."""
+        if folder.job in self._folders:
+            return
+        self._watch.add(folder.root)
+        self._folders[folder.job] = self._by_root[folder.root] = folder
+        for _, learner in folder.learners():
+            with suppress(FileNotFoundError):
+                self._watch.add(learner)
+        if self._watch.must_poll and self._polling is None:
+            self._poll()
+
+    def unfollow(self, job: str) -> None:
+        """Tell no more about the job's streams; its guardian, if it has one, stays watched."""
+        folder = self._folders.pop(job, None)
+        if folder is not None:
+            del self._by_root[folder.root]
+            for _, learner in folder.learners():
+                self._watch.remove(learner)
+            self._watch.remove(folder.root)
+
+    def follows(self) -> tuple[str, ...]:
+        """The jobs that are followed."""
+        return tuple(self._folders)
+
+    def _listen(self) -> None:
+        self._resting = None
+        if self._watch.fd is not None:
+            self._loop.add_reader(self._watch.fd, self._read)
+
+    def _poll(self) -> None:
+        self._polling = None
+        if self._watch.must_poll:
+            self._polling = self._loop.call_later(POLL_S, self._poll)
+            self._read_now()
+
+    def _read(self) -> None:
+        assert self._watch.fd is not None
+        self._loop.remove_reader(self._watch.fd)
+        self._resting = self._loop.call_later(GATHER_S, self._listen)
+        self._read_now()
+
+    def _read_now(self) -> None:
+        news: dict[tuple[str, str], None] = {}
+        is_flooded = self._is_flooded()
+        for path in sorted(self._watch.read()):
+            folder = self._by_root.get(path.parent) or self._by_root.get(path.parent.parent)
+            if folder is None:
+                continue
+            if path.parent == folder.root and path.name.startswith("learner-"):
+                with suppress(OSError):  # a file of that name, or gone again
+                    self._watch.add(path)
+                path = path / LOG  # it may have been written before it was watched
+            if path == folder.root / "status.json":
+                self._find(folder)
+            elif (grown := stream_of(path, folder.root)) is not None:
+                news[(folder.job, grown)] = None
+        if is_flooded:
+            self._look_everywhere(news)
+        for job, stream in news:
+            self._changed(job, stream)
+
+    def _is_flooded(self) -> bool:
+        """Whether the kernel may have dropped news, for so many wait: no event is shorter than 16 bytes."""
+        if self._watch.fd is None:
+            return False
+        waiting = struct.unpack("i", fcntl.ioctl(self._watch.fd, termios.FIONREAD, bytes(4)))[0]
+        return bool(waiting >= 16 * self._queue)
+
+    def _look_everywhere(self, news: dict[tuple[str, str], None]) -> None:
+        """The kernel dropped news: whatever it was, look at all."""
+        for folder in self._folders.values():
+            for _, learner in folder.learners():
+                with suppress(OSError):
+                    self._watch.add(learner)
+            self._find(folder)
+            for stream in folder.stream_files():
+                news[(folder.job, stream)] = None
+
+    # ---- guardians -------------------------------------------------------------------------------------------
+
+    def hold(self, job: str, who: Identity) -> bool:
+        """Watch a guardian's process. False when exactly this process does not live."""
+        if job in self._guardians and self._guardians[job][1] == who:
+            return True
+        fd = open_process(who)
+        if fd is None:
+            return False
+        self._drop(job)
+        self._guardians[job] = (fd, who)
+        self._loop.add_reader(fd, self._ended, job, fd)
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_S, self._look)
+        return True
+
+    def _look(self) -> None:
+        """End guardians that are stopped and do not go on: the learners outlive them, and new ones take over."""
+        self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
+        self._see_removed()
+        now_s, before = self._loop.time(), self._stopped
+        self._stopped = {}
+        for job, (_, who) in self._guardians.items():
+            activity = activity_of(who)
+            if activity is not None and activity.is_stopped:
+                since_s = self._stopped[job] = before.get(job, now_s)
+                if now_s - since_s >= STOPPED_S:
+                    log.warning("guardian %d of %s was stopped (SIGSTOP) and did not go on: ended", who.pid, job)
+                    send(who, signal.SIGKILL)
+
+    def _see_removed(self) -> None:
+        """Tell about directories that are gone for a whole look. The kernel tells only once nothing in them is open."""
+        gone = {job for job, folder in self._folders.items() if not folder.root.is_dir()}
+        for job in sorted(gone & self._removed):
+            self._changed(job, JOURNAL)
+        self._removed = gone
+
+    def is_guarded(self, folder: JobFolder) -> bool:
+        """Whether a guardian of the job lives, also one that nobody here has heard of."""
+        return folder.job in self._guardians or self._find(folder)
+
+    def guardian_of(self, job: str) -> Identity | None:
+        """The guardian that is watched, if any."""
+        held = self._guardians.get(job)
+        return None if held is None else held[1]
+
+    def guarded(self) -> tuple[str, ...]:
+        """The jobs whose guardians are watched."""
+        return tuple(self._guardians)
+
+    def _find(self, folder: JobFolder) -> bool:
+        if folder.job in self._guardians:
+            return True
+        who = folder.guardian()
+        if who is not None and self.hold(folder.job, who):
+            return True
+        who = find_guardian(folder.root)  # status.json may be lost, or of another guardian
+        return who is not None and self.hold(folder.job, who)
+
+    def _ended(self, job: str, fd: int) -> None:
+        """A guardian's process ended; another one may have taken its place already."""
+        self._loop.remove_reader(fd)
+        if job in self._guardians and self._guardians[job][0] == fd:
+            del self._guardians[job]
+        os.close(fd)
+        if job in self._folders:
+            self._find(self._folders[job])
+        self._gone(job)
+
+    def _drop(self, job: str) -> None:
+        held = self._guardians.pop(job, None)
+        if held is not None:
+            self._loop.remove_reader(held[0])
+            os.close(held[0])
+
+    def forget(self, job: str) -> None:
+        """Nothing more about this job."""
+        self.unfollow(job)
+        self._drop(job)
+
+    def close(self) -> None:
+        """Stop. No descriptor and no timer is left."""
+        for timer in (self._resting, self._polling, self._looking):
+            if timer is not None:
+                timer.cancel()
+        for job in list(self._guardians):
+            self._drop(job)
+        self._folders.clear()
+        self._by_root.clear()
+        if self._watch.fd is not None:
+            self._loop.remove_reader(self._watch.fd)
+        self._watch.close()

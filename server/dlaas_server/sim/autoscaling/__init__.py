@@ -1,0 +1,1 @@
+"""Experiments with the autoscaler on measured scaling curves."""

@@ -1,0 +1,1 @@
+"""Experiments that compare schedulers, by name."""

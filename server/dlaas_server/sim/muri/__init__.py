@@ -1,0 +1,1 @@
+"""Muri's scheduler and its rivals, by the rules of its simulator."""

@@ -1,0 +1,1 @@
+"""Pollux' workload and rules, by its simulator."""

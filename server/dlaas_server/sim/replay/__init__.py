@@ -1,0 +1,1 @@
+"""Replay of a trace in virtual time, and its report."""

@@ -1,0 +1,215 @@
+"""Orders of our own: the simulator tells the production core's scheduler what happens, and does what it decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.phrases import count
+from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.placement.shape import WHOLE
+from dlaas_server.core.scheduling.decision import IDLE
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.run_length import History
+from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
+from dlaas_server.core.spot.spot_scheduler import Lending
+from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable
+from dlaas_server.sim.trace.trace import NodeSpec, Pod, Task, TraceJob, Work
+from jupyter_dlaas.wire.protocol import Placement
+
+__all__ = ["ByCore", "nodes_of", "shape_in"]
+
+GB = 10**9
+NOTHING: Final = Decision()
+
+
+def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
+    """The core's nodes. Where CPUs or memory are not said, they are not counted."""
+    return tuple(
+        Node(
+            name=spec.name,
+            devices=tuple(Device(id=f"{spec.name}/{i}", index=i, kind=spec.kind) for i in range(spec.gpus)),
+            cpus=spec.cpus,
+            memory_bytes=round(spec.mem_gb * GB),
+            disk_mbps=spec.disk_mbps,
+            net_mbps=spec.net_mbps,
+            area=spec.area,
+            rack=spec.rack,
+        )
+        for spec in specs
+    )
+
+
+def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Placement) -> Shape:
+    """What one learner needs of this pool: only what its nodes count."""
+    task = job.work if isinstance(job.work, Task) else None
+    pod = job.work if isinstance(job.work, Pod) and job.gpus_per_learner else None
+    return Shape(
+        gpus=job.gpus_per_learner,
+        cpus=job.cpus_per_learner if any(spec.cpus for spec in specs) else 0.0,
+        memory_bytes=round(job.mem_gb_per_learner * GB) if any(spec.mem_gb for spec in specs) else 0,
+        gpu_kind=pod.gpu_spec or None if pod else None,
+        placement=Layout(placement.value),
+        disk_mbps=task.disk_mbps if task and any(spec.disk_mbps for spec in specs) else 0.0,
+        net_mbps=task.net_mbps if task and any(spec.net_mbps for spec in specs) else 0.0,
+        milli=pod.gpu_milli if pod else WHOLE,
+    )
+
+
+def _rest(work: Work) -> tuple[object, ...] | None:
+    """What is asked for beside what every trace says."""
+    if isinstance(work, Task):
+        return work.disk_mbps, work.net_mbps
+    return (work.gpu_milli, work.gpu_spec) if isinstance(work, Pod) else None
+
+
+@dataclass(slots=True)
+class ByCore:
+    """The core's scheduler under a policy, with guesses that are wrong by a log-normal factor of σ `estimate_error`."""
+
+    specs: Sequence[NodeSpec]
+    policy: Policy = field(default_factory=Policy)
+    placement: Layout | Placement = Layout.PACK
+    restart_s: float = 0.0
+    estimate_error: float | None = 0.0
+    """None: there are no estimates."""
+    reports_after: float | None = None
+    """A job tells how long it takes in all once it ran this share of it, as those do that count steps; None: none."""
+    seed: int = 0
+    lends: bool = False
+    """There are spot jobs."""
+    scheduler: Scheduler | Lending = field(init=False)
+    asks: dict[int, Ask] = field(init=False, default_factory=dict)
+    """Unfinished jobs, by place in the trace."""
+    _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
+    _runs: list[Run] = field(init=False, default_factory=list)
+    """All that arrived: they come in the order of the trace."""
+    history: History = field(init=False, default_factory=History)
+    _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
+    _batches: dict[str, float] = field(init=False, default_factory=dict)
+    _learns: bool = field(init=False)
+    _chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = Lending if self.lends else Scheduler
+        self.scheduler = kind(free_of(nodes_of(self.specs), ()), self.policy)
+        # What ended jobs teach is needed where lengths are guessed wrong or not at all, and where they matter.
+        self._learns = self.estimate_error != 0 and (
+            self.estimate_error is None or self.scheduler.order.lifted is not None
+        )
+        self._chance = random.Random(self.seed)  # noqa: S311  # no secret
+
+    def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
+        """Tell the scheduler, and do what it decides."""
+        scheduler, runs = self.scheduler, self._runs
+        if self.reports_after is not None:
+            self._hear(self.reports_after, now_s)
+        for run in ended:
+            index, work = run.index, run.job.work
+            ask = self.asks.pop(index)
+            if ask.spread == 0.0:
+                ask.estimate_s = self._guesses[index]  # what was guessed is what others can learn from
+            scheduler.leave(ask, now_s)
+            if work is not None and isinstance(work, Task):
+                self._shorten(work.job, run.job.duration_s or 0.0, now_s)
+            if self._learns:
+                self.history.learn(self._guesses.pop(index), ask.executed_s, ask.weight)
+        if self._learns and self.history.is_due:
+            self._look(now_s)
+        if arrived and arrived[0].job.work is not None:
+            self._note_batches(arrived)
+        for run in arrived:
+            ask = self.asks[run.index] = self._ask(run)
+            runs.append(run)
+            scheduler.enter(ask, now_s)
+        choice = scheduler.decide(now_s)
+        is_blocked = scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked()
+        if choice is IDLE and not is_blocked:
+            return NOTHING
+        return Decision(
+            [runs[ask.number] for ask in choice.starts] if choice.starts else (),
+            [runs[one.victim.number] for one in choice.stops] if choice.stops else (),
+            choice.wake_s,
+            is_blocked,
+        )
+
+    def _look(self, now_s: float) -> None:
+        """What guesses mean, by what ended until now and what did not: all take the places that they have with that."""
+        self.history.look((ask.weight, ask.executed(now_s)) for ask in self.asks.values())
+        for number, ask in self.asks.items():
+            mean_s = self.history.mean_s(self._guesses[number], ask.weight)
+            if ask.spread is None and ask.mean_s != mean_s:
+                ask.mean_s = mean_s
+                self.scheduler.reconsider(ask, now_s)
+
+    def _hear(self, share: float, now_s: float) -> None:
+        """What those that run have told by now."""
+        for number, ask in self.asks.items():
+            length_s = self._runs[number].job.duration_s or 0.0
+            if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
+                ask.estimate_s, ask.mean_s, ask.spread = length_s, length_s, 0.0
+                if isinstance(self.scheduler, Scheduler):
+                    self.scheduler.reconsider(ask, now_s)
+
+    def _ask(self, run: Run) -> Ask:
+        shape, learners = self._shape(run.job)
+        guess_s = None
+        if self.estimate_error is not None:
+            guess_s = run.work_s
+            if self.estimate_error:
+                guess_s *= math.exp(self._chance.gauss(0.0, self.estimate_error))
+        usual_s = guess_s
+        if self._learns:
+            self._guesses[run.index] = guess_s
+            usual_s = self.history.expected_s(guess_s, learners * (shape.gpus or 1))
+        job, estimate_s = run.job, usual_s if guess_s is None else guess_s
+        batch_s = 0.0 if job.work is None else self._batch_s(run)
+        ask = Ask(  # by position: by name it takes 1.7 times as long
+            run.index, shape, learners, job.submit_s, estimate_s, batch_s, usual_s, 0, job.queue, self.restart_s,
+            job.spot,
+        )  # fmt: skip
+        if self._learns:
+            ask.mean_s = self.history.mean_s(guess_s, ask.weight)
+        return ask
+
+    def _note_batches(self, arrived: Sequence[Run]) -> None:
+        for run in arrived:
+            if isinstance(work := run.job.work, Task):
+                self._batches[work.job] = self._batches.get(work.job, 0.0) + run.work_s
+
+    def _batch_s(self, run: Run) -> float:
+        """What the other tasks of the same job take: all that arrive are told at once."""
+        return self._batches.get(run.job.work.job, 0.0) - run.work_s if isinstance(run.job.work, Task) else 0.0
+
+    def _shorten(self, batch: str, done_s: float, now_s: float) -> None:
+        """A task of this batch ended: the others that wait have less before them."""
+        self._batches[batch] -= done_s
+        for ask in self.asks.values():
+            work = self._runs[ask.number].job.work
+            if ask.since_s is None and isinstance(work, Task) and work.job == batch:
+                ask.batch_s -= done_s
+                self.scheduler.reconsider(ask, now_s)
+
+    def _shape(self, job: TraceJob) -> tuple[Shape, int]:
+        rest = None if job.work is None else _rest(job.work)
+        asked = (job.learners, job.gpus_per_learner, job.cpus_per_learner, job.mem_gb_per_learner, rest)
+        found = self._shapes.get(asked)
+        if found is None:
+            shape = shape_in(job, self.specs, self.placement)
+            learners = job.learners
+            if learners == 1 and shape.is_plain and shape.gpus > max(spec.gpus for spec in self.specs):
+                shape, learners = replace(shape, gpus=1), shape.gpus
+            if free_of(nodes_of(self.specs), ()).room(shape, learners) < learners:
+                asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
+                pool = f"{count(len(self.specs), 'node')}, {count(sum(spec.gpus for spec in self.specs), 'GPU')}"
+                raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool ({pool}): say another with --pool")
+            found = self._shapes[asked] = (shape, learners)
+        return found
+
+    def _is_blocked(self) -> bool:
+        head = self.scheduler.head
+        return head is not None and head.weight <= self.scheduler.frees.devices

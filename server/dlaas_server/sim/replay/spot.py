@@ -1,0 +1,31 @@
+"""Spot jobs in a trace: those that the file marks, or a part of all, drawn by chance."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from dlaas_server.sim.replay.event_loop import Replay
+from dlaas_server.sim.trace.trace import Trace
+
+__all__ = ["has_spot", "marked", "parted"]
+
+
+def marked(trace: Trace, share: float, seed: int) -> Trace:
+    """The trace with so large a part of its jobs as spot jobs; none drawn twice from the same seed."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    return replace(trace, jobs=tuple(replace(job, spot=job.spot or chance.random() < share) for job in trace.jobs))
+
+
+def has_spot(trace: Trace) -> bool:
+    """Some of its jobs are spot jobs."""
+    return any(job.spot for job in trace.jobs)
+
+
+def parted(result: Replay) -> dict[str, Replay]:
+    """All jobs, the ordinary ones, the spot jobs, where there are both. What is of the pool is the same in each."""
+    kinds = {"ordinary": False, "spot": True}
+    parts = {name: tuple(done for done in result.done if done.job.spot is is_spot) for name, is_spot in kinds.items()}
+    if not all(parts.values()):
+        return {}
+    return {"all": result, **{name: replace(result, done=done) for name, done in parts.items()}}

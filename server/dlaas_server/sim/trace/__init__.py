@@ -1,0 +1,1 @@
+"""Traces of jobs and nodes, and the file formats they come in."""

@@ -1,0 +1,1 @@
+"""A simulated pool for tests: scripted jobs on a virtual clock."""

@@ -1,0 +1,352 @@
+"""A pool that says it is a fake: jobs are scripts in virtual time, files live in memory, faults come on request.
+
+For the engine's tests and for the simulator. What it tells obeys the same contract as the real pools; the tests in
+`tests/pools/contract.py` hold for both.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dlaas_server.core.lifecycle.recovery import StoredJob
+from dlaas_server.core.model.job import Node
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, PoolError, log_of
+from dlaas_server.pools.journal_lines import facts_in
+from dlaas_server.pools.paths import readable, safe_parts, writable
+from jupyter_dlaas.wire.codec import Json, encode
+from jupyter_dlaas.wire.journal import Fact, FactKind, Wanted, fact_to_line
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound
+from tests.pools.simulated.scripted_job import Fault, Script, ScriptedJob
+from tests.pools.simulated.virtual_clock import Clock, VirtualClock
+
+__all__ = ["Clock", "Fault", "Script", "SimulatedPool", "Trouble", "VirtualClock"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What happens to facts on their way to the engine. `seed` makes repeats and shuffles the same each time."""
+
+    late_s: float = 0.0
+    """A fact is readable only so long after it was written."""
+    is_repeated: bool = False
+    """A read brings some facts that were read before."""
+    is_reordered: bool = False
+    """The facts of one read come shuffled."""
+    is_silent: bool = False
+    """Nobody is told that there is news."""
+    seed: int = 0
+
+
+def _bytes_of(source: str) -> bytes:
+    return Path(source).read_bytes()  # not in a thread: a virtual clock must not wait for real things
+
+
+@dataclass(slots=True)
+class _Job:
+    """A simulated job's directory, in memory."""
+
+    play: ScriptedJob
+    files: dict[str, bytes]
+    streams: dict[str, bytearray] = field(default_factory=dict)
+    times: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    journal_shown: int = 0
+
+
+class SimulatedPool:
+    """A fake pool. Give it nodes, a clock and (per job, or for all) scripts; then drive the clock.
+
+    `conflicts` lists each time that two learners held one device at once, or one was started on a device that does not
+    exist: it must stay empty. `acts` lists what was asked, in order.
+    """
+
+    isolation = "none: this pool is simulated and runs nothing"
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Clock,
+        *,
+        name: str = "simulated",
+        unit: str = "GPU",
+        script: Script | None = None,
+        trouble: Trouble | None = None,
+    ) -> None:
+        self.name = name
+        self.unit = unit
+        self.script = script or Script()
+        self.scripts: dict[str, Script] = {}
+        self.trouble = trouble or Trouble()
+        self.conflicts: list[str] = []
+        self.acts: list[tuple[str, Wanted]] = []
+        self.starts_refused: dict[str, int] = {}
+        """Job -> how many of the next starts of its guardian fail with PoolError."""
+        self.unreachable: set[str] = set()
+        """Jobs whose guardian is not heard from: is_guarded() says None, act() and facts() raise PoolError."""
+        self._nodes = tuple(nodes)
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}
+        self._held: dict[tuple[str, str], tuple[str, int]] = {}
+        self._changed: Changed | None = None
+        self._nodes_changed: Callable[[], None] | None = None
+        self._random = random.Random(self.trouble.seed)
+
+    # ---- the contract ----------------------------------------------------------------------------------------
+
+    async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
+        """Begin to tell about news."""
+        self._changed, self._nodes_changed = changed, nodes_changed
+
+    async def close(self) -> None:
+        """Stop telling. Jobs go on as the clock does."""
+        self._changed = self._nodes_changed = None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes it was given."""
+        return self._nodes
+
+    async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
+        """Make room for a job."""
+        safe_parts(job)
+        if job in self._jobs:
+            return
+        about = {"id": job, "spec": encode(spec), "owner": owner}
+        files = {"spec.json": json.dumps(about).encode(), "environment.json": json.dumps(dict(environment)).encode()}
+        play = ScriptedJob(
+            self.scripts.get(job, self.script),
+            self._clock,
+            tell=lambda fact: self._tell(job, fact),
+            say=lambda member, text: self._say(job, member, text),
+            note=lambda line: self._note(job, line),
+            gone=lambda: self._news(job, JOURNAL),
+            outputs=spec.outputs,
+        )
+        self._jobs[job] = _Job(play, files)
+
+    async def put(self, job: str, path: str, data: bytes) -> None:
+        """Keep one file in memory."""
+        self._job(job).files["/".join(writable(path))] = bytes(data)
+
+    async def put_file(self, job: str, path: str, source: str) -> None:
+        """Keep a copy of one file in memory."""
+        await self.put(job, path, _bytes_of(source))
+
+    async def act(self, job: str, wanted: Wanted) -> None:
+        """Hand the document to the scripted guardian, starting one where none lives."""
+        one = self._job(job)
+        self._heard(job)
+        self.acts.append((job, wanted))
+        before = one.play.wanted
+        if before is not None and wanted.revision < before.revision:
+            return
+        if one.play.guardian is None and self.starts_refused.get(job, 0) > 0:
+            self.starts_refused[job] -= 1
+            raise PoolError(f"no guardian could be started for job {job} (as asked of this simulation)")
+        one.play.give(wanted)
+
+    async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
+        """Nothing is cold here."""
+        return True
+
+    async def is_guarded(self, job: str) -> bool | None:
+        """Whether the scripted guardian lives."""
+        one = self._job(job)
+        return None if job in self.unreachable else one.play.guardian is not None
+
+    async def end(self, job: str, *, kill: bool) -> bool:
+        """Whether nothing of the scripted job lives; with `kill` nothing does any more."""
+        one = self._jobs.get(job)
+        if one is None:
+            return True
+        if job in self.unreachable:
+            return False
+        if kill:
+            one.play.kill_all()
+        return one.play.guardian is None and not one.play.learners
+
+    async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
+        """The facts after `offset`, with the trouble that was asked for."""
+        one = self._job(job)
+        self._heard(job)
+        journal = one.streams.get(JOURNAL, bytearray())
+        found, end = facts_in(bytes(journal[offset : one.journal_shown]), offset)
+        if found and self.trouble.is_repeated:
+            earlier, _ = facts_in(bytes(journal[:offset]), 0)
+            found = self._random.sample(earlier, min(len(earlier), 2)) + found
+        if self.trouble.is_reordered:
+            self._random.shuffle(found)
+        return found, end
+
+    async def streams(self, job: str) -> Mapping[str, int]:
+        """The streams of the job with their sizes."""
+        one = self._job(job)
+        sizes = {name: len(data) for name, data in sorted(one.streams.items())}
+        if one.journal_shown:
+            sizes[PROGRESS] = len(self._stream(job, PROGRESS))
+        return sizes
+
+    async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
+        """Bytes of a stream."""
+        data = self._stream(job, stream)
+        start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
+        end = min(len(data), start + max(0, limit))
+        return Chunk(start, end, len(data), data[start:end])
+
+    async def time_of(self, job: str, member: int, offset: int) -> float | None:
+        """When the line that holds the byte was said."""
+        known = [at_s for first, at_s in self._job(job).times.get(member, []) if first <= offset]
+        return known[-1] if known else None
+
+    async def files(self, job: str, folder: str) -> Mapping[str, int]:
+        """Files below a folder, named from there."""
+        prefix = "/".join(readable(job, folder)) + "/"
+        kept = sorted(self._job(job).files.items())
+        return {path.removeprefix(prefix): len(data) for path, data in kept if path.startswith(prefix)}
+
+    async def get(self, job: str, path: str, offset: int, limit: int) -> bytes:
+        """Bytes of one file."""
+        one, name = self._job(job), "/".join(readable(job, path))
+        if name not in one.files:
+            raise NotFound(f"job {job} has no file {path!r}")
+        return one.files[name][max(0, offset) : max(0, offset) + max(0, limit)]
+
+    async def directories(self) -> Sequence[str]:
+        """Simulated jobs have no directories."""
+        return ()
+
+    async def stored_job(self, job: str) -> StoredJob:
+        """Simulated jobs have no directories."""
+        raise NotFound(f"the pool has no job {job!r}")
+
+    async def payload(self, job: str) -> Mapping[str, Json]:
+        """Simulated jobs have no directories."""
+        raise NotFound(f"the pool has no job {job!r}")
+
+    async def remove(self, job: str) -> None:
+        """Forget the job."""
+        one = self._jobs.pop(job, None)
+        if one is not None:
+            one.play.kill_all()
+        for device in [d for d, (holder, _) in self._held.items() if holder == job]:
+            del self._held[device]
+
+    def directory(self, job: str) -> str:
+        """Where a person would look."""
+        return f"simulated:{job}"
+
+    # ---- faults, on request ----------------------------------------------------------------------------------
+
+    def set_nodes(self, nodes: Sequence[Node]) -> None:
+        """Other nodes from now on: added, lost, cordoned, devices out of service."""
+        self._nodes = tuple(nodes)
+        if self._nodes_changed is not None:
+            self._nodes_changed()
+
+    def kill_guardian(self, job: str) -> None:
+        """The guardian dies; learners go on."""
+        self._job(job).play.kill_guardian()
+
+    def kill_learner(self, job: str, member: int) -> None:
+        """One learner dies."""
+        self._job(job).play.kill_learner(member)
+
+    def kill_all(self, job: str) -> None:
+        """Guardian and learners die at once."""
+        self._job(job).play.kill_all()
+
+    def tear_journal(self, job: str, tail: bytes = b'{"n":') -> None:
+        """Leave a torn line at the end of the journal, as a full disk does."""
+        self._append(job, JOURNAL, tail)
+
+    def learners(self, job: str) -> tuple[int, ...]:
+        """The members whose simulated processes live."""
+        return tuple(m.member for m in self._job(job).play.learners)
+
+    def step(self, job: str) -> int:
+        """The step that training has reached."""
+        return self._job(job).play.step
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _job(self, job: str) -> _Job:
+        if job not in self._jobs:
+            raise NotFound(f"the pool has no job {job!r}")
+        return self._jobs[job]
+
+    def _heard(self, job: str) -> None:
+        if job in self.unreachable:
+            raise PoolError(f"job {job} cannot be reached now (as asked of this simulation)")
+
+    def _stream(self, job: str, stream: str) -> bytes:
+        one = self._job(job)
+        if stream == JOURNAL:
+            return bytes(one.streams.get(JOURNAL, b"")[: one.journal_shown])
+        if stream == PROGRESS and one.journal_shown:
+            return json.dumps(encode(one.play.progress)).encode()
+        if stream in (METRICS, PROGRESS):
+            return bytes(one.streams.get(stream, b""))
+        if stream not in one.streams:
+            raise NotFound(f"job {job} has no stream {stream!r}")
+        return bytes(one.streams[stream])
+
+    def _tell(self, job: str, fact: Fact) -> None:
+        self._watch_devices(job, fact)
+        self._append(job, JOURNAL, fact_to_line(fact))
+
+    def _say(self, job: str, member: int, text: str) -> None:
+        one = self._jobs.get(job)
+        if one is not None:
+            size = len(one.streams.get(log_of(member), b""))
+            one.times.setdefault(member, []).append((size, self._clock.now_s()))
+            self._append(job, log_of(member), text.encode())
+
+    def _note(self, job: str, line: str) -> None:
+        self._append(job, METRICS, line.encode())
+        if job in self._jobs:
+            self._news(job, PROGRESS)
+
+    def _append(self, job: str, stream: str, data: bytes) -> None:
+        one = self._jobs.get(job)
+        if one is None:
+            return  # removed while its script went on
+        kept = one.streams.setdefault(stream, bytearray())
+        kept += data
+        if stream != JOURNAL:
+            self._news(job, stream)
+        elif self.trouble.late_s > 0:
+            size = len(kept)
+            self._clock.call_at(self._clock.now_s() + self.trouble.late_s, lambda: self._show(job, size))
+        else:
+            self._show(job, len(kept))
+
+    def _show(self, job: str, size: int) -> None:
+        one = self._jobs.get(job)
+        if one is not None and size > one.journal_shown:
+            one.journal_shown = size
+            self._news(job, JOURNAL)
+
+    def _news(self, job: str, stream: str) -> None:
+        if self._changed is not None and not self.trouble.is_silent:
+            self._changed(job, stream)
+
+    def _watch_devices(self, job: str, fact: Fact) -> None:
+        """Keep book of who holds which device, to catch an engine that lends one twice."""
+        one = self._jobs[job]
+        if fact.kind == FactKind.LEARNER_UP:
+            assert fact.member is not None
+            member = next((m for m in one.play.learners if m.member == fact.member), None)
+            known = {(n.name, d.id) for n in self._nodes for d in n.devices}
+            for seat in [(member.node, d) for d in member.devices] if member else []:
+                if seat not in known:
+                    self.conflicts.append(
+                        f"{job}: learner {fact.member} starts on {seat}, which the pool does not have"
+                    )
+                elif seat in self._held:
+                    self.conflicts.append(f"{job}: learner {fact.member} starts on {seat}, held by {self._held[seat]}")
+                self._held[seat] = (job, fact.member)
+        elif fact.kind == FactKind.LEARNER_DOWN:
+            for seat in [s for s, holder in self._held.items() if holder == (job, fact.member)]:
+                del self._held[seat]
