@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dlaas._version import __version__
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_dlaas.api.jobs import Job, job, jobs, pool, result, submit, train
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire.codec import DlaasError
-
-__version__ = "0.1.0"
 
 _HOME: Final = {
     "Job": "jupyter_dlaas.api.jobs",

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from jupyter_dlaas import __version__
+from jupyter_dlaas._version import __version__
 from jupyter_dlaas.api import jobs, option_parsing
 from jupyter_dlaas.cli import engine_control, terminal
 from jupyter_dlaas.cli.terminal import Ink

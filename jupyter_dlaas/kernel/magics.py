@@ -8,13 +8,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 from weakref import WeakKeyDictionary
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-import jupyter_dlaas
 from jupyter_dlaas.api import jobs
 from jupyter_dlaas.api.jobs import Job, JobFailed
 from jupyter_dlaas.cli import main
@@ -313,7 +313,7 @@ def load(shell: InteractiveShell) -> None:
     shell.set_hook("complete_command", _completions(_parser(DlaasMagics.train)), str_key="%%train")
     shell.set_hook("complete_command", _complete_verb, str_key="%dlaas")
     if NAME not in shell.user_ns:
-        shell.push({NAME: jupyter_dlaas}, interactive=False)
+        shell.push({NAME: _package()}, interactive=False)
     warm_soon()
 
 
@@ -326,5 +326,10 @@ def unload(shell: InteractiveShell) -> None:
     shell.magics_manager.magics["cell"].pop("train", None)
     shell.magics_manager.magics["line"].pop("dlaas", None)
     _formatter(shell).pop(Job, None)
-    if shell.user_ns.get(NAME) is jupyter_dlaas and shell.user_ns_hidden.get(NAME) is jupyter_dlaas:
-        shell.drop_by_id({NAME: jupyter_dlaas})
+    if shell.user_ns.get(NAME) is _package() and shell.user_ns_hidden.get(NAME) is _package():
+        shell.drop_by_id({NAME: _package()})
+
+
+def _package() -> ModuleType:
+    """Return the package itself, which imports this module and not the other way round."""
+    return sys.modules["jupyter_dlaas"]

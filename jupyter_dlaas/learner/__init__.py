@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.process.shell_commands import shell, shell_lines
     from jupyter_dlaas.learner.training_run.pushed import pushed
+    from jupyter_dlaas.learner.training_run.rng_restore import random_anew, random_as_before
     from jupyter_dlaas.learner.training_run.run import Run, run
-    from jupyter_dlaas.transfer.rng_state import random_anew, random_as_before
 
 __all__ = ["Run", "pushed", "random_anew", "random_as_before", "run", "shell", "shell_lines"]
 
 _HOME: Final = {
     "Run": "jupyter_dlaas.learner.training_run.run",
     "pushed": "jupyter_dlaas.learner.training_run.pushed",
-    "random_anew": "jupyter_dlaas.transfer.rng_state",
-    "random_as_before": "jupyter_dlaas.transfer.rng_state",
+    "random_anew": "jupyter_dlaas.learner.training_run.rng_restore",
+    "random_as_before": "jupyter_dlaas.learner.training_run.rng_restore",
     "run": "jupyter_dlaas.learner.training_run.run",
     "shell": "jupyter_dlaas.learner.process.shell_commands",
     "shell_lines": "jupyter_dlaas.learner.process.shell_commands",

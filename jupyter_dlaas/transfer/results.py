@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
-from jupyter_dlaas.learner.checkpoint.user_state import is_plain
 from jupyter_dlaas.objects import code_versions, keras_objects
 from jupyter_dlaas.transfer import class_definitions, shared_objects
+from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["dump", "load", "load_graph", "names_in", "store", "versions_of"]

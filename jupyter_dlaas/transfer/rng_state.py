@@ -12,20 +12,9 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from jupyter_dlaas.learner.control.context import current
 from jupyter_dlaas.learner.environment import import_hooks
-from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 
-__all__ = [
-    "completed",
-    "note_beginnings",
-    "put_back",
-    "put_written",
-    "random_anew",
-    "random_as_before",
-    "snapshot",
-    "written",
-]
+__all__ = ["RESTORERS", "completed", "note_beginnings", "put_back", "put_written", "read_state", "snapshot", "written"]
 
 
 def snapshot() -> dict[str, Any]:
@@ -145,38 +134,18 @@ def _written_state(state: tuple[Any, ...]) -> list[Any]:
     return [version, _text(array("I", numbers)), gauss]
 
 
-def _read_state(found: Sequence[Any]) -> tuple[Any, ...]:
+def read_state(found: Sequence[Any]) -> tuple[Any, ...]:
     version, numbers, gauss = found
     return version, tuple(array("I", _bytes(numbers))), gauss
-
-
-def random_as_before(cell: int) -> None:
-    """Let the random streams go on where they were in the notebook before this cell ran. Outside of a job: nothing."""
-    context = current()
-    path = None if context is None else context.job_dir / "inputs" / "chance.json"
-    if path is None or not path.exists():
-        return
-    found = json.loads(json.loads(path.read_text())[str(cell)])
-    for name, act in _ACTS.items():
-        if name in found:
-            import_hooks.after(name, functools.partial(act, found[name]))
-    random.setstate(_read_state(found["random"]))
 
 
 def put_written(text: str) -> None:
     """Let the random streams of the libraries that are loaded here go on where `written` found others."""
     found = json.loads(text)
-    for name, act in _ACTS.items():
+    for name, act in RESTORERS.items():
         if name in found and name in sys.modules:
             act(found[name], sys.modules[name])
-    random.setstate(_read_state(found["random"]))
-
-
-def random_anew() -> None:
-    """Let the random streams go on with the job's own numbers. Outside of a job: nothing."""
-    context = current()
-    if context is not None:
-        seed_all(derive(context.seed, "training"), later=True)
+    random.setstate(read_state(found["random"]))
 
 
 def _put_keras(found: list[int], module: Any) -> None:
@@ -186,7 +155,7 @@ def _put_keras(found: list[int], module: Any) -> None:
 
 
 def _put_written_tensorflow(found: list[Any], module: Any) -> None:
-    _put_tensorflow((found[0], _read_state(found[1])), module)
+    _put_tensorflow((found[0], read_state(found[1])), module)
 
 
 def _put_numpy(found: list[Any], module: Any) -> None:
@@ -202,7 +171,7 @@ def _put_torch(found: list[str], module: Any) -> None:
         module.cuda.set_rng_state_all(states[1:])
 
 
-_ACTS: Final = {
+RESTORERS: Final = {
     "keras": _put_keras,
     "numpy.random": _put_numpy,
     "torch": _put_torch,

@@ -10,9 +10,11 @@ import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlaas_server.core.lifecycle.journal_events import started
-from dlaas_server.core.model.job import Job, Known, Pool
-from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of, place
+from dlaas_server.core.lifecycle.plan_outcomes import started
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pruning import near
 from dlaas_server.core.scheduling.gang_request import Ask

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle.journal_events import fold, preempted, resized, started
-from dlaas_server.core.model.job import Device, Job, Node, Pool, Seat
+from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
+from dlaas_server.core.model.cluster import Device, Node, Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.planning.plan import DEFAULT, plan
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import Fact, FactKind

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from dlaas_server.core.model.job import Job, Known, Member, MemberState, Node, Pool, Seat
-from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.job import Job, Member, MemberState
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout, free_of
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler
 from dlaas_server.core.spot.spot_scheduler import Lending

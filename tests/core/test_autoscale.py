@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.elasticity.autoscaler import REFUSED, Search, Window, look
+from dlaas_server.core.elasticity.autoscaler import REFUSED, look
 from dlaas_server.core.elasticity.objective import Deadline, Efficiency, Goodput, Utility, Work, best_size
-from dlaas_server.core.elasticity.throughput_curve import Point, evened, fit
+from dlaas_server.core.elasticity.throughput_curve import evened, fit
+from dlaas_server.core.model.size_search import Point, Search, Window
 
 Speed = Callable[[int], float]
 CONDITION = Efficiency(0.1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from dlaas_server.core.model.job import Node, Seat
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.resources import Shape, is_kind
 from dlaas_server.core.placement.gang_placement import Frees, free_of, place
-from dlaas_server.core.placement.shape import Layout, Shape, is_kind
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import Level, level_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, PAYS, Movable, Move, Wanted, consolidation, together
 from tests.core.builders import node, seats

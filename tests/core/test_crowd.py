@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Job, Known, Pool
-from dlaas_server.core.planning.plan import Plan, plan
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.planning.decisions import Plan
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pruning import near
 from dlaas_server.core.scheduling.gang_request import length_level
 from dlaas_server.core.scheduling.ordering import ORDERS

@@ -7,8 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.lifecycle.journal_events import preempted, resized
-from dlaas_server.core.model.job import Job, Pool, Seat
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.gang_placement import free_of, place, shape_of
 from dlaas_server.core.rebalancing.drain import Leave, Way, drain
 from jupyter_dlaas.wire.protocol import Elastic, Placement

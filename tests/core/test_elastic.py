@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.core.elasticity.allocation import Gang, sized
-from dlaas_server.core.model.job import Node, Seat
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import Frees, free_of
 from dlaas_server.core.placement.gang_placement import place
-from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.placement.shape import Layout
 from tests.core.builders import node, seats
 
 ONE = Shape(1, 0.0, 0, None, Layout.PACK)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.core.lifecycle.guardian_loss import guardian_gone
-from dlaas_server.core.lifecycle.journal_events import ask, fold, preempted, resized, started, wanted
-from dlaas_server.core.lifecycle.reconcile import Known, reconcile
+from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
+from dlaas_server.core.lifecycle.reconcile import Known, reconcile, wanted
+from dlaas_server.core.lifecycle.user_requests import ask
 from dlaas_server.core.model.job import Intent, Job, Profile
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.presentation.job_view import actions, job_view

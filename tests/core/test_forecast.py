@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.forecast.size_offers import offers
 from dlaas_server.core.forecast.start_time import Arrival, Outlook, forecast, outlooks, world_of
-from dlaas_server.core.lifecycle.journal_events import preempted, resized
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
-from dlaas_server.core.placement.gang_placement import Layout, Shape
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout
 from dlaas_server.core.planning.plan import DEFAULT
 from dlaas_server.core.scheduling.ordering import Order, made
 from dlaas_server.core.scheduling.run_length import length_s

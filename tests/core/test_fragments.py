@@ -7,10 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual, free_milli, ways
 from dlaas_server.core.placement.gang_placement import Frees, free_of, place, room
-from dlaas_server.core.placement.shape import WHOLE, Layout, Shape
+from dlaas_server.core.placement.shape import Layout
 from tests.core.builders import node
 
 ONE = Shape(1, 0.0, 0, None, Layout.FGD)

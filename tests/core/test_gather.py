@@ -7,9 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.lifecycle.journal_events import preempted
-from dlaas_server.core.model.job import Known, Seat
-from dlaas_server.core.placement.gang_placement import Frees, Layout, Shape, free_of, place
+from dlaas_server.core.lifecycle.plan_outcomes import preempted
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.pool import Known
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Frees, Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.defragmentation import gathered
 from dlaas_server.core.scheduling.gang_request import Ask

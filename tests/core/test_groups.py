@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.scheduling import equivalence_class
 from dlaas_server.core.scheduling.equivalence_class import Group
 from dlaas_server.core.scheduling.gang_request import Ask, Key, level

@@ -16,7 +16,7 @@ from dlaas_server.core.lifecycle.guardian_loss import (
     lines_lost,
     may_be_over,
 )
-from dlaas_server.core.lifecycle.journal_events import preempted
+from dlaas_server.core.lifecycle.plan_outcomes import preempted
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from jupyter_dlaas.wire.journal import FactKind, Goal

@@ -11,12 +11,16 @@ import pytest
 from dlaas_server.core.elasticity.resize import ahead
 from dlaas_server.core.forecast.size_offers import offers
 from dlaas_server.core.forecast.start_time import forecast
-from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, started
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
+from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.placement.gang_placement import free_of, shape_of
 from dlaas_server.core.placement.shape import Layout
-from dlaas_server.core.planning.plan import Plan, plan
+from dlaas_server.core.planning.decisions import Plan
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.presentation.explain import why_it_waits
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Policy, Share

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout, free_of
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
 from dlaas_server.core.spot.spot_scheduler import Lending

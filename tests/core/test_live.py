@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle.journal_events import fold, resized, wanted
+from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.plan_outcomes import resized
+from dlaas_server.core.lifecycle.reconcile import wanted
 from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.planning.plan import plan
 from jupyter_dlaas.wire.journal import FactKind

@@ -7,12 +7,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.lifecycle.journal_events import resized
-from dlaas_server.core.model.job import Job, Pool, Seat
+from dlaas_server.core.lifecycle.plan_outcomes import resized
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.gang_placement import Frees, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import level_of
-from dlaas_server.core.planning.plan import Resized, plan
+from dlaas_server.core.planning.decisions import Resized
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.rebalancing.migration import AGAIN_S
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind

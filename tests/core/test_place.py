@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Device, Job, Node, Seat
+from dlaas_server.core.model.cluster import Device, Node, Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.resources import Shape, is_kind
 from dlaas_server.core.placement.feasibility import why_never
 from dlaas_server.core.placement.gang_placement import free_of, place, room, shape_of
-from dlaas_server.core.placement.shape import Layout, Shape, is_kind
+from dlaas_server.core.placement.shape import Layout
 from jupyter_dlaas.wire.protocol import Placement
 from tests.core.builders import job, node, seats, training
 

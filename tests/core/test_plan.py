@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, started
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
+from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.planning.plan import ANEW, check_feasible, plan, scheduled
+from dlaas_server.core.planning.plan import ANEW, plan
+from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic, Refused

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.lifecycle.journal_events import resized
-from dlaas_server.core.model.job import Job, Pool, Slow
-from dlaas_server.core.planning.plan import Resized, plan
+from dlaas_server.core.lifecycle.plan_outcomes import resized
+from dlaas_server.core.model.job import Job, Slow
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.planning.decisions import Resized
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.rebalancing.migration import AGAIN_S
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.elasticity.autoscaler import Search
-from dlaas_server.core.elasticity.throughput_curve import Point
-from dlaas_server.core.lifecycle.journal_events import resized, started
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
-from dlaas_server.core.planning.plan import Plan, Resized, plan
+from dlaas_server.core.lifecycle.plan_outcomes import resized, started
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.size_search import Point, Search
+from dlaas_server.core.planning.decisions import Plan, Resized
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Elastic

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dlaas_server.core.placement.gang_placement import Layout, Shape
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.scheduling.running_set import Ends
 

@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
-from dlaas_server.core.scheduling.gang_request import Ask, Late
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Layout, free_of
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.run_length import History
 from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler, Share

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dlaas_server.core.model.job import Profile
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import free_of
-from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import FIRST_S
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.gang_request import Ask

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dlaas_server.core.elasticity.size_requests import condition_of, due
-from dlaas_server.core.lifecycle.journal_events import ask, fold, resized, scheduled
+from dlaas_server.core.lifecycle.journal_events import fold, scheduled
+from dlaas_server.core.lifecycle.plan_outcomes import resized
+from dlaas_server.core.lifecycle.user_requests import ask
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.planning.plan import plan

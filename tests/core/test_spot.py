@@ -7,11 +7,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.lifecycle.journal_events import ask, preempted, resized, wanted
-from dlaas_server.core.lifecycle.reconcile import reconcile
-from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized
+from dlaas_server.core.lifecycle.reconcile import reconcile, wanted
+from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.planning.plan import Plan, plan, scheduled
+from dlaas_server.core.planning.decisions import Plan
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.planning.scheduler_snapshot import scheduled
 from dlaas_server.core.scheduling.policy import Policy, Share
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic

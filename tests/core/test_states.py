@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.lifecycle.journal_events import ask
+from dlaas_server.core.lifecycle.user_requests import ask
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import NEXT, Event, can, step
 from dlaas_server.core.presentation.job_view import actions, job_view

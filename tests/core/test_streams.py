@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.planning.plan import scheduled
-from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
 from tests.core.streams import SIZES, Coming, Drive, drive, in_streams, stream

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlaas_server.core.model.job import Job, Node
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Cordon, Settings, nodes_in_force
 from dlaas_server.core.planning.suspect_devices import (
     SUSPECT_S,

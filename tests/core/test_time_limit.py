@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import time_limit
-from dlaas_server.core.lifecycle.journal_events import ask, fold, started
-from dlaas_server.core.model.job import Job, Seat
+from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.plan_outcomes import started
+from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from jupyter_dlaas.wire.journal import Fact, FactKind
 from jupyter_dlaas.wire.protocol import JobSpec, State

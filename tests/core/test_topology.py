@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Node, Profile, Seat
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.job import Profile
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Frees, free_of, place, room
-from dlaas_server.core.placement.shape import Layout, Shape, relaxed
+from dlaas_server.core.placement.shape import Layout, relaxed
 from dlaas_server.core.placement.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
 from tests.core.builders import node
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.model.job import Job, Known, Profile
+from dlaas_server.core.model.job import Job, Profile
+from dlaas_server.core.model.pool import Known
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.plan import DEFAULT, plan
 from dlaas_server.core.presentation.explain import NO_BOUND, why_it_waits

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Job, Known, Node, Pool, Seat
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.gang_placement import free_of, shape_of
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.protocol import Elastic

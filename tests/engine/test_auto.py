@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.rest.routes import Change
 from jupyter_dlaas.wire.protocol import Elastic, JobView, NotAllowed, Scheduled
 from tests.engine.driving import engine_on, submit

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.engine.pool_clock import PoolClock
 from dlaas_server.pools.local.fact_times import on_clock
 from jupyter_dlaas.runtime.system.process import boot_id

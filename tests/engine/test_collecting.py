@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Job, Node
+from dlaas_server.core.model.cluster import Device, Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.rest.routes import Change

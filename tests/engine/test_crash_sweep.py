@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
 from dlaas_server.engine.pool_admin import Administration
 from dlaas_server.rest.routes import DrainAsked

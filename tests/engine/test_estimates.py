@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlaas_server.core.model.job import Job
-from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
 from dlaas_server.engine.estimation.start_estimator import Foreteller

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.presentation.job_view import HOW_TO_LOG
 from jupyter_dlaas.wire.protocol import Note
 from tests.engine.driving import Engine, engine_on, submit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
 from tests.engine.driving import Engine, engine_on, submit

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dlaas_server.core.forecast.start_time import FORETOLD_MOST
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
 from dlaas_server.engine.lifecycle import CROWD, LONG_QUEUE
 from tests.engine.driving import Engine, engine_on

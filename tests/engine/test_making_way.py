@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
 from tests.engine.driving import Engine, engine_on, submit
 from tests.pools.simulated.simulated_pool import Script, SimulatedPool

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Job, Node
+from dlaas_server.core.model.cluster import Device, Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.rebalancing.migration import AGAIN_S
 from jupyter_dlaas.wire.journal import FactKind

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from dlaas_server.engine.pool_admin import Administration

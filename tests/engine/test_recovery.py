@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.lifecycle.journal_events import wanted
+from dlaas_server.core.lifecycle.reconcile import wanted
 from dlaas_server.core.lifecycle.recovery import StoredJob, recovered
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.engine import recovery

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.learner.training_run.divergence import Kind, left_at, report_of_epochs, what_diverged, word_of
+from jupyter_dlaas.learner.elastic.collective_tag import Kind, word_of
+from jupyter_dlaas.learner.training_run.divergence import left_at, report_of_epochs, what_diverged
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fake_nccl import INSTALL

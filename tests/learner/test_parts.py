@@ -27,7 +27,7 @@ from jupyter_dlaas.learner.data.sharding import Place
 from jupyter_dlaas.learner.data.shards import add_up, nodes_of_all
 from jupyter_dlaas.learner.log_capture import metric_regex
 from jupyter_dlaas.learner.reporting.metrics import Metrics
-from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer import plain_values, results
 from jupyter_dlaas.wire.codec import DlaasError
 
 # -- exactly once
@@ -152,9 +152,9 @@ def test_what_is_too_large_stays_and_is_named() -> None:
 def test_tensors_are_not_plain_values() -> None:
     import torch
 
-    assert user_state.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
-    assert not user_state.is_plain([torch.tensor(1.0)])
-    assert not user_state.is_plain({"a": np.zeros(3)})
+    assert plain_values.is_plain([1, "a", {"b": (2.5, None)}, np.float32(1)])
+    assert not plain_values.is_plain([torch.tensor(1.0)])
+    assert not plain_values.is_plain({"a": np.zeros(3)})
 
 
 # -- checkpoints beside the training

@@ -48,6 +48,12 @@ def test_variables_are_filled_in_and_those_of_the_shell_stay(command: str, writt
 
 
 def test_no_module_of_the_learner_hides_a_function_of_its_name() -> None:
-    modules = {path.stem for path in Path(learner.__file__).parent.glob("*.py")}
+    modules = {path.stem for path in Path(learner.__file__).parent.iterdir()}
 
     assert modules.isdisjoint(learner.__all__)
+
+
+def test_no_package_hides_a_public_function_of_its_name() -> None:
+    modules = {path.stem for path in Path(dlaas.__file__).parent.iterdir()}
+
+    assert modules.isdisjoint(dlaas.__all__)

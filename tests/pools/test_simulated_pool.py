@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.base import JOURNAL, Pool, PoolError
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.runtime.guardian.learner_process import read_result
+from jupyter_dlaas.runtime.guardian.exit_status import read_result
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, kill_round, send
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dlaas_server.core.elasticity.autoscaler import Window
+from dlaas_server.core.model.size_search import Window
 from dlaas_server.sim.autoscaling.curves import Curve, drawn, formulas, measured
 from dlaas_server.sim.autoscaling.experiment import (
     CONDITION,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.core.placement.shape import WHOLE, Layout
+from dlaas_server.core.model.resources import WHOLE
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.sim.__main__ import main
 from dlaas_server.sim.experiments.fill_cluster import MARKS, Filled

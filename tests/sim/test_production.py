@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlaas_server.core.model.job import Job, Known, Member, MemberState, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, Member, MemberState
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.run_length import Usual

@@ -7,7 +7,6 @@ They travel in checkpoints and are put back, so that a list filled epoch by epoc
 from __future__ import annotations
 
 import functools
-import numbers
 import pickle
 import sys
 import sysconfig
@@ -16,39 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "is_plain", "mark", "marked_objects", "put_back"]
+from jupyter_dlaas.transfer.plain_values import LEAVES, is_plain
+
+__all__ = ["LARGEST", "Base", "Mark", "back_to", "base", "changed", "mark", "marked_objects", "put_back"]
 
 LARGEST: Final = 1 << 20
 _OWN: Final = Path(__file__).parents[2]
-_MOST_ELEMENTS: Final = 200_000
-_LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
 _SIZED: Final = (list, dict, set, str, bytes)
 Base = dict[str, bytes | int]
 """Per name what it was when the loop began: a plain value's pickle, another container's length."""
-
-
-def is_plain(value: object) -> bool:
-    """Numbers, texts, and lists, tuples, sets and dicts of these; nothing that needs code to come back."""
-    todo, seen = [value], 0
-    while todo:
-        one = todo.pop()
-        seen += 1
-        if seen > _MOST_ELEMENTS:
-            return False
-        kind = type(one)
-        if kind in (list, tuple, set, frozenset):
-            todo.extend(one)  # type: ignore[arg-type]  # checked by its exact type
-        elif kind is dict:
-            todo.extend(one)  # type: ignore[arg-type]
-            todo.extend(one.values())  # type: ignore[attr-defined]
-        elif kind not in _LEAVES and not _is_number(one):
-            return False
-    return True
-
-
-def _is_number(value: object) -> bool:
-    """Also NumPy's numbers; not an array or tensor of one element, which may live on a device."""
-    return isinstance(value, numbers.Number) and not hasattr(value, "requires_grad")
 
 
 def _pickled(value: object) -> bytes | None:
@@ -131,7 +106,7 @@ def mark(names: Mapping[str, Any], depth: int = _DEEP) -> Mark:
     }
 
 
-_LEAF_TYPES: Final = frozenset(_LEAVES)
+_LEAF_TYPES: Final = frozenset(LEAVES)
 _LISTS: Final = frozenset({list, deque})
 _DICTS: Final = frozenset({dict, defaultdict, Counter, OrderedDict})
 _MARKED: Final = _LEAF_TYPES | _LISTS | _DICTS | {set}

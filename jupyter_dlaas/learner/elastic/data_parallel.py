@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.elastic import nccl_group, process_group, shm_allreduce
+from jupyter_dlaas.learner.elastic.collective_tag import Kind, kind_of, word_of
 from jupyter_dlaas.learner.elastic.gradient_averaging import Averager, count_registrations
 from jupyter_dlaas.learner.elastic.non_raising_group import QuietGroup
 from jupyter_dlaas.learner.elastic.shared_model import SharedModel, attach
@@ -24,7 +25,6 @@ from jupyter_dlaas.learner.elastic.shm_allreduce import Diverged, Room, Sum
 from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
 from jupyter_dlaas.learner.elastic.step_gate import Gate
 from jupyter_dlaas.learner.elastic.step_timing import Work
-from jupyter_dlaas.learner.training_run.divergence import Kind, kind_of, word_of
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["Gang", "NotShareable", "to_device"]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn.modules import module as nn_module
 
+from jupyter_dlaas.learner.elastic.collective_tag import Kind
 from jupyter_dlaas.learner.elastic.shm_allreduce import Diverged
-from jupyter_dlaas.learner.training_run.divergence import Kind
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.elastic.data_parallel import Gang

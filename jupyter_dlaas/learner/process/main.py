@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from jupyter_dlaas.failures.diagnosis import from_exit
 from jupyter_dlaas.failures.failure_table import NO_WORD
 from jupyter_dlaas.jobdir.atomic_files import FULL, write_whole
+from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.learner import autolog
 from jupyter_dlaas.learner.control.context import Context, Leave, enter
@@ -35,7 +36,6 @@ from jupyter_dlaas.learner.training_run import weight_update_check
 from jupyter_dlaas.objects import code_versions
 from jupyter_dlaas.runtime.spawn import job_zygote
 from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
-from jupyter_dlaas.runtime.spawn.launch import learner_folder
 from jupyter_dlaas.wire.codec import clean, decode, encode
 from jupyter_dlaas.wire.masked_records import masked_failure
 from jupyter_dlaas.wire.protocol import Failure, JobSpec

@@ -10,10 +10,10 @@ import dis
 import inspect
 import sys
 from collections.abc import Sequence
-from enum import IntEnum
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dlaas.learner.elastic.collective_tag import TAG_STEPS, Kind, kind_of
 from jupyter_dlaas.learner.reporting.notes import LEFT, report
 from jupyter_dlaas.wire.codec import DlaasError, encode
 from jupyter_dlaas.wire.protocol import Cause, Failure
@@ -21,20 +21,8 @@ from jupyter_dlaas.wire.protocol import Cause, Failure
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.training_run.run import Run
 
-__all__ = [
-    "Kind",
-    "LearnersDiverged",
-    "at_end",
-    "check",
-    "goes_on",
-    "kind_of",
-    "left_at",
-    "report_of_epochs",
-    "what_diverged",
-    "word_of",
-]
+__all__ = ["LearnersDiverged", "at_end", "check", "goes_on", "left_at", "report_of_epochs", "what_diverged"]
 
-_STEPS: Final = 50
 _LEAVES: Final = frozenset({"POP_TOP", "POP_ITER", "END_FOR"})
 """Instructions by which a frame lets go of a loop's iterator, when nothing is raised."""
 _INSTEAD: Final = (
@@ -49,33 +37,11 @@ class LearnersDiverged(DlaasError):
     code = "learners_diverged"
 
 
-class Kind(IntEnum):
-    """Kinds of sums between learners."""
-
-    GRADIENTS = 0
-    LATE_GRADIENTS = 1
-    """At the end of a backward pass."""
-    LEFT = 2
-    """A loop over batches is left."""
-    EPOCH = 3
-    """An epoch ended."""
-
-
-def word_of(step: int, kind: Kind) -> int:
-    """First byte of a sum, from 1 to 255."""
-    return 1 + step % _STEPS * len(Kind) + kind
-
-
-def kind_of(word: int) -> Kind | None:
-    """Return the kind that a word names; None where it names none."""
-    return Kind((word - 1) % len(Kind)) if word else None
-
-
 def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
     """Describe who did what, by the words of all learners. `at`: where they left a loop, as far as they told."""
     kinds = [kind_of(word) for word in words]
-    half = _STEPS // 2
-    steps = [step + ((word - 1) // len(Kind) - step + half) % _STEPS - half for word in words]
+    half = TAG_STEPS // 2
+    steps = [step + ((word - 1) // len(Kind) - step + half) % TAG_STEPS - half for word in words]
     last = max(steps)
     left = [number for number, kind in enumerate(kinds) if kind is Kind.LEFT]
     ended = [number for number, kind in enumerate(kinds) if kind is Kind.EPOCH]

@@ -13,8 +13,8 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.jobdir.journal_replay import told
 from jupyter_dlaas.runtime.fencing.watchdog import keep
-from jupyter_dlaas.runtime.guardian.learner_process import told
 from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, identity
 
 __all__ = ["LOCK", "SOCKET", "Lock", "find_guardian", "hold"]

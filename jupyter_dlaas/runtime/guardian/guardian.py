@@ -1,6 +1,6 @@
 """One job's guardian: makes the wanted document so, and writes down what happened.
 
-`python -m jupyter_dlaas.runtime.guardian.guardian JOB_DIR`. One thread, one loop, no waiting: it must be able to fork.
+One thread, one loop, no waiting: it must be able to fork.
 It may be killed at any moment; the next one reads the journal, adopts the living learners and goes on (see
 server/WIRE.md).
 """
@@ -20,22 +20,17 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.failures import diagnosis
+from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.jobdir.journal_replay import Told, members_in
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
-from jupyter_dlaas.runtime.fencing.lock import Lock, hold
+from jupyter_dlaas.runtime.fencing.lock import Lock
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, decide
+from jupyter_dlaas.runtime.guardian.exit_status import read_result, reap, was_let_go
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
-from jupyter_dlaas.runtime.guardian.learner_process import (
-    Learner,
-    Told,
-    find_living,
-    members_in,
-    read_result,
-    reap,
-    was_let_go,
-)
+from jupyter_dlaas.runtime.guardian.learner_process import Learner, find_living
 from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import Live
 from jupyter_dlaas.runtime.guardian.rendezvous import Meeting
@@ -46,13 +41,13 @@ from jupyter_dlaas.runtime.spawn.job_zygote import HELLO
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run
 from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
 from jupyter_dlaas.runtime.system.json_lines import Lines, Message
-from jupyter_dlaas.runtime.system.process import Identity, become_subreaper, boot_id, environment_of, has_ended, own
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, environment_of, has_ended, own
 from jupyter_dlaas.wire.codec import Invalid, decode
 from jupyter_dlaas.wire.journal import MemberWanted, Wanted, is_retried
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
 from jupyter_dlaas.wire.secret_masking import mask_of
 
-__all__ = ["Guardian", "guard", "main"]
+__all__ = ["Guardian"]
 
 LAST_WORDS_S: Final = 0.3
 """How long the others of a broken gang may still say what they died of."""
@@ -348,7 +343,7 @@ class Guardian:
         """One that an earlier guardian was about to start is not alive. If it left a log, it lived and ended."""
         wanted = self._wanted
         ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
-        if wanted is None or not ranks or not (launch.learner_folder(self.job_dir, member) / LOG).exists():
+        if wanted is None or not ranks or not (layout.learner_folder(self.job_dir, member) / LOG).exists():
             return
         self._generation = max(self._generation, wanted.generation)
         gone = Learner(member, wanted.generation, ranks[0], Identity(0, 0, boot_id()))
@@ -579,32 +574,3 @@ class Guardian:
         """`starting`, `joining`: members that may be there at any moment."""
         learners = {one.member: one.who for one in self._alive()}
         self._presence.write_status(self._me, learners, self._store.who, **under_way)
-
-
-def guard(job_dir: Path, origin: Origin) -> int:
-    """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
-    lock = hold(job_dir)
-    if lock is None:
-        return 0
-    os.umask(0o077)
-    become_subreaper()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    Guardian(job_dir, lock, origin).run()
-    return 0
-
-
-def main(arguments: list[str]) -> int:
-    """The command line: JOB_DIR, and the job's interpreter where it is another one."""
-    if len(arguments) not in (1, 2):
-        print("usage: python -m jupyter_dlaas.runtime.guardian.guardian JOB_DIR [INTERPRETER]", file=sys.stderr)
-        return 2
-    job_dir = Path(arguments[0]).absolute()
-    os.chdir("/")  # a guardian must not keep anybody's disk from being taken away
-    with suppress(PermissionError):  # a session of its own already
-        os.setsid()
-    return guard(job_dir, Origin(interpreter=arguments[1] if len(arguments) == 2 else None))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,9 @@ from typing import Any, Final
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.jobdir.checkpoint_manifest import Range, manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
-from jupyter_dlaas.runtime.guardian.learner_process import Learner, Result, Told, how_it_ended, read_result, told
+from jupyter_dlaas.jobdir.journal_replay import Told, told
+from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
 from jupyter_dlaas.runtime.system.process import Identity
 from jupyter_dlaas.wire.codec import decode

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.jobdir.log_cap import LogCap
 from jupyter_dlaas.jobdir.log_index import LOG, LogIndex, LogMask
-from jupyter_dlaas.runtime.spawn.launch import learner_folder
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jupyter_dlaas.runtime.guardian.decide import agree
-from jupyter_dlaas.runtime.guardian.learner_process import Learner, reap
+from jupyter_dlaas.runtime.guardian.exit_status import reap
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
 
 __all__ = ["TERM_S", "Farewell", "sweep"]

@@ -33,7 +33,6 @@ __all__ = [
     "give",
     "guardian_environment",
     "learner_environment",
-    "learner_folder",
     "may_change",
     "package_folder",
     "put_on",
@@ -65,13 +64,7 @@ class Order:
 
 def package_folder() -> str:
     """The folder from which this very `jupyter_dlaas` was imported; it goes first on the learner's path."""
-    import jupyter_dlaas
-
-    return str(Path(jupyter_dlaas.__file__).parent.parent)
-
-
-def learner_folder(job_dir: Path, member: int) -> Path:
-    return job_dir / f"learner-{member}"
+    return str(Path(__file__).parents[3])
 
 
 def torch_is_used(framework: str | None, source: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.spawn import job_zygote, launch
 from jupyter_dlaas.runtime.spawn.job_zygote import Nursery
@@ -67,7 +68,7 @@ class Spawner:
     ) -> int:
         """Start one of the members and return its pid. Raises OSError where the system refuses."""
         member = members[rank].member
-        folder = launch.learner_folder(self._job_dir, member)
+        folder = layout.learner_folder(self._job_dir, member)
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "result.json").unlink(missing_ok=True)
         environment = launch.learner_environment(

@@ -30,7 +30,7 @@ from jupyter_dlaas.wire.secret_masking import without_secrets
 
 __all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
 
-GUARDIAN: Final = "jupyter_dlaas.runtime.guardian.guardian"
+GUARDIAN: Final = "jupyter_dlaas.runtime.guardian.entrypoint"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote.zygote"
 _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
 """What decides how Python starts and which libraries it loads: another value, another zygote."""

@@ -25,8 +25,8 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind
 from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest, Range
-from jupyter_dlaas.runtime.guardian import guardian
-from jupyter_dlaas.runtime.guardian.learner_process import Result, reap
+from jupyter_dlaas.runtime.guardian import entrypoint
+from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
 from jupyter_dlaas.runtime.spawn import launch, preload
 from jupyter_dlaas.runtime.spawn.after_fork import openblas, wake
 from jupyter_dlaas.runtime.spawn.spawner import Origin
@@ -168,7 +168,7 @@ def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None
         pid, line = left.pop()
         return pid if launch.give(line, order) else None
 
-    sys.exit(guardian.guard(folder, Origin(is_warm=True, take_parked=take_parked)))
+    sys.exit(entrypoint.guard(folder, Origin(is_warm=True, take_parked=take_parked)))
 
 
 def _wait_as_learner(line: socket.socket) -> None:

@@ -22,7 +22,6 @@ from typing import Final
 
 import tornado.httpserver
 
-import jupyter_dlaas
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.http import BODY_MOST, application
@@ -35,6 +34,7 @@ from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
 from dlaas_server.store import Store
+from jupyter_dlaas._version import __version__
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.runtime.system.process import boot_id, identity, is_alive, recorded
 from jupyter_dlaas.wire.codec import DlaasError
@@ -203,7 +203,7 @@ def _announce(folder: Path) -> None:
         "start": me.start,
         "boot": me.boot,
         "host": socket.gethostname(),
-        "version": jupyter_dlaas.__version__,
+        "version": __version__,
         "protocol": PROTOCOL,
         "socket": str(folder / "engine.sock"),
         "python": sys.executable,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle import journal_events as folding
-from dlaas_server.core.model.job import Pool as Picture
+from dlaas_server.core.lifecycle import plan_outcomes, user_requests
+from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.checkpoint_requests import may_save
-from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import Way, drain
 from dlaas_server.engine.transaction import Draft
 
@@ -19,7 +19,7 @@ __all__ = ["ask_to_save", "emptied"]
 def ask_to_save(draft: Draft, name: str, by: str) -> None:
     """Ask a job for a checkpoint, unless it leaves or changes its size already."""
     if may_save(draft.job(name)):
-        draft.put(folding.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
+        draft.put(user_requests.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
 
 
 def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
@@ -34,8 +34,8 @@ def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dic
             ask_to_save(draft, leave.job, f"The pool, as {reason},")
         elif leave.is_due and leave.seats:
             job = draft.job(leave.job)
-            told = folding.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
+            told = plan_outcomes.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
             jobs[leave.job] = draft.put(told)
         elif leave.is_due:
-            jobs[leave.job] = draft.put(folding.preempted(draft.job(leave.job), reason, draft.now_s))
+            jobs[leave.job] = draft.put(plan_outcomes.preempted(draft.job(leave.job), reason, draft.now_s))
     return (replace(picture, jobs=jobs) if leaves else picture), staying

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle.journal_events import Story
-from dlaas_server.core.model.job import Job, Node
+from dlaas_server.core.lifecycle.transition import Story
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
 from dlaas_server.core.planning.suspect_devices import moved_away, struck, trusted_again
 from dlaas_server.engine.transaction import Draft

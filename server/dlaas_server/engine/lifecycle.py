@@ -17,13 +17,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core.elasticity.size_requests import due
 from dlaas_server.core.forecast.track_record import Forecast, track_record
-from dlaas_server.core.lifecycle import guardian_loss, time_limit
+from dlaas_server.core.lifecycle import guardian_loss, plan_outcomes, time_limit
 from dlaas_server.core.lifecycle import journal_events as folding
 from dlaas_server.core.lifecycle.reconcile import Act, Known, reconcile
-from dlaas_server.core.model.job import Job, Node
-from dlaas_server.core.model.job import Pool as Picture
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.planning.checkpoint_requests import asked_to_save
-from dlaas_server.core.planning.plan import Wait, plan
+from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.planning.pruning import near
 from dlaas_server.core.planning.suspect_devices import expiry_s
@@ -368,15 +370,15 @@ class Lifecycle:
         picture, staying = emptied(draft, close if is_crowd else picture, policy.placement)
         decided = plan(picture, draft.now_s, policy, order)
         for preempt in decided.preempts:
-            draft.put(folding.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
+            draft.put(plan_outcomes.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
         for start in decided.starts:
             job = draft.job(start.job)
             if job.said is not None:
                 draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
-            draft.put(folding.started(job, start.seats, draft.now_s))
+            draft.put(plan_outcomes.started(job, start.seats, draft.now_s))
         for resize in decided.resizes:
             job, seats = draft.job(resize.job), resize.seats
-            draft.put(folding.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
+            draft.put(plan_outcomes.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         for name, winner in asked_to_save(picture, decided.waits, policy).items():
             ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]

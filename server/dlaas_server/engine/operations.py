@@ -15,13 +15,15 @@ from math import inf
 from typing import Final
 
 from dlaas_server.core.forecast.track_record import track_record
-from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.lifecycle import transition, user_requests
 from dlaas_server.core.model.job import Job
-from dlaas_server.core.model.job import Pool as Picture
 from dlaas_server.core.model.phrases import clause
+from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.planning.plan import Wait, check_feasible, plan
+from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
+from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.presentation.explain import why_it_waits
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.job_stream import (
@@ -221,21 +223,21 @@ class Requests:
 
         def apply(draft: Draft, job_id: str) -> None:
             job = draft.job(job_id)
-            stories: list[folding.Story] = []
+            stories: list[transition.Story] = []
             if job.state.is_final:
                 raise NotAllowed(f"{job.id} has ended ({job.state}); nothing of it can be changed")
             if change.learners is not None:
-                job, told = folding.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
+                job, told = user_requests.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
                 stories += told
             if change.priority is not None and change.priority != job.priority:
                 if not self.lifecycle.is_admin(user) and change.priority > job.priority:
                     self.lifecycle.user_limits.check_priority(change.priority)
                 job = replace(job, priority=change.priority)
-                stories.append(folding.Story("priority", f"{user} set the priority to {change.priority}."))
+                stories.append(transition.Story("priority", f"{user} set the priority to {change.priority}."))
             if change.elastic is not None and change.elastic is not job.elastic:
                 said = "off: the size stays" if change.elastic is Elastic.OFF else change.elastic
                 job = replace(job, elastic=change.elastic)
-                stories.append(folding.Story("elastic", f"Elastic {said}."))
+                stories.append(transition.Story("elastic", f"Elastic {said}."))
             draft.put((job, tuple(stories)))
 
         return await self._apply(user, handle, apply)
@@ -253,7 +255,7 @@ class Requests:
         """Halt, resume, cancel or keep a checkpoint. Asking for what already holds changes nothing."""
 
         def apply(draft: Draft, job_id: str) -> None:
-            draft.put(folding.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
+            draft.put(user_requests.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
 
         return await self._apply(user, handle, apply)
 

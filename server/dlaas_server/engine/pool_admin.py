@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core.model.job import Pool as Picture
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.planning.pool_settings import (
     Cordon,
     Settings,

@@ -6,8 +6,8 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.lifecycle.journal_events import Story
 from dlaas_server.core.lifecycle.recovery import number_of, recovered
+from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.engine.transaction import Draft

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dlaas_server.core.lifecycle import journal_events as folding
-from dlaas_server.core.lifecycle import time_limit
+from dlaas_server.core.lifecycle import time_limit, user_requests
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from dlaas_server.engine.transaction import Draft
@@ -22,7 +21,7 @@ def enforce_time_limits(draft: Draft, active: dict[str, Job], slept_s: float) ->
     for job in active.values():
         if time_limit.is_overdue(job, draft.now_s):
             by = time_limit.in_words(job)
-            active[job.id] = draft.put(folding.ask(job, Event.HALT, by=by, now_s=draft.now_s))
+            active[job.id] = draft.put(user_requests.ask(job, Event.HALT, by=by, now_s=draft.now_s))
 
 
 def next_limit_s(active: dict[str, Job], now_s: float) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlaas_server.core.lifecycle.journal_events import Story
+from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import Batch, Event, Inserted

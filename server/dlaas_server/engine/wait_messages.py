@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle import journal_events as folding
-from dlaas_server.core.model.job import Job, Pool
+from dlaas_server.core.lifecycle import plan_outcomes
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.free_capacity import Frees, free_of
 from dlaas_server.core.placement.shape import shape_of
-from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import said_of_nodes
 from dlaas_server.engine.estimation.length_history import offered, with_start
 from dlaas_server.engine.estimation.start_estimator import Foreteller
@@ -32,7 +33,7 @@ def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) 
             offer = offer if idle.room(shape_of(job), offer) >= offer else None
         out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, offer))
         if wait.place and (not job.is_told or (job.said is None and when is not None)):
-            draft.put(folding.waits(job, now.reason, when, draft.now_s))
+            draft.put(plan_outcomes.waits(job, now.reason, when, draft.now_s))
     return out
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlaas_server.core.lifecycle.recovery import StoredJob
-from dlaas_server.core.model.job import Node
+from dlaas_server.core.model.cluster import Node
 from jupyter_dlaas.wire.codec import DlaasError, Json
 from jupyter_dlaas.wire.journal import Fact, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec

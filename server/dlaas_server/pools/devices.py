@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.config import DeviceChoice, PoolConfig
 
 __all__ = ["CpuSlots", "NvmlProbe", "Probe", "StaticNodes", "choose_probe", "cores", "seat_environment"]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import jupyter_dlaas
 from dlaas_server.rest.bodies import (
     Cell,
     Change,
@@ -28,6 +27,7 @@ from dlaas_server.rest.bodies import (
     SaidOfCell,
     Warm,
 )
+from jupyter_dlaas._version import __version__
 from jupyter_dlaas.wire import protocol
 from jupyter_dlaas.wire.codec import Json, schema
 from jupyter_dlaas.wire.protocol import DrainView, JobView, PoolView, Submit
@@ -470,7 +470,7 @@ def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:
         "openapi": "3.1.0",
         "info": {
             "title": "jupyter_dlaas",
-            "version": jupyter_dlaas.__version__,
+            "version": __version__,
             "description": f"Deep learning as a service, inside the notebook. Protocol {protocol.PROTOCOL}.",
         },
         "servers": [{"url": base.rstrip("/") or "/"}],

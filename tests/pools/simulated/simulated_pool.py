@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlaas_server.core.lifecycle.recovery import StoredJob
-from dlaas_server.core.model.job import Node
+from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, PoolError, log_of
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import readable, safe_parts, writable

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from math import inf, log
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import Frees
 from dlaas_server.core.placement.gang_placement import place, room
-from dlaas_server.core.placement.shape import Shape
 
 __all__ = ["Gang", "Sizes", "sized"]
 

@@ -8,13 +8,14 @@ pool: `low` and `high` say what may be asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.elasticity.objective import NOTHING, Condition, Work
-from dlaas_server.core.elasticity.throughput_curve import Point, evened, fit
+from dlaas_server.core.elasticity.throughput_curve import evened, fit
+from dlaas_server.core.model.size_search import PATIENCE_S, Point, Search, Window
 
-__all__ = ["Search", "Window", "learn", "look"]
+__all__ = ["learn", "look"]
 
 HALF_LIFE_S: Final = 300.0
 """What was measured so long ago counts half."""
@@ -31,8 +32,6 @@ SURE: Final = 2.5
 REFUSED: Final = 3
 """After so many whole windows at another size than wished for, the search goes on with what is there."""
 REFUSED_S: Final = 60.0
-PATIENCE_S: Final = 300.0
-"""How long a result is trusted before its neighbours are tried anew; doubled each time."""
 HORIZON_S: Final = 600.0
 COSTS: Final = 5.0
 """A change must bring so many times what it costs, within the horizon or what is left of the job."""
@@ -43,44 +42,6 @@ GAP: Final = 4
 REFINES: Final = 5
 """Sizes tried after the doubling, at most."""
 KEPT_MOST: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What some steps at one size showed; the first ones after a change are left out."""
-
-    learners: int
-    at_s: float
-    steps: int
-    rate: float
-    """Samples per second: batch over the middle of the step times."""
-    spread: float
-    """Standard deviation of the step times over their middle, outliers left out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What is known of a job's speed, and how far the search is."""
-
-    points: tuple[Point, ...] = ()
-    """By size; of each the newest windows count most."""
-    is_settled: bool = False
-    refines: int = 0
-    off: int = 0
-    """Windows in a row that did not fit what was known."""
-    patience_s: float = PATIENCE_S
-    again_s: float = 0.0
-    """When the neighbours are tried anew."""
-    not_granted: int = 0
-    cap: int | None = None
-    """More was not to be had."""
-    cap_until_s: float = 0.0
-    idle_s: float = 0.1
-    """What a change costs: as measured at the last ones."""
-
-    def at(self, learners: int) -> Point | None:
-        """What is known of this size."""
-        return next((p for p in self.points if p.learners == learners), None)
 
 
 def look(

@@ -13,11 +13,14 @@ from typing import Final
 
 from dlaas_server.core.elasticity.allocation import Gang, Sizes
 from dlaas_server.core.elasticity.throughput_curve import fit
-from dlaas_server.core.lifecycle.interruptions import since_s
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.interruptions import since_s
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.free_capacity import Frees
 from dlaas_server.core.placement.gang_placement import place
-from dlaas_server.core.placement.shape import Layout, Loan, Shape, shape_of
+from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.spot.reclaim import free_in
 from jupyter_dlaas.wire.journal import Goal

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from dlaas_server.core.elasticity import objective
-from dlaas_server.core.elasticity.autoscaler import Search, Window, learn, look
-from dlaas_server.core.elasticity.throughput_curve import Point
+from dlaas_server.core.elasticity.autoscaler import learn, look
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.size_search import Point, Search, Window
 from jupyter_dlaas.wire.journal import Fact, Goal
 from jupyter_dlaas.wire.protocol import Condition, Elastic, JobSpec, Scheduled, Speed, State
 

@@ -8,29 +8,15 @@ from itertools import combinations
 from math import sqrt
 from typing import Final
 
-__all__ = ["Fit", "Point", "evened", "fit"]
+from dlaas_server.core.model.size_search import Point
+
+__all__ = ["Fit", "evened", "fit"]
 
 MODEL_ERROR: Final = 0.01
 """No job is exactly like a formula: so far off counts as explained."""
 TERMS: Final = 3
 COMMON_STEPS: Final = 20.0
 """After so many steps the spread of a size counts as much as that of all sizes: that of a few steps is a guess."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """What was measured at one size: samples per second, relative spread of the steps, how many steps it rests on."""
-
-    learners: int
-    rate: float
-    spread: float
-    steps: float
-    at_s: float
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of the rate. (1.1: what a mean without outliers knows less than a plain one.)"""
-        return max(1.1 * max(self.spread, 0.01) / sqrt(max(self.steps, 1.0)), 0.002)
 
 
 def evened(points: Sequence[Point]) -> list[Point]:

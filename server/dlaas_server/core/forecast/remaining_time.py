@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from dlaas_server.core.model.job import Known
+from dlaas_server.core.model.pool import Known
 
 __all__ = ["has_overrun", "left_s"]
 

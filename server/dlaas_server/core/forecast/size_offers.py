@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.model.job import Pool
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.gang_placement import free_of, shape_of
-from dlaas_server.core.planning.plan import plan, scheduled
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.planning.scheduler_snapshot import scheduled
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy
 

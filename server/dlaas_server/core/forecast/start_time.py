@@ -15,10 +15,11 @@ from typing import Final
 
 from dlaas_server.core.elasticity.resize import ahead
 from dlaas_server.core.forecast.remaining_time import left_s
-from dlaas_server.core.model.job import Pool
-from dlaas_server.core.placement.gang_placement import Free, Frees, Shape
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Free, Frees
 from dlaas_server.core.planning.checkpoint_requests import as_if_saved
-from dlaas_server.core.planning.plan import NOTHING_KNOWN, scheduled
+from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, scheduled
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.run_length import NORMAL, length_s

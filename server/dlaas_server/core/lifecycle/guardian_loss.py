@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.lifecycle.journal_events import Story, Told, broke, closed
+from dlaas_server.core.lifecycle.journal_events import broke, closed
+from dlaas_server.core.lifecycle.transition import Story, Told
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Goal

@@ -5,240 +5,22 @@ One writer: only these functions make a new `Job` out of an old one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.elasticity import size_requests
-from dlaas_server.core.forecast.track_record import Forecast, outcome, soon
-from dlaas_server.core.lifecycle import interruptions, time_limit
+from dlaas_server.core.lifecycle import time_limit
 from dlaas_server.core.lifecycle.retry_policy import delay_s, may_retry
-from dlaas_server.core.model.job import Intent, Job, Member, MemberState, PendingResize, Profile, Said, Seat, Slow
-from dlaas_server.core.model.phrases import actor, agent, clause, count, duration
+from dlaas_server.core.lifecycle.transition import Told, with_goal, with_seats, with_story
+from dlaas_server.core.model import interruptions
+from dlaas_server.core.model.job import Intent, Job, MemberState, PendingResize, Profile, Slow
+from dlaas_server.core.model.phrases import count, duration
 from dlaas_server.core.model.states import Event, can, step
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted, halts
-from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, NotAllowed, Refused, Resize, State
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, halts
+from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, Resize
 
-__all__ = [
-    "Story",
-    "Told",
-    "ask",
-    "broke",
-    "closed",
-    "fold",
-    "preempted",
-    "resized",
-    "scheduled",
-    "started",
-    "waits",
-    "wanted",
-]
-
-GRACE_S: Final = 30.0
-"""How long a checkpoint may take when a job leaves, but for spot jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """One line of a job's story: what happened, for people."""
-
-    kind: str
-    text: str
-
-
-Told = tuple[Job, tuple[Story, ...]]
-
-
-def _tell(job: Job, kind: str, text: str) -> Told:
-    return job, (Story(kind, text),)
-
-
-# -- what is asked ---------------------------------------------------------------------------------------------------
-
-
-def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
-    """A request of a person. Absolute: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
-    if event is Event.SCALE:
-        assert learners is not None, "scale needs a number"
-        return _scale(job, learners, by)
-    acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _keep}
-    return acts[event](job, by, now_s)
-
-
-def _scale(job: Job, learners: int, by: str) -> Told:
-    step(job.state, Event.SCALE)
-    low, high = job.spec.learners_min, job.spec.learners_max
-    if not low <= learners <= high:
-        bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
-        raise Refused(f"Stayed at {job.wish}. {job.id} takes {bounds}.")
-    if learners == job.wish and job.elastic is not Elastic.AUTO:
-        return job, ()
-    if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
-        why = job.alone or f"{job.id} was submitted with --elastic off: its size never changes."
-        raise NotAllowed(f"Stayed at {job.wish}. {why}")
-    manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
-    elastic = Elastic.MANUAL if manual else job.elastic
-    job = replace(job, wish=learners, wish_by="you", elastic=elastic)
-    return _tell(job, "wish", f"{actor(job, by)} wished for {count(learners, 'learner')}.{manual}")
-
-
-def _halt(job: Job, by: str, now_s: float) -> Told:
-    if job.intent is Intent.HALT or job.state is State.HALTED:
-        return job, ()
-    if job.intent is Intent.CANCEL:
-        raise NotAllowed(f"{job.id} is being cancelled and cannot be halted")
-    after = step(job.state, Event.HALT)
-    job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
-    if job.is_closed:
-        return _tell(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it waited.")
-    what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
-    job = interruptions.began(_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
-    return _tell(job, "halt", f"{actor(job, by)} asked for a halt: {what}, then the devices are given back.")
-
-
-def _resume(job: Job, by: str, now_s: float) -> Told:
-    if job.intent is Intent.RUN and not job.state.is_final:
-        return job, ()
-    if job.intent is Intent.CANCEL:
-        raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
-    after = step(job.state, Event.RESUME)
-    job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
-    job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
-    return _tell(job, "resume", f"{actor(job, by)} resumed it: back to the queue.")
-
-
-def _cancel(job: Job, by: str, now_s: float) -> Told:
-    if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
-        return job, ()
-    after = step(job.state, Event.CANCEL)
-    job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
-    if job.is_closed:
-        return _tell(replace(job, ended_s=now_s), "cancel", f"Cancelled by {agent(job, by)}.")
-    return _tell(_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled it.")
-
-
-def _keep(job: Job, by: str, now_s: float) -> Told:
-    step(job.state, Event.CHECKPOINT)
-    if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
-        raise NotAllowed(f"{job.id} is leaving its devices: no checkpoint is taken on request any more")
-    job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)
-    return _tell(job, "checkpoint", f"{actor(job, by)} asked for a checkpoint: it is taken at the next step.")
-
-
-def _goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
-    job = replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
-    return replace(job, awaits_checkpoint=False)  # what is written as it leaves is told as that
-
-
-# -- what was decided ------------------------------------------------------------------------------------------------
-
-
-def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
-    """The plan gave the waiting job these seats."""
-    after = step(job.state, Event.PLACED)
-    job = replace(
-        job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
-    )
-    since_s = job.submitted_s if job.in_queue_s is None else job.in_queue_s
-    job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
-    job = interruptions.held_again(job, now_s)
-    told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, is_told=False, said=None)
-    return _tell(_seat(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {_where(seats)}.{told}")
-
-
-def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
-    """The job waits, for this reason, and is expected to start between these times: the first word on it is kept."""
-    told: list[Story] = []
-    if not job.is_told:
-        job = replace(job, is_told=True)
-        told.append(Story("waits", f"Waits: {clause(reason)}."))
-    if job.said is None and expected is not None:
-        job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
-        told.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
-    return job, tuple(told)
-
-
-def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
-    """The plan needs the running job's seats: checkpoint, then back to the queue with its place.
-
-    `notice_s`: of a spot job, how long it has for the checkpoint.
-    """
-    assert job.goal is Goal.RUN, f"{job.id} leaves already"
-    within = "" if notice_s is None else f" within {duration(notice_s)}"
-    job = _goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
-    job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
-    return _tell(job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place.")
-
-
-def resized(
-    job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "", notice_s: float | None = None
-) -> Told:
-    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains.
-
-    `why`: a sentence for the owner, where nobody asked the job for it. `notice_s`: see `preempted`.
-    """
-    before = len(job.gang)
-    job = replace(job, notice_s=GRACE_S if notice_s is None else notice_s)
-    change = PendingResize(
-        before=before, after=len(seats), by=by, since_s=now_s, why=why, members=tuple(m.member for m in job.gang)
-    )
-    is_move = by == "pool" and len(seats) == before
-    job = replace(job, resize=change, moved_s=now_s if is_move else job.moved_s, guardian_starts=0)
-    changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
-    text = f"{changes}, by {by}."
-    return _tell(_seat(job, seats), "scaling", f"{why} {text}" if why else text)
-
-
-def _seat(job: Job, seats: Sequence[Seat]) -> Job:
-    """A new generation on these seats. Members of earlier generations hold theirs until they are down.
-
-    In a gang that can change while it trains whoever keeps the seat goes on, and comes first.
-    """
-    generation = job.generation + 1
-    left = list(seats)
-    stay: list[Member] = []
-    for m in job.gang if job.is_live else ():
-        if m.seat in left and m.state is not MemberState.DOWN:
-            left.remove(m.seat)
-            stay.append(replace(m, generation=generation, rank=len(stay)))
-    fresh = tuple(
-        Member(member=job.next_member + number, generation=generation, rank=len(stay) + number, seat=seat)
-        for number, seat in enumerate(left)
-    )
-    known = {m.member for m in stay}
-    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN and m.member not in known) + tuple(stay)
-    return replace(
-        job,
-        generation=generation,
-        next_member=job.next_member + len(fresh),
-        members=kept + fresh,
-        revision=job.revision + 1,
-    )
-
-
-def _where(seats: Sequence[Seat]) -> str:
-    nodes: dict[str, int] = {}
-    for seat in seats:
-        nodes[seat.node] = nodes.get(seat.node, 0) + 1
-    return ", ".join(f"{name} ({n})" if len(nodes) > 1 else name for name, n in sorted(nodes.items()))
-
-
-def wanted(job: Job) -> Wanted | None:
-    """The document for the job's guardian, or None where no guardian is needed."""
-    if job.is_closed:
-        return None
-    goal = Goal.STOP if job.state.is_final else job.goal
-    gang = job.gang if goal is Goal.RUN else ()
-    return Wanted(
-        revision=job.revision,
-        goal=goal,
-        generation=job.generation,
-        grace_s=job.notice_s,
-        checkpoints=job.checkpoints_asked,
-        facts_read=job.facts_read,
-        members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
-    )
+__all__ = ["broke", "closed", "fold", "scheduled"]
 
 
 # -- what happened ---------------------------------------------------------------------------------------------------
@@ -260,7 +42,7 @@ def _awaited(job: Job, fact: Fact) -> Told:
         return replace(job, awaited=None), ()
     at = f", at {fact.why}" if fact.why else ""
     text = f"The others wait for learner {fact.member}, which is busy{at}."
-    return _tell(replace(job, awaited=text), "awaited", text)
+    return with_story(replace(job, awaited=text), "awaited", text)
 
 
 def _slow(job: Job, fact: Fact) -> Told:
@@ -268,7 +50,7 @@ def _slow(job: Job, fact: Fact) -> Told:
         return replace(job, slow=None), ()
     slow = Slow(fact.member, fact.rate or 0.0)
     text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in each step."
-    return _tell(replace(job, slow=slow), "slow", text)
+    return with_story(replace(job, slow=slow), "slow", text)
 
 
 def _profile(job: Job, fact: Fact) -> Told:
@@ -288,22 +70,22 @@ def _alone(job: Job, fact: Fact) -> Told:
         return job, ()
     job = replace(job, alone=fact.why)
     if fact.learners is not None:
-        return _tell(replace(job, elastic=Elastic.OFF, wish=fact.learners, wish_by="program"), "alone", fact.why)
+        return with_story(replace(job, elastic=Elastic.OFF, wish=fact.learners, wish_by="program"), "alone", fact.why)
     job, why = size_requests.kept_least(job)
-    return _tell(job, "alone", f"{fact.why}{why}")
+    return with_story(job, "alone", f"{fact.why}{why}")
 
 
 def _report(job: Job, fact: Fact) -> Told:
     """Its training found what its owner must know."""
     if fact.note is None:
         return job, ()
-    return _tell(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
+    return with_story(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
 
 
 def _guardian_up(job: Job, fact: Fact) -> Told:
     job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a guardian tells the rest again
     if fact.took_over:
-        return _tell(job, "guardian", "A new guardian took over; the learners went on.")
+        return with_story(job, "guardian", "A new guardian took over; the learners went on.")
     return job, ()
 
 
@@ -336,7 +118,7 @@ def _learner_down(job: Job, fact: Fact) -> Told:
     if expected and not job.members:
         job = interruptions.left(job, fact.at_s)
     if fact.failure is not None:
-        return _tell(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
+        return with_story(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
     return job, ()
 
 
@@ -360,7 +142,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     said = f"{count(len(job.gang), 'learner')} {'trains' if len(job.gang) == 1 else 'train'} from step {at:,}."
     if job.resize is not None and generation == job.generation:
         job, said = _changed(job, job.resize, fact, missed)
-    return _tell(job, "training", said)
+    return with_story(job, "training", said)
 
 
 def _begun(job: Job, fact: Fact) -> Told:
@@ -424,7 +206,7 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     goes = "goes" if len(ranks) == 1 else "go"
     text = f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}."
     job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
-    return _tell(job, "regrouped", text)
+    return with_story(job, "regrouped", text)
 
 
 def _checkpoint(job: Job, fact: Fact) -> Told:
@@ -433,7 +215,7 @@ def _checkpoint(job: Job, fact: Fact) -> Told:
         job = replace(job, checkpoint_step=at, restarts=0)
     if not job.awaits_checkpoint or (fact.asked or 0) < job.checkpoints_asked:
         return job, ()
-    return _tell(replace(job, awaits_checkpoint=False), "checkpoint", f"Checkpoint at step {at:,}, as asked.")
+    return with_story(replace(job, awaits_checkpoint=False), "checkpoint", f"Checkpoint at step {at:,}, as asked.")
 
 
 def _committed(job: Job, fact: Fact) -> Told:
@@ -455,7 +237,7 @@ def scheduled(job: Job, epoch: int) -> Told:
 
 def _wished(found: tuple[Job, str]) -> Told:
     job, why = found
-    return _tell(job, "wish", why) if why else (job, ())
+    return with_story(job, "wish", why) if why else (job, ())
 
 
 def _lost(job: Job, fact: Fact) -> Told:
@@ -489,13 +271,13 @@ def _lost(job: Job, fact: Fact) -> Told:
         guardian_starts=0,
     )
     origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
-    return _tell(_seat(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
+    return with_story(with_seats(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
 
 
 def _stopped(job: Job, failure: Failure) -> Told:
     """Halt the job: its checkpoints cannot be read by this version, and its owner decides how it goes on."""
-    job = _goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
-    return _tell(job, "halt", f"Halted: {failure.what}. {failure.advice}")
+    job = with_goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
+    return with_story(job, "halt", f"Halted: {failure.what}. {failure.advice}")
 
 
 def broke(job: Job, failure: Failure, now_s: float) -> Told:
@@ -510,23 +292,23 @@ def broke(job: Job, failure: Failure, now_s: float) -> Told:
         resize=None,
         guardian_starts=0,
     )
-    return _tell(job, "failed", f"Failed ({failure.cause}): {failure.what}")
+    return with_story(job, "failed", f"Failed ({failure.cause}): {failure.what}")
 
 
 def _storing(job: Job, fact: Fact) -> Told:
     if not can(job.state, Event.STORING):
         return job, ()
-    return _tell(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
+    return with_story(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
 
 
 def _halted(job: Job, fact: Fact) -> Told:
     if job.needs_decision:
-        return _tell(job, "left", "Halted; its checkpoints were left as they are.")
+        return with_story(job, "left", "Halted; its checkpoints were left as they are.")
     at = fact.step or 0
     job = replace(job, step=at)
     if not fact.has_checkpoint:
-        return _tell(job, "left", "Halted without a checkpoint: it starts over when resumed.")
-    return _tell(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners left.")
+        return with_story(job, "left", "Halted without a checkpoint: it starts over when resumed.")
+    return with_story(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners left.")
 
 
 def _completed(job: Job, fact: Fact) -> Told:
@@ -542,7 +324,7 @@ def _completed(job: Job, fact: Fact) -> Told:
         ended_s=fact.at_s,
         failure=None,
     )
-    return _tell(job, "completed", "Completed.")
+    return with_story(job, "completed", "Completed.")
 
 
 def _closed(job: Job, fact: Fact) -> Told:
@@ -556,13 +338,13 @@ def closed(job: Job, at_s: float) -> Told:
         return job, ()
     job = replace(job, ran_s=0.0 if job.checkpoint_step is None else executed_s(job, at_s))
     if job.intent is Intent.CANCEL:
-        return _tell(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
+        return with_story(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
-        return _tell(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
+        return with_story(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
     at = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
     job = replace(job, queued_s=at_s, in_queue_s=at_s)
-    return _tell(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
+    return with_story(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
 
 
 def executed_s(job: Job, now_s: float) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dlaas_server.core.lifecycle.journal_events import wanted
 from dlaas_server.core.model.job import Job
-from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
 
 __all__ = ["Act", "Known", "reconcile"]
 
@@ -47,3 +46,20 @@ def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> 
         if seen.sent_revision < document.revision or seen.is_guarded is False:
             acts.append(Act(job.id, document))
     return tuple(acts)
+
+
+def wanted(job: Job) -> Wanted | None:
+    """The document for the job's guardian, or None where no guardian is needed."""
+    if job.is_closed:
+        return None
+    goal = Goal.STOP if job.state.is_final else job.goal
+    gang = job.gang if goal is Goal.RUN else ()
+    return Wanted(
+        revision=job.revision,
+        goal=goal,
+        generation=job.generation,
+        grace_s=job.notice_s,
+        checkpoints=job.checkpoints_asked,
+        facts_read=job.facts_read,
+        members=tuple(MemberWanted(member=m.member, node=m.seat.node, devices=m.seat.devices) for m in gang),
+    )

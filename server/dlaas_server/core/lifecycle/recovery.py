@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dlaas_server.core.lifecycle.journal_events import broke, fold
-from dlaas_server.core.model.job import Intent, Job, Member, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Intent, Job, Member
 from dlaas_server.core.model.states import Event, step
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, Wanted
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, State

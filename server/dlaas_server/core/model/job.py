@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from dlaas_server.core.elasticity.autoscaler import Search
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.size_search import Search
 from jupyter_dlaas.wire.journal import Goal, halts
 from jupyter_dlaas.wire.protocol import Elastic, Failure, Interruption, JobSpec, Note, Resize, State
 
 if TYPE_CHECKING:
-    from dlaas_server.core.placement.shape import Loan
+    pass
 
-__all__ = ["Device", "Intent", "Job", "Known", "Member", "MemberState", "Node", "PendingResize", "Said", "Seat", "Slow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A GPU, a MIG slice, or a CPU slot. `id` is unique in the pool and stable over restarts (a GPU's UUID)."""
-
-    id: str
-    index: int
-    kind: str
-    memory_bytes: int = 0
-    out_of_service: str | None = None
-    """Why nothing may be placed here, in words."""
-    link: str = ""
-    """Its group on the node: within one, devices talk to each other directly (NVLink). "": no group is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A machine of the pool. `cpus` and `memory_bytes` are what learners may ask for in all."""
-
-    name: str
-    devices: tuple[Device, ...] = ()
-    cpus: float = 0.0
-    memory_bytes: int = 0
-    disk_mbps: float = 0.0
-    net_mbps: float = 0.0
-    area: str = ""
-    rack: str = ""
-    """Where it stands: pool > area > rack > node. "": all in one."""
-    cordoned: str | None = None
-    """Why no learner may be placed here, in words; those that run stay."""
-    drains: bool = False
-    """Those that run shall leave, too."""
+__all__ = ["Intent", "Job", "Member", "MemberState", "PendingResize", "Said", "Slow", "is_settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +23,6 @@ class Slow:
 
     member: int
     speed: float
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where one learner sits: a node and the ids of its devices there."""
-
-    node: str
-    devices: tuple[str, ...] = ()
 
 
 class MemberState(StrEnum):
@@ -272,35 +231,13 @@ class Job:
         return self.resize.before if self.resize else len(self.gang)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is known of how long a job runs."""
-
-    length_s: float | None = None
-    """How long it is expected to run in all."""
-    usual_s: float | None = None
-    """The same, drawn to what is usual in this pool."""
-    mean_s: float | None = None
-    """The mean of what such an expectation may mean; None: it is taken at its word."""
-    spread: float | None = None
-    """How wrong that may be: standard deviation of its logarithm. None: as guesses in this pool usually are."""
-    executed_s: float = 0.0
-    """How long it has run until now."""
-    restart_s: float = 0.0
-    """What stopping and restoring it costs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """The picture that a plan is made from."""
-
-    nodes: tuple[Node, ...] = ()
-    jobs: Mapping[str, Job] = field(default_factory=dict)
-    known: Mapping[str, Known] = field(default_factory=dict)
-    """Job -> what is known of its length; nothing, where it is missing."""
-    taken: tuple[Job, ...] = ()
-    """Jobs that are not decided on, and whose seats are taken."""
-    lent: tuple[Loan, ...] = ()
-    """Seats of jobs that are not decided on, and that give them back, in this order."""
-    leaving: tuple[Loan, ...] = ()
-    """Seats that count as free, and that their jobs are just giving up: nobody can start there yet."""
+def is_settled(job: Job) -> bool:
+    """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
+    return (
+        job.state is State.PROCESSING
+        and job.intent is Intent.RUN
+        and job.goal is Goal.RUN
+        and job.resize is None
+        and job.live_generation == job.generation
+        and all(m.state is not MemberState.DOWN for m in job.members)
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlaas_server.core.model.job import Node
+from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.resources import Shape, is_kind
 from dlaas_server.core.placement.free_capacity import Frees, free_of
-from dlaas_server.core.placement.shape import Shape, is_kind
 
 __all__ = ["said", "why_never"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dlaas_server.core.placement.shape import WHOLE, Shape, is_kind
+from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
 
 __all__ = ["Option", "State", "Usual", "Way", "free_milli", "ways"]
 

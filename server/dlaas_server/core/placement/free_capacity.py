@@ -12,9 +12,11 @@ from math import inf, sqrt
 from operator import itemgetter
 from typing import Final
 
-from dlaas_server.core.model.job import Job, Node, Seat
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.resources import WHOLE, Loan, Shape, is_kind
 from dlaas_server.core.placement.fragmentation import State, Usual
-from dlaas_server.core.placement.shape import WHOLE, Loan, Shape, is_kind, shape_of
+from dlaas_server.core.placement.shape import shape_of
 
 __all__ = ["Free", "Frees", "free_of"]
 

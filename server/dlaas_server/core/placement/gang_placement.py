@@ -9,13 +9,14 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import Option, State
 from dlaas_server.core.placement.free_capacity import Free, Frees, free_of
-from dlaas_server.core.placement.shape import WHOLE, Layout, Shape, is_kind, shape_of
+from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.placement.topology import Level, allowed, in_one_group, tightest_part
 
-__all__ = ["Free", "Frees", "Layout", "Shape", "beside", "free_of", "is_kind", "place", "room", "shape_of"]
+__all__ = ["Free", "Frees", "Layout", "beside", "free_of", "place", "room", "shape_of"]
 
 NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
 

@@ -11,9 +11,9 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import Free, Frees
-from dlaas_server.core.placement.shape import Shape
 
 __all__ = [
     "FIRST_S",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dlaas_server.core.model.job import Job, Pool
-from dlaas_server.core.planning.plan import Wait, is_settled
+from dlaas_server.core.model.job import Job, is_settled
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
 from dlaas_server.core.scheduling.policy import Policy, Share
 

@@ -13,100 +13,31 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.elasticity.resize import ahead, make_way, needed, shared_out, without
-from dlaas_server.core.model.job import Intent, Job, Known, MemberState, Node, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.phrases import count, unit_of
-from dlaas_server.core.placement.feasibility import said, why_never
-from dlaas_server.core.placement.gang_placement import Frees, Shape, beside, free_of, room, shape_of
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Frees, beside, room, shape_of
 from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.planning.decisions import Plan, Preempt, Resized, Start, Wait
+from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.wait_reasons import SPOT, lent_out, shortfall, waits_with_reasons
 from dlaas_server.core.rebalancing.migration import gathered, made_room, may_move_again, relieved, rested_s
-from dlaas_server.core.scheduling.fit import closer
 from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.immediate_start import Kept, immediate, kept_for
+from dlaas_server.core.scheduling.immediate_start import immediate, kept_for
 from dlaas_server.core.scheduling.ordering import Order
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Preemption, Scheduler
+from dlaas_server.core.scheduling.scheduler import Choice, Policy, Preemption
 from dlaas_server.core.spot.reclaim import Back, Promised, free_in, given_back, holding, idle_in, loans_of
-from dlaas_server.core.spot.spot_scheduler import Lending, charged
-from jupyter_dlaas.wire.journal import Goal
-from jupyter_dlaas.wire.protocol import Elastic, Refused, State
+from jupyter_dlaas.wire.protocol import Elastic, State
 
-__all__ = [
-    "DEFAULT",
-    "NOTHING_KNOWN",
-    "Plan",
-    "Preempt",
-    "Resized",
-    "Start",
-    "Wait",
-    "ask_of",
-    "check_feasible",
-    "expect",
-    "is_settled",
-    "plan",
-    "scheduled",
-]
+__all__ = ["DEFAULT", "plan"]
 
 DEFAULT: Final = Policy()
-NOTHING_KNOWN: Final = Known()
 BARELY_BEGUN_S: Final = 60.0
 ANEW: Final = (
     "another size would begin it anew, since it has no checkpoint to go on from. To do so, halt and resume it."
 )
-SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start this job on these seats, one per learner in rank order."""
-
-    job: str
-    seats: tuple[Seat, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Resized:
-    """Change the job to these seats; learners that stay keep theirs."""
-
-    job: str
-    seats: tuple[Seat, ...]
-    by: str
-    why: str = ""
-    """A sentence for the owner, where somebody else is the reason."""
-    notice_s: float | None = None
-    """As for `Preempt`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preempt:
-    """Take the seats of this job back, at its next checkpoint, for that one."""
-
-    job: str
-    winner: str
-    reason: str
-    notice_s: float | None = None
-    """How long its checkpoint may take, whether it has one or not: of a spot job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` 0: not in the queue."""
-
-    job: str
-    reason: str
-    place: int = 0
-    of: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What should be done now, and what is told to those for whom nothing can be done."""
-
-    starts: tuple[Start, ...] = ()
-    preempts: tuple[Preempt, ...] = ()
-    """Who starts in their place is planned anew when they are gone."""
-    resizes: tuple[Resized, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    wake_s: float | None = None
-    """When to plan again at the latest, though nothing else happens."""
 
 
 def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None = None) -> Plan:
@@ -214,7 +145,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
     if idle is not frees:
         resizes, grows = _parted(pool, resizes, idle, policy.placement)
         promised |= grows
-        short += tuple(Wait(name, _lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
+        short += tuple(Wait(name, lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
     if not (preempts or ways or promised):  # else somebody makes room already
         moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
         if waiting and idle is not frees:  # for who waits what is lent is given back, for a better place it is not
@@ -237,7 +168,7 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         starts=tuple(Start(job.id, seats[job.id]) for job in queue if job.id in seats),
         preempts=preempts,
         resizes=resizes,
-        waits=_waits(queue, seats, held_up, pool, idle, now_s, policy.placement, kept) + short,
+        waits=waits_with_reasons(queue, seats, held_up, pool, idle, now_s, policy.placement, kept) + short,
         wake_s=min(delayed, default=None),
     )
     return _Planned(decided, promised, then)
@@ -262,11 +193,6 @@ def _parted(
         else:
             later[one.job] = shape, more
     return tuple(now), later
-
-
-def _lent_out(job: Job, more: Sequence[Seat]) -> str:
-    held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
-    return f"{held} of {held + len(more)}; waits for {count(len(more) * each, unit_of(job))} that spot jobs give back."
 
 
 def _chosen(
@@ -361,65 +287,6 @@ def _shared_out(
     return tuple(Resized(name, seats, "pool") for name, seats in changes.items())
 
 
-def scheduled(
-    pool: Pool, now_s: float, policy: Policy, order: Order | None = None
-) -> tuple[Scheduler | Lending, list[Job]]:
-    """The picture as the scheduler sees it, and all jobs that wait."""
-    frees = free_in(pool)
-    scheduler: Scheduler | Lending
-    if any(job.spec.spot for job in pool.jobs.values()):
-        scheduler = Lending(frees, policy, order)
-    else:
-        scheduler = Scheduler(frees, policy, order)
-        scheduler.charged = charged(pool.lent, policy.spot_price)
-    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
-    held = [job for job in jobs if job.gang]
-    gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
-    for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
-        seats = tuple(m.seat for m in job.gang)
-        scheduler.adopt(ask_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s)
-    queue = [job for job in jobs if job.waits]
-    for job in queue:
-        if job.not_before_s <= now_s:
-            ask = ask_of(job, pool, policy, now_s)
-            scheduler.enter(ask, now_s, ask.queued_s)
-    return scheduler, queue
-
-
-def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
-    """What others could get of these: not the devices that are out of service, or on a node that takes nobody."""
-    left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
-    return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
-
-
-def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
-    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted.
-
-    Who waits is taken to have one by the time that somebody wants its seats.
-    """
-    ask = Ask(
-        job.number,
-        shape_of(job, policy.placement),
-        len(job.gang) or job.spec.learners_min,
-        job.submitted_s,
-        priority=job.priority,
-        queue=job.spec.queue,
-        is_spot=job.spec.spot,
-        may_stop=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
-        id=job.id,
-    )
-    expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
-    ask.queued_s = max(job.submitted_s, job.queued_s)
-    ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
-    return ask
-
-
-def expect(ask: Ask, known: Known) -> None:
-    """That is what is expected of this job."""
-    ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
-    ask.executed_s, ask.restart_s = known.executed_s, known.restart_s
-
-
 def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
     winner = pool.jobs[one.winner.id]
     victim = pool.jobs[one.victim.id]
@@ -441,18 +308,6 @@ def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str
 def _more(frees: Frees, shape: Shape, wished: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
     extra = room(frees, shape, wished) if wished > 0 else 0
     return (beside(frees, shape, extra, held) or ()) if extra > 0 else ()
-
-
-def is_settled(job: Job) -> bool:
-    """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
-    return (
-        job.state is State.PROCESSING
-        and job.intent is Intent.RUN
-        and job.goal is Goal.RUN
-        and job.resize is None
-        and job.live_generation == job.generation
-        and all(m.state is not MemberState.DOWN for m in job.members)
-    )
 
 
 def _resize(
@@ -478,7 +333,7 @@ def _resize(
                 by = "pool" if last is not None and last.by in ("lost", "drain", "pool") else job.wish_by
                 resizes.append(Resized(job.id, held + extra, by))
             if len(held) + len(extra) < job.wish and not is_shared:
-                waits.append(Wait(job.id, _short(job, len(held) + len(extra), is_crowded=is_crowded)))
+                waits.append(Wait(job.id, shortfall(job, len(held) + len(extra), is_crowded=is_crowded)))
     return tuple(resizes), tuple(waits)
 
 
@@ -491,87 +346,3 @@ def _begins_anew(job: Job, now_s: float) -> bool:
         return False
     did_s = now_s - (now_s if job.started_s is None else job.started_s)
     return not (job.wish_by == "program" and job.wish < len(job.gang) and did_s < BARELY_BEGUN_S)
-
-
-def _short(job: Job, has: int, *, is_crowded: bool) -> str:
-    unit = unit_of(job)
-    missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
-    why = "waiting jobs come first" if is_crowded else f"waits for {count(missing, unit)}"
-    return f"{has} of {job.wish}; {why}."
-
-
-def _waits(
-    queue: Sequence[Job],
-    seats: Mapping[str, tuple[Seat, ...]],
-    held_up: Collection[str],
-    pool: Pool,
-    frees: Frees,
-    now_s: float,
-    usual: Layout,
-    kept: Kept,
-) -> tuple[Wait, ...]:
-    """`held_up`: who would have room if nobody ran."""
-    waiting = [job for job in queue if job.id not in seats]
-    holders = _holders(pool)
-    said: dict[tuple[Shape, int, str, str], str] = {}  # what asks for the same waits for the same
-    out: list[Wait] = []
-    for place_in_line, job in enumerate(waiting, start=1):
-        if job.not_before_s > now_s:
-            reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
-        else:
-            own = job.id if job.id == kept.promised else ""
-            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
-            if asked not in said:
-                short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
-                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
-            waited_s = now_s - max(job.submitted_s, job.queued_s)
-            reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
-        out.append(Wait(job.id, reason, place_in_line, len(waiting)))
-    return tuple(out)
-
-
-def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
-    """What it needs, if more than all that is in service; else ""."""
-    fits = in_service.room(shape, least)
-    if fits >= least:
-        return ""
-    has = sum(len(free.devices) for free in in_service)
-    once = " at once" if least > 1 else ""
-    if shape.gpus and has < least * shape.gpus:
-        return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
-    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
-
-
-def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
-    """needs + has; where it has what it needs, for whom that is `kept`. `own`: the job, where that is for itself."""
-    fits = room(frees, shape, least)
-    if fits >= least and (why := kept.why(own, shape, least)):
-        return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
-    if not shape.gpus:
-        return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
-    has = sum(len(f.devices) for f in frees)
-    once = " at once" if least > 1 else ""
-    if has >= least * shape.gpus:
-        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
-    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
-
-
-def _there(fits: int) -> str:
-    return f"{fits} {'fits' if fits == 1 else 'fit'} now"
-
-
-def _holders(pool: Pool) -> str:
-    there = (*pool.jobs.values(), *pool.taken)
-    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in there if j.members]
-    largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
-    if not largest:
-        return ""
-    said = " and ".join(f"{job} holds {held}" for held, job in largest)
-    return f" {said}{'' if len(holders) <= 2 else f', {len(holders) - 2} more jobs run'}."
-
-
-def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
-    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
-    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
-    if why is not None:
-        raise Refused(why)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlaas_server.core.model.job import Job, Node, Pool
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.planning.suspect_devices import Suspect, out_of_service
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused

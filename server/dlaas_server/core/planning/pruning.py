@@ -13,10 +13,12 @@ from dataclasses import replace
 from heapq import nsmallest
 from itertools import chain
 
-from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.gang_placement import free_of
-from dlaas_server.core.planning.plan import NOTHING_KNOWN, ask_of, expect
-from dlaas_server.core.scheduling.gang_request import Key, Late, length_level
+from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, ask_of, expect
+from dlaas_server.core.scheduling.gang_request import Key, length_level
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import Order, made
 from dlaas_server.core.scheduling.policy import Policy
 from dlaas_server.core.scheduling.waiting_queue import Lines

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core.model.job import Device, Job, Node, Seat
+from dlaas_server.core.model.cluster import Device, Node, Seat
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
 from jupyter_dlaas.wire.protocol import Cause, Failure, State

@@ -7,13 +7,14 @@ from math import inf
 from typing import Final
 
 from dlaas_server.core.forecast.remaining_time import has_overrun, left_s
-from dlaas_server.core.model.job import Job, Known, Pool
+from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.phrases import count, duration, ordinal, unit_of
+from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.free_capacity import free_of
 from dlaas_server.core.placement.shape import Layout, relaxed, shape_of
-from dlaas_server.core.planning.plan import Wait, is_settled
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
-from dlaas_server.core.scheduling.gang_request import Late
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import length_counts, made
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.journal import Goal

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dlaas_server.core.elasticity.size_requests import speeds, speedup
-from dlaas_server.core.lifecycle.interruptions import work_lost
-from dlaas_server.core.model.job import Intent, Job, MemberState, Node
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.interruptions import work_lost
+from dlaas_server.core.model.job import Intent, Job, MemberState
 from dlaas_server.core.model.phrases import agent, count, duration, ordinal
 from dlaas_server.core.model.states import Event, can
-from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.pool_settings import queues_of
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import Goal

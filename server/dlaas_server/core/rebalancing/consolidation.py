@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import Free, Frees
-from dlaas_server.core.placement.shape import Shape
 from dlaas_server.core.placement.topology import Level, level_of
 
 __all__ = ["HORIZON_S", "PAYS", "Movable", "Move", "Wanted", "consolidation", "together"]

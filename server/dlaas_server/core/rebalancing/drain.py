@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from dlaas_server.core.model.job import Intent, Job, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Intent, Job, is_settled
 from dlaas_server.core.model.phrases import count, unit_of
-from dlaas_server.core.placement.gang_placement import Frees, Shape, free_of, place, shape_of
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Frees, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
-from dlaas_server.core.planning.plan import is_settled
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic, State
 

@@ -11,11 +11,14 @@ from itertools import islice
 from typing import Final
 
 from dlaas_server.core.elasticity.resize import cost_s
-from dlaas_server.core.model.job import Job, Known, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import Frees
 from dlaas_server.core.placement.gang_placement import beside
-from dlaas_server.core.placement.shape import Layout, Shape, shape_of
+from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, Movable, Move, Wanted, consolidation, together
 from dlaas_server.core.scheduling.fit import WHERE
 from dlaas_server.core.scheduling.gang_request import Ask

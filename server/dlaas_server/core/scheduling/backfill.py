@@ -5,16 +5,20 @@ Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop
 
-from dlaas_server.core.model.job import Seat
-from dlaas_server.core.placement.gang_placement import Free, Frees, Shape, is_kind
-from dlaas_server.core.placement.shape import WHOLE
-from dlaas_server.core.scheduling.gang_request import Ask, Late
-from dlaas_server.core.scheduling.policy import Share
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
+from dlaas_server.core.placement.gang_placement import Free, Frees
+from dlaas_server.core.scheduling.equivalence_class import Group
+from dlaas_server.core.scheduling.gang_request import Ask, Key
+from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.scheduling.policy import Policy
+from dlaas_server.core.scheduling.waiting_queue import LAST, Lines
 
-__all__ = ["Reservation", "borrowers", "could_fit", "reserve", "victims_for"]
+__all__ = ["Promises", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
 
 Room = list[float]
 """What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network.
@@ -32,7 +36,7 @@ def _room_of(node: Free, shape: Shape) -> Room:
     return [devices, node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps]
 
 
-def _fits(room: Room, shape: Shape) -> int:
+def learners_that_fit(room: Room, shape: Shape) -> int:
     count = room[0] // shape.gpus if shape.gpus else 1e9
     if shape.is_share:
         count = (room[0] + 1e-9) * WHOLE // shape.milli
@@ -105,12 +109,12 @@ class Reservation:
         """Whether the gang that waits still fits if these seats stay taken; if so, they are."""
         self._note_rooms(held, seats, frees)
         shape, touched = self.ask.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
-        loss = sum(_fits(room, shape) for room in touched.values())
+        loss = sum(learners_that_fit(room, shape) for room in touched.values())
         for seat in seats:
             node = frees.named(seat.node)
             assert node is not None
             _add(touched[seat.node], node, shape, seat, held, -1)
-        loss -= sum(_fits(room, shape) for room in touched.values())
+        loss -= sum(learners_that_fit(room, shape) for room in touched.values())
         if loss > self.spare:
             return False
         self.spare -= loss
@@ -133,11 +137,11 @@ def reserve(
         if fits >= ask.learners and (is_strict or end_s > at_s):
             break
         at_s = max(at_s, end_s)
-        fits += _gained(then, frees, shape, running)
+        fits += room_gained(then, frees, shape, running)
     return Reservation(ask, at_s, max(fits - ask.learners, 0), then, is_strict)
 
 
-def _gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
+def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
     """How many more learners of this shape fit when a running job's seats are free; `rooms` takes them in."""
     gained = 0
     for seat in leaving.seats:
@@ -147,9 +151,9 @@ def _gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) ->
         room = rooms.get(seat.node)
         if room is None:
             room = rooms[seat.node] = _room_of(node, shape)
-        before = _fits(room, shape)
+        before = learners_that_fit(room, shape)
         _add(room, node, shape, seat, leaving.shape, 1)
-        gained += _fits(room, shape) - before
+        gained += learners_that_fit(room, shape) - before
     return gained
 
 
@@ -158,38 +162,68 @@ def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask])
     fits = frees.room(shape, learners)
     rooms: dict[str, Room] = {}
     for one in running if fits < learners else ():
-        fits += _gained(rooms, frees, shape, one)
+        fits += room_gained(rooms, frees, shape, one)
         if fits >= learners:
             break
     return fits >= learners
 
 
-def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
-    """The first of the candidates whose seats, with what is free, are enough for this gang; none if all are not.
+class Promises(Lines):
+    """One at a time: in `fifo-skip` the first that does not fit, else the first that is late."""
 
-    Those that free nothing on the nodes that take it are left out.
-    """
-    shape = ask.shape
-    fits = frees.room(shape, ask.learners)
-    rooms: dict[str, Room] = {}
-    tried: list[Ask] = []
-    for victim in candidates:
-        tried.append(victim)
-        fits += _gained(rooms, frees, shape, victim)
-        if fits >= ask.learners:
-            useful = {name for name, room in rooms.items() if _fits(room, shape)}
-            return [one for one in tried if any(seat.node in useful for seat in one.seats)]
-    return []
+    def __init__(self, frees: Frees) -> None:
+        super().__init__(frees)
+        self.running: dict[int, Ask] = {}
+        """In the order in which they got their seats."""
 
+    def begin(self, policy: Policy, order: Order) -> None:
+        """Nobody waits, nobody is promised a time, and the order is this one."""
+        super().begin(policy, order)
+        self._promises_first = policy.order == "fifo-skip"
+        self._first: tuple[Key, Ask] | None = None
+        """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
+        self._kept_for: Key | None = None
+        """The key for whose reservation others were told not to make themselves room."""
 
-def borrowers(
-    ask: Ask, running: Iterable[Ask], used: Mapping[str, int], share_of: Callable[[str], Share]
-) -> Iterator[Ask]:
-    """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
-    left = dict(used)
-    for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
-        over = left[one.queue] - share_of(one.queue).guaranteed
-        may_go = one.is_victim or (one.late is Late.FORGOTTEN and one.may_stop)
-        if may_go and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
-            left[one.queue] -= one.weight
-            yield one
+    def reopen(self) -> None:
+        """Something became possible: every head is tried again."""
+        self._kept_for = None
+        self._is_open = True
+        for group in self._groups.values():
+            group.is_shut = False
+
+    def _holder(self, key: Key) -> Ask | None:
+        """Who is ahead of this key, waits, and is promised a time: the head of `fifo-skip`; else the first late one."""
+        if self._promises_first:
+            return self._first[1] if self._first is not None and self._first[0] < key else None
+        lates = self._lates
+        while lates and lates[0][0] < key:
+            _, stamp, ask = lates[0]
+            if stamp == ask.stamp and self.could_fit(ask):
+                return ask
+            entry = heappop(lates)
+            if stamp == ask.stamp:
+                self._without_room.append(entry)
+        return None
+
+    def _promised(self) -> Key | None:
+        """The key of who is promised a time."""
+        if self._promises_first:
+            return None if self._first is None else self._first[0]
+        return None if self._holder(LAST) is None else self._lates[0][0]
+
+    def _note_promised(self) -> bool:
+        """Whether nothing is kept any more for whom it was: those that were refused for it are tried again."""
+        if self._kept_for is None or self._kept_for == self._promised():
+            return False
+        self.reopen()
+        return True
+
+    def could_fit(self, ask: Ask) -> bool:
+        """Whether one that waits would have room if nobody ran. Who would not keeps nobody waiting."""
+        return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
+
+    def _could_fit(self, group: Group) -> bool:
+        if group.could_fit is None:
+            group.could_fit = could_fit(group.shape, group.learners, self.frees, self.running.values())
+        return group.could_fit

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.placement.gang_placement import Free, Frees
 from dlaas_server.core.scheduling.fit import seated
 from dlaas_server.core.scheduling.gang_request import Ask

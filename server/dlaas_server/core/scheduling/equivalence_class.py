@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from dlaas_server.core.placement.gang_placement import Shape
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.scheduling.gang_request import Ask, Key, length_level
 
 __all__ = ["Group"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.phrases import duration
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Frees, place
-from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import Level, allowed, levels, relaxes_after_s
 from dlaas_server.core.scheduling.gang_request import Ask
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from math import log
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
-from dlaas_server.core.placement.gang_placement import Shape
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.scheduling.lateness import Late
 
-__all__ = ["Ask", "Key", "Late", "length_level", "level"]
+__all__ = ["Ask", "Key", "length_level", "level"]
 
 Key = tuple[int, int, float, float, int]
 """What waiting jobs are sorted by: the smallest goes first."""
@@ -33,20 +33,6 @@ def _again(total_s: float, executed_s: float) -> float:
     while total_s <= executed_s:
         total_s *= 2
     return total_s
-
-
-class Late(IntEnum):
-    """How far past its bound a job waits, or did when it last got seats. The value is the multiple of the bound."""
-
-    NOT = 0
-    LIFTED = 1
-    """Goes before its equals, and once it runs makes room for late ones only."""
-    LATE = 4
-    """Going first did not help: it is promised a time, may preempt who is not late, and then is safe for a while."""
-    OVERDUE = 16
-    """The promise did not help: whatever it needs is kept for it from now on, as jobs that ran before it end."""
-    FORGOTTEN = 64
-    """Higher priorities left it no room: when its turn comes, it goes before these too. See `starvation_guard.py`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from dlaas_server.core.model.job import Seat
-from dlaas_server.core.placement.gang_placement import Frees, Layout, Shape, place, room
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Frees, Layout, place, room
 from dlaas_server.core.scheduling.decision import Choice
 from dlaas_server.core.scheduling.fit import fits, seated
 from dlaas_server.core.scheduling.gang_request import Ask

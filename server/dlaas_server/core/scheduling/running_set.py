@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -11,10 +11,8 @@ from typing import Final
 
 from dlaas_server.core.scheduling.gang_request import Ask
 
-__all__ = ["Ends", "Rank", "Victims", "oldest"]
+__all__ = ["Ends", "oldest"]
 
-Rank = tuple[int, int]
-"""Priority and rank."""
 FEW: Final = 64
 """So many ends are sorted in one by one; if there are more, all are sorted."""
 NEW_MOST: Final = 4096
@@ -90,34 +88,3 @@ def oldest(running: Iterable[Ask]) -> Iterator[tuple[float, Ask]]:
     for _, alike in groupby(running, lambda ask: ask.began_s):
         for ask in sorted(alike, key=lambda ask: ask.number):
             yield inf if ask.ends_s is None else ask.ends_s, ask
-
-
-@dataclass(slots=True)
-class Victims:
-    """Those that may be preempted, by priority and rank, and within these by when they began."""
-
-    weights: dict[Rank, int] = field(default_factory=dict)
-    """Devices that they hold."""
-    _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
-
-    def add(self, ask: Ask) -> None:
-        """From now on it may be preempted."""
-        named = (ask.priority, ask.rank)
-        insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
-        self.weights[named] = self.weights.get(named, 0) + ask.weight
-        ask.is_victim = True
-
-    def drop(self, ask: Ask) -> None:
-        """No more; nothing happens if it could not be."""
-        if ask.is_victim:
-            named = (ask.priority, ask.rank)
-            victims = self._by_rank[named]
-            del victims[bisect_left(victims, (ask.began_s, ask.number))]
-            self.weights[named] -= ask.weight
-            ask.is_victim = False
-
-    def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
-        """Numbers of those of these ranks, by lowest priority, then furthest rank, then youngest first."""
-        for rank in sorted(ranks, key=lambda one: (one[0], -one[1])):
-            for _, number in reversed(self._by_rank[rank]):
-                yield number

@@ -12,18 +12,19 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from dlaas_server.core.model.job import Seat
+from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.placement.gang_placement import Frees
-from dlaas_server.core.scheduling.backfill import Reservation, borrowers, reserve, victims_for
+from dlaas_server.core.scheduling.backfill import Promises, Reservation, reserve
 from dlaas_server.core.scheduling.decision import IDLE, Choice, Preemption
 from dlaas_server.core.scheduling.defragmentation import gathered
 from dlaas_server.core.scheduling.equivalence_class import Group
 from dlaas_server.core.scheduling.fit import fits, most, seated
-from dlaas_server.core.scheduling.gang_request import Ask, Key, Late
-from dlaas_server.core.scheduling.held_back import Promises
+from dlaas_server.core.scheduling.gang_request import Ask, Key
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import SLACK_S, Learnt, Order, made
 from dlaas_server.core.scheduling.policy import Policy, Share
-from dlaas_server.core.scheduling.running_set import Ends, Rank, Victims, oldest
+from dlaas_server.core.scheduling.preemption import Rank, Victims, borrowers, victims_for
+from dlaas_server.core.scheduling.running_set import Ends, oldest
 from dlaas_server.core.scheduling.waiting_queue import FIRST, LIFT, RANK, READY, VICTIM
 
 __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]

@@ -9,10 +9,12 @@ from collections import deque
 from heapq import heappush
 from typing import Final
 
-from dlaas_server.core.placement.gang_placement import Frees, Shape
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.gang_placement import Frees
 from dlaas_server.core.scheduling.equivalence_class import Group
 from dlaas_server.core.scheduling.fit import relaxes_s
-from dlaas_server.core.scheduling.gang_request import Ask, Key, Late
+from dlaas_server.core.scheduling.gang_request import Ask, Key
+from dlaas_server.core.scheduling.lateness import Late
 from dlaas_server.core.scheduling.ordering import SLACK_S, Fair, Order, Slices, is_by_age, length_counts
 from dlaas_server.core.scheduling.policy import Policy
 from dlaas_server.core.scheduling.starvation_guard import Forgotten

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dlaas_server.core.model.job import Job, Member, Pool, Seat
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, Member
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.free_capacity import Frees, free_of
-from dlaas_server.core.placement.shape import Loan, Shape, shape_of
+from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.spot.spot_scheduler import in_the_way
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import State

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dlaas_server.core.model.job import Seat
-from dlaas_server.core.placement.gang_placement import Frees, Shape
-from dlaas_server.core.placement.shape import Loan
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.resources import Loan, Shape
+from dlaas_server.core.placement.gang_placement import Frees
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy, Share

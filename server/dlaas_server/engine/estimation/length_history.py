@@ -9,9 +9,10 @@ from typing import Final
 
 from dlaas_server.core.forecast.track_record import soon
 from dlaas_server.core.lifecycle.journal_events import executed_s as ran_for_s
-from dlaas_server.core.model.job import Job, Known
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
-from dlaas_server.core.planning.plan import Wait
+from dlaas_server.core.model.pool import Known
+from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.scheduling.ordering import Order, made
 from dlaas_server.core.scheduling.run_length import History
 from jupyter_dlaas.wire.protocol import Progress, State

@@ -14,8 +14,9 @@ from typing import Final
 
 from dlaas_server.core.forecast.size_offers import offers
 from dlaas_server.core.forecast.start_time import SEEN_MOST, forecast
-from dlaas_server.core.model.job import Pool as Picture
-from dlaas_server.core.planning.plan import Wait, plan
+from dlaas_server.core.model.pool import Pool as Picture
+from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 import jupyter_dlaas
 from dlaas_server.core.lifecycle.recovery import StoredJob
-from dlaas_server.core.model.job import Node
+from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment

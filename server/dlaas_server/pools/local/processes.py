@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.journal_file import read_facts
+from jupyter_dlaas.jobdir.journal_replay import told
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
-from jupyter_dlaas.runtime.guardian.learner_process import told
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, is_alive, kill_round, marked, stat_of
 
 __all__ = ["end_processes", "is_deserted"]

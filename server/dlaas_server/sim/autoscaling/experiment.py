@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Protocol
 
-from dlaas_server.core.elasticity.autoscaler import Search, Window, look
+from dlaas_server.core.elasticity.autoscaler import look
 from dlaas_server.core.elasticity.objective import Condition, Efficiency
+from dlaas_server.core.model.size_search import Search, Window
 from dlaas_server.sim.autoscaling.curves import Curve, drawn, formulas, measured
 from jupyter_dlaas.wire.step_windows import DROPPED, STEPS, WINDOW_S, Windows, middle
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual
-from dlaas_server.core.placement.gang_placement import Frees, Layout, Shape, free_of, place
-from dlaas_server.core.placement.shape import WHOLE
+from dlaas_server.core.placement.gang_placement import Frees, Layout, free_of, place
 from dlaas_server.sim.replay.event_loop import Unrunnable
 from dlaas_server.sim.replay.production import nodes_of, shape_in
 from dlaas_server.sim.trace.trace import NodeSpec, Trace, TraceJob

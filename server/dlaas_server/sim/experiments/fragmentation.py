@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from dlaas_server.core.placement.shape import Layout, Shape
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.shape import Layout
 from dlaas_server.sim.experiments.fill_cluster import MARKS, ByPlacement, Filled, Filler, fill, shapes_of
 from dlaas_server.sim.rules.fgd import FILLERS
 from dlaas_server.sim.trace.formats import read_nodes, read_trace

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlaas_server.core.elasticity.allocation import Gang, sized
-from dlaas_server.core.model.job import Device, Node, Seat
+from dlaas_server.core.model.cluster import Device, Node, Seat
+from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import free_of
 from dlaas_server.core.placement.gang_placement import Layout
-from dlaas_server.core.placement.shape import Shape
 from dlaas_server.sim.pollux.jobs import CHANGE_S, Allocation, PolluxJob
 from dlaas_server.sim.trace.trace import Pollux, TraceJob
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dlaas_server.core.model.job import Device, Node
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.phrases import count
-from dlaas_server.core.placement.gang_placement import Layout, Shape, free_of
-from dlaas_server.core.placement.shape import WHOLE
+from dlaas_server.core.model.resources import WHOLE, Shape
+from dlaas_server.core.placement.gang_placement import Layout, free_of
 from dlaas_server.core.scheduling.decision import IDLE
 from dlaas_server.core.scheduling.gang_request import Ask
 from dlaas_server.core.scheduling.run_length import History

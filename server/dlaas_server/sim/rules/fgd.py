@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from math import exp
 from typing import Final
 
+from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual, free_milli, ways
-from dlaas_server.core.placement.shape import WHOLE, Shape
 from dlaas_server.sim.replay.production import GB
 from dlaas_server.sim.trace.trace import NodeSpec
 

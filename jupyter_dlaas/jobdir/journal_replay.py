@@ -1,0 +1,133 @@
+"""Replay of a job's journal: what earlier guardians did, as far as a new one needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.protocol import Failure
+
+__all__ = ["Told", "int_or", "members_in", "told"]
+
+
+def int_or(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the journal of earlier guardians says, as far as a new one needs it."""
+
+    revision: int = -1
+    closed_revision: int | None = None
+    """The last revision that was seen before the job was closed, if nothing came after."""
+    generation: int = -1
+    up: Mapping[int, Fact]
+    """Members that were started and not seen to end."""
+    ever: frozenset[int] = frozenset()
+    """All members that were ever started."""
+    ready: frozenset[int] = frozenset()
+    failed: Sequence[tuple[int, Failure]] = ()
+    """Of the last generation, in the order in which they were seen."""
+    members: frozenset[int] = frozenset()
+    """Of the last generation."""
+    ranks: Mapping[int, int]
+    """Of its members."""
+    order: tuple[int, ...] = ()
+    """The members of the last generation that changed while it trained, in rank order."""
+    together: int = -1
+    """The last generation of which it was told that it trains."""
+    plain: int = -1
+    """That generation, if it was told that nothing of it could be gone on with, and nothing else since."""
+    lost: int = -1
+    storing: int = -1
+    checkpoints: frozenset[tuple[int, int]] = frozenset()
+    """(generation, step) of those that were told."""
+    kept: int = 0
+    """The last request for a checkpoint that one of them answers."""
+    committed: Mapping[int, int]
+    """Per generation the step up to which was told what it trained."""
+    is_completed: bool = False
+
+    def has_begun(self, member: int) -> bool:
+        """Whether it was started for a generation that has trained: who came later only was to join."""
+        fact = self.up.get(member)
+        return fact is not None and (fact.generation or 0) <= self.together
+
+
+def members_in(value: object) -> set[int]:
+    """The numbers in a list of a JSON document; none where it is no list."""
+    return {one for one in value if isinstance(one, int)} if isinstance(value, list) else set()
+
+
+def told(facts: Iterable[Fact]) -> Told:
+    """Fold a journal."""
+    up: dict[int, Fact] = {}
+    ready: set[int] = set()
+    failed: list[tuple[int, Failure]] = []
+    ranks: dict[int, int] = {}
+    ever: set[int] = set()
+    checkpoints: set[tuple[int, int]] = set()
+    committed: dict[int, int] = {}
+    order: tuple[int, ...] = ()
+    revision = generation = together = plain = lost = storing = -1
+    kept, closed = 0, None
+    is_completed = False
+    for fact in facts:
+        its = -1 if fact.generation is None else fact.generation
+        if fact.kind is FactKind.SEEN and fact.revision is not None:
+            revision, closed = max(revision, fact.revision), None
+        elif fact.kind is FactKind.LEARNER_UP and fact.member is not None:
+            if its > generation:
+                generation, is_completed = its, False
+                failed, ranks = [], {}
+            up[fact.member] = fact
+            ever.add(fact.member)
+            ranks[fact.member] = fact.rank or 0
+        elif fact.kind is FactKind.LEARNER_READY and fact.member is not None:
+            ready.add(fact.member)
+        elif fact.kind is FactKind.LEARNER_DOWN and fact.member is not None:
+            up.pop(fact.member, None)
+            if fact.failure is not None and its == generation:
+                failed.append((fact.member, fact.failure))
+        elif fact.kind is FactKind.GENERATION:
+            together, order, plain = its, fact.members or (), its if fact.plain else -1
+            failed = [] if fact.live else failed
+        elif fact.kind is FactKind.BEGUN:
+            plain = -1
+        elif fact.kind is FactKind.REGROUPED:
+            order, failed = fact.members or (), []
+        elif fact.kind is FactKind.LOST:
+            lost = its
+        elif fact.kind is FactKind.STORING:
+            storing = its
+        elif fact.kind is FactKind.CHECKPOINT and fact.step is not None:
+            checkpoints.add((its, fact.step))
+            kept = max(kept, fact.asked or 0)
+        elif fact.kind is FactKind.COMMITTED and fact.step is not None:
+            committed[its] = fact.step
+        elif fact.kind is FactKind.COMPLETED:
+            is_completed = True
+        elif fact.kind is FactKind.CLOSED:
+            closed = revision
+    return Told(
+        revision=revision,
+        closed_revision=closed,
+        generation=generation,
+        up=up,
+        ever=frozenset(ever),
+        ready=frozenset(ready),
+        failed=tuple(failed),
+        members=frozenset(ranks),
+        ranks=ranks,
+        order=order,
+        together=together,
+        plain=plain,
+        lost=lost,
+        storing=storing,
+        checkpoints=frozenset(checkpoints),
+        kept=kept,
+        committed=committed,
+        is_completed=is_completed,
+    )

@@ -1,0 +1,90 @@
+"""Exit status of learners: their last word, and how the operating system ended them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_dlaas.failures import diagnosis
+from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.jobdir.layout import learner_folder
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
+from jupyter_dlaas.wire.codec import Invalid, decode
+from jupyter_dlaas.wire.journal import Wanted
+from jupyter_dlaas.wire.protocol import Cause, Failure
+
+__all__ = ["Result", "how_it_ended", "read_result", "reap", "was_let_go"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A learner's last word."""
+
+    outcome: str
+    code: int
+    failure: Failure | None = None
+    step: int | None = None
+    at_s: float | None = None
+    trained: tuple[Any, ...] = ()
+    results: tuple[str, ...] = ()
+
+
+def read_result(job_dir: Path, member: int) -> Result | None:
+    """What `learner-N/result.json` says; None when the learner was killed before it wrote it."""
+    body = read_json(learner_folder(job_dir, member) / "result.json")
+    try:
+        return None if body is None else decode(Result, body, unknown="ignore")
+    except Invalid:
+        return None
+
+
+def was_let_go(result: Result | None, member: int, wanted: Wanted | None) -> bool:
+    """Whether somebody who ended before its guardian came left because nobody wanted it any more."""
+    is_wanted = wanted is not None and member in {one.member for one in wanted.members}
+    return not is_wanted and result is not None and result.outcome == "left"
+
+
+def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:
+    """Exit code, signal, and the failure where the learner was not asked to end."""
+    code: int | None = None
+    signal: int | None = None
+    if learner.status is not None:
+        ended = os.waitstatus_to_exitcode(learner.status)
+        code, signal = (ended, None) if ended >= 0 else (None, -ended)
+    elif result is not None:
+        code = result.code
+    if learner.is_asked:
+        return code, signal, None
+    if learner.failure is not None:
+        return code, signal, learner.failure
+    if result is None:
+        is_full = diagnosis.oom_kills() > learner.oom_kills
+        return code, signal, diagnosis.from_exit(code, signal, out_of_memory=is_full)
+    if result.outcome == "left":
+        return code, signal, result.failure or _UNGUARDED
+    if result.outcome == "ok":
+        return code, signal, None
+    return code, signal, result.failure or diagnosis.exited(result.code)
+
+
+_UNGUARDED = Failure(
+    cause=Cause.PLATFORM,
+    code="unguarded",
+    what="left, since no guardian answered for a while",
+    advice="Nothing to do: it goes on from its checkpoint.",
+)
+
+
+def reap() -> dict[int, int]:
+    """Wait for every child that ended, orphans that came to us too: pid -> status."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended

@@ -1,0 +1,37 @@
+"""Plain values: numbers, texts, and containers of them."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Final
+
+__all__ = ["LEAVES", "is_plain"]
+
+_MOST_ELEMENTS: Final = 200_000
+
+
+LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
+
+
+def is_plain(value: object) -> bool:
+    """Numbers, texts, and lists, tuples, sets and dicts of these; nothing that needs code to come back."""
+    todo, seen = [value], 0
+    while todo:
+        one = todo.pop()
+        seen += 1
+        if seen > _MOST_ELEMENTS:
+            return False
+        kind = type(one)
+        if kind in (list, tuple, set, frozenset):
+            todo.extend(one)  # type: ignore[arg-type]  # checked by its exact type
+        elif kind is dict:
+            todo.extend(one)  # type: ignore[arg-type]
+            todo.extend(one.values())  # type: ignore[attr-defined]
+        elif kind not in LEAVES and not _is_number(one):
+            return False
+    return True
+
+
+def _is_number(value: object) -> bool:
+    """Also NumPy's numbers; not an array or tensor of one element, which may live on a device."""
+    return isinstance(value, numbers.Number) and not hasattr(value, "requires_grad")

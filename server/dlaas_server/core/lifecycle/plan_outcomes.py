@@ -1,0 +1,78 @@
+"""Outcomes of a plan: how its decisions change a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlaas_server.core.forecast.track_record import Forecast, outcome, soon
+from dlaas_server.core.lifecycle.transition import GRACE_S, Story, Told, nodes_text, with_goal, with_seats, with_story
+from dlaas_server.core.model import interruptions
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, PendingResize, Said
+from dlaas_server.core.model.phrases import clause, count, duration
+from dlaas_server.core.model.states import Event, step
+from jupyter_dlaas.wire.journal import Goal
+
+__all__ = ["preempted", "resized", "started", "waits"]
+
+
+def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
+    """The plan gave the waiting job these seats."""
+    after = step(job.state, Event.PLACED)
+    job = replace(
+        job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
+    )
+    since_s = job.submitted_s if job.in_queue_s is None else job.in_queue_s
+    job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
+    job = interruptions.held_again(job, now_s)
+    told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
+    job = replace(job, preempted=None, is_told=False, said=None)
+    return with_story(
+        with_seats(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {nodes_text(seats)}.{told}"
+    )
+
+
+def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
+    """The job waits, for this reason, and is expected to start between these times: the first word on it is kept."""
+    told: list[Story] = []
+    if not job.is_told:
+        job = replace(job, is_told=True)
+        told.append(Story("waits", f"Waits: {clause(reason)}."))
+    if job.said is None and expected is not None:
+        job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
+        told.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
+    return job, tuple(told)
+
+
+def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
+    """The plan needs the running job's seats: checkpoint, then back to the queue with its place.
+
+    `notice_s`: of a spot job, how long it has for the checkpoint.
+    """
+    assert job.goal is Goal.RUN, f"{job.id} leaves already"
+    within = "" if notice_s is None else f" within {duration(notice_s)}"
+    job = with_goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
+    job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
+    return with_story(
+        job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place."
+    )
+
+
+def resized(
+    job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "", notice_s: float | None = None
+) -> Told:
+    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains.
+
+    `why`: a sentence for the owner, where nobody asked the job for it. `notice_s`: see `preempted`.
+    """
+    before = len(job.gang)
+    job = replace(job, notice_s=GRACE_S if notice_s is None else notice_s)
+    change = PendingResize(
+        before=before, after=len(seats), by=by, since_s=now_s, why=why, members=tuple(m.member for m in job.gang)
+    )
+    is_move = by == "pool" and len(seats) == before
+    job = replace(job, resize=change, moved_s=now_s if is_move else job.moved_s, guardian_starts=0)
+    changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
+    text = f"{changes}, by {by}."
+    return with_story(with_seats(job, seats), "scaling", f"{why} {text}" if why else text)

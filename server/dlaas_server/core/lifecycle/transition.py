@@ -1,0 +1,70 @@
+"""Transitions of a job: what all of them do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, Member, MemberState
+from jupyter_dlaas.wire.journal import Goal
+
+__all__ = ["GRACE_S", "Story", "Told", "nodes_text", "with_goal", "with_seats", "with_story"]
+
+GRACE_S: Final = 30.0
+"""How long a checkpoint may take when a job leaves, but for spot jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One line of a job's story: what happened, for people."""
+
+    kind: str
+    text: str
+
+
+Told = tuple[Job, tuple[Story, ...]]
+
+
+def with_story(job: Job, kind: str, text: str) -> Told:
+    return job, (Story(kind, text),)
+
+
+def with_goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
+    job = replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
+    return replace(job, awaits_checkpoint=False)  # what is written as it leaves is told as that
+
+
+def with_seats(job: Job, seats: Sequence[Seat]) -> Job:
+    """A new generation on these seats. Members of earlier generations hold theirs until they are down.
+
+    In a gang that can change while it trains whoever keeps the seat goes on, and comes first.
+    """
+    generation = job.generation + 1
+    left = list(seats)
+    stay: list[Member] = []
+    for m in job.gang if job.is_live else ():
+        if m.seat in left and m.state is not MemberState.DOWN:
+            left.remove(m.seat)
+            stay.append(replace(m, generation=generation, rank=len(stay)))
+    fresh = tuple(
+        Member(member=job.next_member + number, generation=generation, rank=len(stay) + number, seat=seat)
+        for number, seat in enumerate(left)
+    )
+    known = {m.member for m in stay}
+    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN and m.member not in known) + tuple(stay)
+    return replace(
+        job,
+        generation=generation,
+        next_member=job.next_member + len(fresh),
+        members=kept + fresh,
+        revision=job.revision + 1,
+    )
+
+
+def nodes_text(seats: Sequence[Seat]) -> str:
+    nodes: dict[str, int] = {}
+    for seat in seats:
+        nodes[seat.node] = nodes.get(seat.node, 0) + 1
+    return ", ".join(f"{name} ({n})" if len(nodes) > 1 else name for name, n in sorted(nodes.items()))

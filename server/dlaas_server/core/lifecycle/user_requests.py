@@ -1,0 +1,85 @@
+"""Requests of people: scale, halt, resume, cancel, checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlaas_server.core.lifecycle import time_limit
+from dlaas_server.core.lifecycle.transition import Told, with_goal, with_story
+from dlaas_server.core.model import interruptions
+from dlaas_server.core.model.job import Intent, Job
+from dlaas_server.core.model.phrases import actor, agent, count
+from dlaas_server.core.model.states import Event, step
+from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.protocol import Elastic, NotAllowed, Refused, State
+
+__all__ = ["ask"]
+
+
+def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
+    """A request of a person. Absolute: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
+    if event is Event.SCALE:
+        assert learners is not None, "scale needs a number"
+        return _scale(job, learners, by)
+    acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _keep}
+    return acts[event](job, by, now_s)
+
+
+def _scale(job: Job, learners: int, by: str) -> Told:
+    step(job.state, Event.SCALE)
+    low, high = job.spec.learners_min, job.spec.learners_max
+    if not low <= learners <= high:
+        bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
+        raise Refused(f"Stayed at {job.wish}. {job.id} takes {bounds}.")
+    if learners == job.wish and job.elastic is not Elastic.AUTO:
+        return job, ()
+    if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
+        why = job.alone or f"{job.id} was submitted with --elastic off: its size never changes."
+        raise NotAllowed(f"Stayed at {job.wish}. {why}")
+    manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
+    elastic = Elastic.MANUAL if manual else job.elastic
+    job = replace(job, wish=learners, wish_by="you", elastic=elastic)
+    return with_story(job, "wish", f"{actor(job, by)} wished for {count(learners, 'learner')}.{manual}")
+
+
+def _halt(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.HALT or job.state is State.HALTED:
+        return job, ()
+    if job.intent is Intent.CANCEL:
+        raise NotAllowed(f"{job.id} is being cancelled and cannot be halted")
+    after = step(job.state, Event.HALT)
+    job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
+    if job.is_closed:
+        return with_story(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it waited.")
+    what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
+    job = interruptions.began(with_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
+    return with_story(job, "halt", f"{actor(job, by)} asked for a halt: {what}, then the devices are given back.")
+
+
+def _resume(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.RUN and not job.state.is_final:
+        return job, ()
+    if job.intent is Intent.CANCEL:
+        raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
+    after = step(job.state, Event.RESUME)
+    job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
+    job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
+    return with_story(job, "resume", f"{actor(job, by)} resumed it: back to the queue.")
+
+
+def _cancel(job: Job, by: str, now_s: float) -> Told:
+    if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
+        return job, ()
+    after = step(job.state, Event.CANCEL)
+    job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
+    if job.is_closed:
+        return with_story(replace(job, ended_s=now_s), "cancel", f"Cancelled by {agent(job, by)}.")
+    return with_story(with_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled it.")
+
+
+def _keep(job: Job, by: str, now_s: float) -> Told:
+    step(job.state, Event.CHECKPOINT)
+    if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
+        raise NotAllowed(f"{job.id} is leaving its devices: no checkpoint is taken on request any more")
+    job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)
+    return with_story(job, "checkpoint", f"{actor(job, by)} asked for a checkpoint: it is taken at the next step.")

@@ -1,0 +1,80 @@
+"""Picture of a pool as the scheduler sees it: gangs that run, and gangs that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from dlaas_server.core.model.cluster import Seat
+from dlaas_server.core.model.job import Job, is_settled
+from dlaas_server.core.model.pool import Known, Pool
+from dlaas_server.core.placement.gang_placement import shape_of
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
+from dlaas_server.core.spot.reclaim import free_in
+from dlaas_server.core.spot.spot_scheduler import Lending, charged
+
+__all__ = ["NOTHING_KNOWN", "ask_of", "expect", "scheduled"]
+
+NOTHING_KNOWN: Final = Known()
+
+
+def scheduled(
+    pool: Pool, now_s: float, policy: Policy, order: Order | None = None
+) -> tuple[Scheduler | Lending, list[Job]]:
+    """The picture as the scheduler sees it, and all jobs that wait."""
+    frees = free_in(pool)
+    scheduler: Scheduler | Lending
+    if any(job.spec.spot for job in pool.jobs.values()):
+        scheduler = Lending(frees, policy, order)
+    else:
+        scheduler = Scheduler(frees, policy, order)
+        scheduler.charged = charged(pool.lent, policy.spot_price)
+    jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
+    held = [job for job in jobs if job.gang]
+    gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
+    for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
+        seats = tuple(m.seat for m in job.gang)
+        scheduler.adopt(ask_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s)
+    queue = [job for job in jobs if job.waits]
+    for job in queue:
+        if job.not_before_s <= now_s:
+            ask = ask_of(job, pool, policy, now_s)
+            scheduler.enter(ask, now_s, ask.queued_s)
+    return scheduler, queue
+
+
+def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
+    """What others could get of these: not the devices that are out of service, or on a node that takes nobody."""
+    left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
+    return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
+
+
+def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
+    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted.
+
+    Who waits is taken to have one by the time that somebody wants its seats.
+    """
+    ask = Ask(
+        job.number,
+        shape_of(job, policy.placement),
+        len(job.gang) or job.spec.learners_min,
+        job.submitted_s,
+        priority=job.priority,
+        queue=job.spec.queue,
+        is_spot=job.spec.spot,
+        may_stop=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
+        id=job.id,
+    )
+    expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
+    ask.queued_s = max(job.submitted_s, job.queued_s)
+    ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
+    return ask
+
+
+def expect(ask: Ask, known: Known) -> None:
+    """That is what is expected of this job."""
+    ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
+    ask.executed_s, ask.restart_s = known.executed_s, known.restart_s

@@ -1,0 +1,112 @@
+"""Reasons why jobs wait, as sentences for their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from dlaas_server.core.model.cluster import Node, Seat
+from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.phrases import count, unit_of
+from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.feasibility import said, why_never
+from dlaas_server.core.placement.gang_placement import Frees, free_of, room, shape_of
+from dlaas_server.core.placement.shape import Layout
+from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.scheduling.fit import closer
+from dlaas_server.core.scheduling.immediate_start import Kept
+from jupyter_dlaas.wire.protocol import Refused
+
+__all__ = ["SPOT", "check_feasible", "lent_out", "shortfall", "waits_with_reasons"]
+
+SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
+
+
+def lent_out(job: Job, more: Sequence[Seat]) -> str:
+    held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
+    return f"{held} of {held + len(more)}; waits for {count(len(more) * each, unit_of(job))} that spot jobs give back."
+
+
+def shortfall(job: Job, has: int, *, is_crowded: bool) -> str:
+    unit = unit_of(job)
+    missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
+    why = "waiting jobs come first" if is_crowded else f"waits for {count(missing, unit)}"
+    return f"{has} of {job.wish}; {why}."
+
+
+def waits_with_reasons(
+    queue: Sequence[Job],
+    seats: Mapping[str, tuple[Seat, ...]],
+    held_up: Collection[str],
+    pool: Pool,
+    frees: Frees,
+    now_s: float,
+    usual: Layout,
+    kept: Kept,
+) -> tuple[Wait, ...]:
+    """`held_up`: who would have room if nobody ran."""
+    waiting = [job for job in queue if job.id not in seats]
+    holders = _holders(pool)
+    said: dict[tuple[Shape, int, str, str], str] = {}  # what asks for the same waits for the same
+    out: list[Wait] = []
+    for place_in_line, job in enumerate(waiting, start=1):
+        if job.not_before_s > now_s:
+            reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
+        else:
+            own = job.id if job.id == kept.promised else ""
+            asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
+            if asked not in said:
+                short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
+                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
+            waited_s = now_s - max(job.submitted_s, job.queued_s)
+            reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
+        out.append(Wait(job.id, reason, place_in_line, len(waiting)))
+    return tuple(out)
+
+
+def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
+    """What it needs, if more than all that is in service; else ""."""
+    fits = in_service.room(shape, least)
+    if fits >= least:
+        return ""
+    has = sum(len(free.devices) for free in in_service)
+    once = " at once" if least > 1 else ""
+    if shape.gpus and has < least * shape.gpus:
+        return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
+    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
+
+
+def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
+    """needs + has; where it has what it needs, for whom that is `kept`. `own`: the job, where that is for itself."""
+    fits = room(frees, shape, least)
+    if fits >= least and (why := kept.why(own, shape, least)):
+        return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
+    if not shape.gpus:
+        return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
+    has = sum(len(f.devices) for f in frees)
+    once = " at once" if least > 1 else ""
+    if has >= least * shape.gpus:
+        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
+    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
+
+
+def _there(fits: int) -> str:
+    return f"{fits} {'fits' if fits == 1 else 'fit'} now"
+
+
+def _holders(pool: Pool) -> str:
+    there = (*pool.jobs.values(), *pool.taken)
+    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in there if j.members]
+    largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
+    if not largest:
+        return ""
+    said = " and ".join(f"{job} holds {held}" for held, job in largest)
+    return f" {said}{'' if len(holders) <= 2 else f', {len(holders) - 2} more jobs run'}."
+
+
+def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
+    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
+    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
+    if why is not None:
+        raise Refused(why)

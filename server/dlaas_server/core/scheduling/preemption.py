@@ -1,0 +1,81 @@
+"""Preemption: victims of a gang, and who borrows from its queue."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dlaas_server.core.placement.gang_placement import Frees
+from dlaas_server.core.scheduling.backfill import Room, learners_that_fit, room_gained
+from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.policy import Share
+
+__all__ = ["Rank", "Victims", "borrowers", "victims_for"]
+
+
+def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
+    """The first of the candidates whose seats, with what is free, are enough for this gang; none if all are not.
+
+    Those that free nothing on the nodes that take it are left out.
+    """
+    shape = ask.shape
+    fits = frees.room(shape, ask.learners)
+    rooms: dict[str, Room] = {}
+    tried: list[Ask] = []
+    for victim in candidates:
+        tried.append(victim)
+        fits += room_gained(rooms, frees, shape, victim)
+        if fits >= ask.learners:
+            useful = {name for name, room in rooms.items() if learners_that_fit(room, shape)}
+            return [one for one in tried if any(seat.node in useful for seat in one.seats)]
+    return []
+
+
+def borrowers(
+    ask: Ask, running: Iterable[Ask], used: Mapping[str, int], share_of: Callable[[str], Share]
+) -> Iterator[Ask]:
+    """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
+    left = dict(used)
+    for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
+        over = left[one.queue] - share_of(one.queue).guaranteed
+        may_go = one.is_victim or (one.late is Late.FORGOTTEN and one.may_stop)
+        if may_go and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
+            left[one.queue] -= one.weight
+            yield one
+
+
+Rank = tuple[int, int]
+"""Priority and rank."""
+
+
+@dataclass(slots=True)
+class Victims:
+    """Those that may be preempted, by priority and rank, and within these by when they began."""
+
+    weights: dict[Rank, int] = field(default_factory=dict)
+    """Devices that they hold."""
+    _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
+
+    def add(self, ask: Ask) -> None:
+        """From now on it may be preempted."""
+        named = (ask.priority, ask.rank)
+        insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
+        self.weights[named] = self.weights.get(named, 0) + ask.weight
+        ask.is_victim = True
+
+    def drop(self, ask: Ask) -> None:
+        """No more; nothing happens if it could not be."""
+        if ask.is_victim:
+            named = (ask.priority, ask.rank)
+            victims = self._by_rank[named]
+            del victims[bisect_left(victims, (ask.began_s, ask.number))]
+            self.weights[named] -= ask.weight
+            ask.is_victim = False
+
+    def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
+        """Numbers of those of these ranks, by lowest priority, then furthest rank, then youngest first."""
+        for rank in sorted(ranks, key=lambda one: (one[0], -one[1])):
+            for _, number in reversed(self._by_rank[rank]):
+                yield number
