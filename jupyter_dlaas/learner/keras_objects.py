@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -96,7 +97,7 @@ class _Layer(_Metric):
             yield ".optimizer", optimizer
 
     def read(self, value: Any, budget: Budget) -> Any:
-        return len(value.variables), [one.trainable for one in _layers_in(value)]
+        return len(value.variables), tuple(one.trainable for one in _layers_in(value))
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         is_new = base is None or base[0] != now[0]
@@ -107,7 +108,8 @@ class _Layer(_Metric):
         if values is not None:
             _build(value, config)
             _assign(value.variables, values)
-        for layer, is_trained in zip(_layers_in(value), are_trained, strict=False):
+        layers = _layers_in(value) if isinstance(are_trained, tuple) else _layers_of_earlier_version(value)
+        for layer, is_trained in zip(layers, are_trained, strict=False):
             if layer.trainable != is_trained:
                 layer.trainable = is_trained
 
@@ -134,7 +136,32 @@ class _Optimizer(_Metric):
 
 
 def _layers_in(layer: Any) -> list[Any]:
-    return [*layer._flatten_layers()] if hasattr(layer, "_flatten_layers") else [layer]
+    """Return a layer and all layers below it, each once, in the order in which the program made or named them."""
+    found = {id(layer): layer}
+    queue = deque(_layers_below(layer))
+    while queue:
+        one = queue.popleft()
+        if id(one) not in found:
+            found[id(one)] = one
+            queue.extend(_layers_below(one))
+    return list(found.values())
+
+
+def _layers_below(layer: Any) -> Iterator[Any]:
+    """Return the layers of a model, or those that a layer holds in its attributes."""
+    queue = deque(layer.layers if _is(layer, "models", "Model") else vars(layer).values())
+    while queue:
+        one = queue.popleft()
+        if _is(one, "layers", "Layer"):
+            yield one
+        elif isinstance(one, list | tuple | dict):
+            queue.extend(one.values() if isinstance(one, dict) else one)
+
+
+def _layers_of_earlier_version(layer: Any) -> list[Any]:
+    """Return the layers in the order of checkpoints whose flags are a list: that of a walk of Keras' own."""
+    walk = getattr(layer, "_flatten_layers", None)
+    return [*walk()] if walk is not None else []
 
 
 def _build_config(layer: Any) -> Any:

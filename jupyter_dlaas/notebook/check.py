@@ -343,9 +343,7 @@ class _Checker:
                 warnings.append(said)
             elif problem.code in {"undefined_name", "output_unbound"} and name in self.results:
                 continue
-            elif problem.code == "output_unbound" and self.may_bind:
-                continue
-            elif problem.code == "undefined_name" and self.may_bind:
+            elif problem.code in {"undefined_name", "output_unbound"} and self.may_bind:
                 text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."
                 warnings.append(replace(said, code="perhaps_bound", text=text))
             elif problem.code == "undefined_name":
