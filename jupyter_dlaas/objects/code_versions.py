@@ -21,6 +21,7 @@ PYTHON: Final = sys.implementation.cache_tag
 """Code of other versions of Python is not compared."""
 _OURS: Final = "jupyter_dlaas"
 _MODULES_MAX: Final = 500
+_WRAPPERS: Final = (types.FunctionType, type(lru_cache(lambda: None)))
 _PLAIN: Final = (int, float, str, bytes, bool, type(None), tuple, list)
 
 
@@ -38,11 +39,14 @@ def code_of(value: Any, *, has_values: bool = False) -> Any:
             elif has_values and not name.startswith("__") and isinstance(part, _PLAIN):
                 found[name] = repr(part)
         return found
-    value = getattr(value, "__func__", getattr(value, "fget", value))
-    while isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
+    kind = type(value)  # attributes of other objects may be computed by the user's code
+    if kind in (staticmethod, classmethod):
+        value = value.__func__
+    elif kind is property:
+        value = value.fget
+    while type(value) in _WRAPPERS and type(value.__dict__.get("__wrapped__")) is types.FunctionType:
         value = value.__wrapped__
-    code = getattr(value, "__code__", None)
-    return _plain(code) if isinstance(code, types.CodeType) else None
+    return _plain(value.__code__) if type(value) is types.FunctionType else None
 
 
 def _plain(code: types.CodeType) -> Any:
@@ -96,7 +100,8 @@ def constants_in(text: str) -> dict[str, Any]:
 
 def is_own_module(module: object) -> bool:
     """Tell whether a module is the user's own: neither of the standard library nor installed, nor ours."""
-    fields = vars(module) if isinstance(module, types.ModuleType) else {}  # past a `__getattr__` that may import
+    is_module = issubclass(type(module), types.ModuleType)
+    fields = object.__getattribute__(module, "__dict__") if is_module else {}  # past a lazy module's import
     name, file = fields.get("__name__"), fields.get("__file__")
     if type(name) is not str or type(file) is not str or not file.endswith(".py") or name == "__main__":
         return False
@@ -118,7 +123,7 @@ def digests(module: types.ModuleType) -> dict[str, str]:
     """Return a digest of each class and function that a module defines: code and bases, without values that change."""
     found = {}
     for name, value in vars(module).copy().items():
-        if getattr(value, "__module__", None) == module.__name__ and isinstance(value, type | types.FunctionType):
+        if issubclass(type(value), type | types.FunctionType) and value.__module__ == module.__name__:
             found[name] = _digest(value)
     return found
 

@@ -28,7 +28,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 from types import SimpleNamespace
-from jupyter_dlaas.transfer import rng_state as streams
+from jupyter_dlaas.learner.training_run import rng_restore as streams
 streams.current = lambda: SimpleNamespace(job_dir=Path(sys.argv[1]), seed=7)
 streams.random_anew()  # as at the start of a job
 LOADED
