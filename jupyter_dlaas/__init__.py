@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dlaas._version import __version__
-
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from jupyter_dlaas._version import __version__
     from jupyter_dlaas.api.jobs import Job, job, jobs, pool, result, submit, train
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire.codec import DlaasError
@@ -33,6 +32,7 @@ _HOME: Final = {
     "run": "jupyter_dlaas.learner",
     "shell": "jupyter_dlaas.learner",
     "shell_lines": "jupyter_dlaas.learner",
+    "__version__": "jupyter_dlaas._version",
 }
 __all__ = [
     "DlaasError",

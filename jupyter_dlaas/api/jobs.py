@@ -270,7 +270,9 @@ def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -
     """
     found = _load(Client(), handle, names)
     if into is not None:
-        restored = _part("transfer.result_restore").restore(found, into, with_weights=True, changed={*into})
+        restored = _part("jupyter_dlaas.transfer.result_restore").restore(
+            found, into, with_weights=True, changed={*into}
+        )
         for name in into:
             if name not in restored.kept:
                 why = restored.reason or "it has no state of its own that could be loaded"
@@ -283,7 +285,7 @@ def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -
 
 
 def _load(client: Client, handle: str, names: Iterable[str]) -> dict[str, Any]:
-    results = _part("transfer.results")
+    results = _part("jupyter_dlaas.transfer.results")
     found: dict[str, Any] = {}
     for name in names:
         if name not in found:
@@ -304,7 +306,7 @@ def _warn_of_versions(names: frozenset[str]) -> None:
 
 def _part(name: str) -> Any:
     """A part of the house that is loaded by name and only when asked for: the arrows point from it to here."""
-    return importlib.import_module(f"jupyter_dlaas.{name}")
+    return importlib.import_module(name)
 
 
 class Job:
@@ -504,10 +506,10 @@ class Job:
 
     def widget(self) -> Any:
         """The job as an ipywidgets view, for front ends that cannot load our extension."""
-        return _part("display.widget").widget(self)
+        return _part("jupyter_dlaas.display.widget").widget(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        return _part("display.html").mimebundle(self)
+        return _part("jupyter_dlaas.display.html").mimebundle(self)
 
     def __repr__(self) -> str:
         view = self._view

@@ -244,7 +244,7 @@ class JobSpec:
     epochs: int | None = field(default=None, metadata=rule(least=1, most=10**9))
     max_time_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
     hang_after_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
-    """A learner that neither makes a step nor moves for so long is ended. None: as `runtime.hangs` says."""
+    """A learner that neither makes a step nor moves for so long is ended. None: as `hang_detection.py` says."""
     checkpoint_every_s: float = field(default=60.0, metadata=rule(least=0, most=10**9))
     retries: int = field(default=4, metadata=rule(least=0, most=1000))
     outputs: tuple[str, ...] = field(default=(), metadata=rule(longest=200))

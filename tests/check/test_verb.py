@@ -124,8 +124,8 @@ def test_a_notebook_is_neither_run_nor_imported_and_simple_magics_need_no_ipytho
     touch = f"%matplotlib inline\n!touch {marker}\nimport mine, torch\nopen({str(marker)!r}, 'w')"
     path = write(tmp_path / "a.ipynb", [touch, "model = mine.f()", "model.fit(1)"])
     program = (
-        "import sys\nfrom jupyter_dlaas import cli\n"
-        f"code = cli.main(['check', {path!r}])\n"
+        "import sys\nfrom jupyter_dlaas.cli import main\n"
+        f"code = main.main(['check', {path!r}])\n"
         "assert code == 0\nassert not {'IPython', 'torch', 'mine', 'pickle'} & set(sys.modules) - before\n"
     )
 

@@ -453,7 +453,7 @@ def test_dlaas_is_imported_where_the_cell_uses_it() -> None:
 
 def test_capture_imports_neither_torch_nor_anything_beyond_the_standard_library_and_ipython() -> None:
     code = (
-        "import sys\nfrom jupyter_dlaas.kernel import capture\n"
+        "import sys\nfrom jupyter_dlaas.capture import capture\n"
         "print([m for m in ('torch', 'numpy', 'IPython', 'tornado') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, TrainingCell
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.kernel.recorder import _fact as fact
+from jupyter_dlaas.learner.training_run import rng_restore
 from jupyter_dlaas.transfer import rng_state
 
 NAMES = ("a", "b", "c")
@@ -65,7 +66,7 @@ def values_of_job(made: Capture, folder: Path) -> dict[str, Any]:
     (folder / "inputs" / "chance.json").write_text(json.dumps(dict(made.chance)))
     space: dict[str, Any] = {"__name__": "__main__", "print": lambda *_: None}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rng_state, "current", lambda: SimpleNamespace(job_dir=folder, seed=7))
+        patch.setattr(rng_restore, "current", lambda: SimpleNamespace(job_dir=folder, seed=7))
         random.seed(11)
         np.random.seed(11)
         exec(compile(made.text, "train.py", "exec"), space)

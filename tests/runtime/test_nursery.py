@@ -96,7 +96,7 @@ def test_who_joins_and_where_they_meet_are_forks_of_what_the_first_learner_left(
     assert is_fork(one, 2)
     parents = {who.pid: stat.parent for who in one.processes() if (stat := stat_of(who.pid))}
     assert {parent for pid, parent in parents.items() if pid != guardian(one).pid} == {guardian(one).pid}
-    assert not [pid for pid in parents if b"runtime.store" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert not [pid for pid in parents if b"rendezvous_store" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     ended(one)
     assert {fact.code for fact in one.facts(FactKind.LEARNER_DOWN)} == {0}
 
