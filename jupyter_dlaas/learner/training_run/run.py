@@ -95,9 +95,7 @@ class Run:
         self._growth: Growth | None = None
         self._regrouping: Any = None
         self._is_joining = context is not None and context.is_joining
-        """True until a joining learner has received the gang's state. Until then it only rehearses, and nothing it does
-        counts.
-        """
+        """True until a joining learner has received the gang's state. Until then it rehearses, and no effect counts."""
         self._goes_back = False
         """True if this joining learner rehearsed in a later epoch than the one the gang is in."""
         self._moved: list[list[Any]] = []
