@@ -40,7 +40,7 @@ Changes = dict[str, dict[int, Any]]
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An object that was there before the loop."""
+    """An object that existed before the loop."""
 
     path: str
     value: Any
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Stored:
-    """Changes as bytes, and what could not be stored: the reasons by path."""
+    """Changes as bytes, and the reasons by path for what could not be stored."""
 
     data: bytes
     left_out: dict[str, str]

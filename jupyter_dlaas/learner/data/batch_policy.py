@@ -48,7 +48,7 @@ def growth_of(batch: str, batch_size: int, max_batch: int | None, rate: str | No
 
 @dataclass(slots=True)
 class Growth:
-    """How large batches are, and by what learning rates are multiplied. The same in all learners."""
+    """The size of batches and the factor of learning rates. Identical in all learners."""
 
     per_learner: int
     """Samples: the batch size for which the learning rate was chosen."""

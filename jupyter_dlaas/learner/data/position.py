@@ -20,9 +20,9 @@ __all__ = ["Position", "cut", "permutation"]
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """The step that comes next: batch `index` of the `call`-th `run.batches` in `epoch`; `step` were begun before.
+    """The next step: batch `index` of the `call`-th `run.batches` in `epoch`; `step` steps were begun before.
 
-    Never changed; not frozen, since one is made in each step and that takes four times as long.
+    Never modified. It is not frozen, since one is created in each step, and a frozen one takes four times as long.
     """
 
     epoch: int = 0

@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Share:
-    """What one learner trains in one step."""
+    """The data that one learner trains on in one step."""
 
     batch: Any
     count: int

@@ -90,7 +90,7 @@ def plan(source: Source, seed: int) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How samples are to be read."""
+    """Options for reading samples."""
 
     skip_bad: bool = False
     is_exact: bool = False

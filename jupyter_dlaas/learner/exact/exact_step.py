@@ -62,7 +62,7 @@ class Parts:
 
 @dataclass(slots=True)
 class _Sum:
-    """What is added up: per type of numbers one vector, and a few numbers of which the last digit must be kept."""
+    """The terms of the summation: one vector per dtype, and some numbers in float64."""
 
     vectors: dict[torch.dtype, torch.Tensor]
     numbers: torch.Tensor
