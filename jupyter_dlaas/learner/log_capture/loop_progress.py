@@ -133,7 +133,7 @@ class Program:
 
 @dataclass(slots=True)
 class Loops:
-    """Where the loops of a running program are, from look to look."""
+    """The positions of a running program's loops, from sample to sample."""
 
     _totals: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     """Per loop in a call: start, step and length when it was first seen."""
@@ -280,7 +280,7 @@ def _length(node: ast.expr, names: Names) -> int | None:
     if kind in _SIZED or (kind.__module__, kind.__name__) == ("torch.utils.data.dataloader", "DataLoader"):
         try:
             return len(found)
-        except Exception:  # noqa: BLE001 - a dataset of the user's own, or one without an end
+        except Exception:  # noqa: BLE001 - a user's dataset, or one without an end
             return None
     shape = getattr(found, "shape", None) if kind.__module__.partition(".")[0] in ("numpy", "torch") else None
     return int(shape[0]) if shape else None

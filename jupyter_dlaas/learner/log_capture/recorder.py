@@ -330,6 +330,5 @@ class Recorder:
 def _number(name: str, value: Any) -> float | None:
     try:
         return number_of(name, value)
-    # noqa: BLE001 - a text, a tensor of many elements: not a metric, and no reason to end the training
-    except Exception:
+    except Exception:  # noqa: BLE001 - a text or a tensor of many elements is no metric, and ends no training
         return None
