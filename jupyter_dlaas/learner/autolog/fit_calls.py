@@ -192,7 +192,7 @@ class KeptCall(Call):
 
     @property
     def is_replayed(self) -> bool:
-        """True while this call only repeats what was before the checkpoint: nothing of it counts."""
+        """True while this call only repeats what precedes the checkpoint: nothing counts."""
         return self._run._resume is not None
 
     def at(self, epoch: int, step: int) -> None:
@@ -311,9 +311,9 @@ def _outermost() -> Context | None:
 
 @contextmanager
 def watching(framework: str, again: Call | None = None) -> Iterator[Call | None]:
-    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone.
+    """Observe a framework's call that can only restart from its beginning. Yields None for a call to leave alone.
 
-    `again`: the call of which this one is a part, for frameworks of which each step is called by the program.
+    `again`: the call that this one is a part of, for frameworks whose steps the program calls one by one.
     """
     context = _outermost()
     if context is None:
@@ -362,10 +362,10 @@ def _finish_steps() -> None:
 
 @contextmanager
 def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) -> Iterator[Call | KeptCall | None]:
-    """A call that can halt and go on, where this job lets it; None: leave it alone.
+    """Observe a call that can halt and resume, if the job permits it. Yields None for a call to leave alone.
 
-    `is_whole`: each learner holds the whole state, so that one alone can write it. `alone`: what to tell where it
-    knows of no other learner.
+    `is_whole`: each learner holds the whole state, so that one learner can store it. `alone`: the report if the
+    framework does not distribute the training.
     """
     context = _outermost()
     if context is None:

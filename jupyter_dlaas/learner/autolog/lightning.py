@@ -127,7 +127,7 @@ class _Watch:
 
     @contextmanager
     def among(self) -> Iterator[None]:
-        """Be one of the trainer's callbacks during this call."""
+        """Add this callback to the trainer during the call."""
         self.trainer.callbacks.append(self)
         _active.append(self)
         try:

@@ -62,7 +62,7 @@ def _partial(method: Any) -> Any:
 
 def _see_partial(estimator: Any, call: Call, done: int) -> None:
     bar = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
-    if not getattr(bar, "_instances", None):  # a bar knows how many there will be
+    if not getattr(bar, "_instances", None):  # a progress bar knows the total
         call.at(0, done)
     loss = getattr(estimator, "loss_", None)
     if loss is not None:

@@ -120,7 +120,7 @@ class Bars:
 
 @functools.lru_cache(100)
 def _found_in(label: str) -> Found | None:
-    """What a label says: read once, though a bar may be asked ten thousand times."""
+    """Parse a label. Cached, since a bar may be read ten thousand times."""
     if not may_matter(label):
         return None
     from jupyter_dlaas.learner.log_capture.line_parser import Recogniser  # its patterns take milliseconds to compile

@@ -54,7 +54,7 @@ def restore_builtins() -> None:
 
 @contextmanager
 def calm() -> Iterator[None]:
-    """Keep what the program set up from disturbing its own report: signal handlers, trace functions, limits."""
+    """Return a context that disables what the program has set up: signal handlers, trace functions, limits."""
     _reserve.clear()
     handlers: dict[int, Any] = {}
     for number in signal.valid_signals():
@@ -79,7 +79,7 @@ def calm() -> Iterator[None]:
 def report(
     error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
 ) -> Report:
-    """Describe an exception; with less detail where its own methods or the state of the process do not allow more."""
+    """Describe an exception, with less detail if its methods or the state of the process prevent a full report."""
     if issubclass(type(error), MemoryError):  # regardless of its __class__
         traceback.clear_frames(error.__traceback__)
     found = _within(_FULL_S, lambda: _full(error, cells, own_folder, is_alone, has_gpus))

@@ -74,8 +74,7 @@ def main(arguments: list[str]) -> NoReturn:
         if raised:
             failure_report.call_hook(raised.pop())
         ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
-    # noqa: BLE001 - our own error, not the user's: reported by the log and the exit code
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - our own error, not the user's: the log and the exit code show it
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
         with failure_report.calm():

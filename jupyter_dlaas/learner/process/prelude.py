@@ -123,7 +123,7 @@ def _pieces(tree: ast.Module, path: str) -> Iterator[CodeType]:
 
 @contextmanager
 def _turn(context: Context) -> Iterator[Callable[[], None]]:
-    """This learner's turn; what it gives is to be called before each statement."""
+    """Hold this learner's turn; yield a function to call before each statement."""
     turn = _Turn(context.job_dir / LOCK, context.generation, is_first=context.rank == 0)
     try:
         turn.take()
