@@ -29,8 +29,9 @@ from jupyter_dlaas.wire.protocol import Elastic
 __all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
 
 _WORTH: Final = 200
-"""A call's end is stored if the call took this many times longer than storing, or as long as the checkpoint
-interval. A restart trains shorter calls again.
+"""A call's end is stored if the call took this many times longer than storing, or the checkpoint interval.
+
+A restart trains shorter calls again.
 """
 _STORING_S: Final = 0.05
 """The assumed time in seconds to store an end, until one has been measured."""
@@ -164,16 +165,15 @@ class KeptCall(Call):
         self._began_s = time.monotonic()
         self._is_over = False
         self.shares = _shares(context)
-        """(rank, learners) if each batch is divided among the learners; None if the framework distributes data
-        itself.
-        """
+        """(rank, learners) if each batch is divided among the learners; None if the framework distributes the data."""
         self.batch = 1
         """The number of samples per step over all learners, if known."""
         every_s = context.spec.checkpoint_every_s
         run._boundaries.on_told = self._is_told
         self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
-        """The interval in seconds for work that costs more than reading the clock (cold calls take some µs). It is 0
-        with several learners, which must check each boundary together.
+        """The interval in seconds for work that costs more than reading the clock (cold calls take some µs).
+
+        It is 0 with several learners, which must check each boundary together.
         """
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None

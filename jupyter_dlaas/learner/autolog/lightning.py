@@ -261,9 +261,7 @@ class _Watch:
     # -- resume
 
     def set_out(self, fetcher: Any, original: Callable[[Any], Any]) -> None:
-        """Record the random state before the training data is read from the beginning, or go to the checkpoint's
-        position.
-        """
+        """Record the random state before the training data is read, or continue from the checkpoint's position."""
         call = self.call
         if isinstance(call, KeptCall):
             each = next((loader.batch_size for loader in fetcher.combined_loader.flattened if loader.batch_size), 1)

@@ -55,9 +55,7 @@ class Namespace:
         self._graph = ObjectGraph(roots, given=given)
 
     def store(self, extra: Any) -> Stored:
-        """Store all changes since this namespace was recorded; `extra` is stored with them and keeps shared
-        references.
-        """
+        """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
         now, dead = self._names(), self._dead()
         return self._graph.store(functools.partial(self._changed, now, dead), (extra, self._graph.generators()))
 

@@ -318,9 +318,7 @@ class ObjectGraph:
         }
 
     def reseed(self, theirs: Mapping[str, bytes], seed: int) -> None:
-        """Reseed the generators that the main learner had seeded differently, so that each learner draws its own
-        numbers.
-        """
+        """Reseed generators that the main learner seeded differently, so that each learner draws its own numbers."""
         for path, mine in self.generators().items():
             if theirs.get(path, mine) != mine:
                 aspect: Any = self.entries[path].aspects[0]

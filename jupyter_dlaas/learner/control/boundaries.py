@@ -133,9 +133,7 @@ class Boundaries:
         return found
 
     def may_leave(self, number: int) -> bool:
-        """Wait until the others have entered the group of this round; return False if this learner is needed after
-        all.
-        """
+        """Wait until the others have entered the group of this round; return False if this learner is needed again."""
         with self._changed:
             self._is_asking = True
             self._changed.wait_for(lambda: self._let_go >= number or self._switch or self._stop_at is not None, _PART_S)

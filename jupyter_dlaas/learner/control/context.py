@@ -17,9 +17,7 @@ __all__ = ["Context", "Leave", "current", "enter"]
 
 
 class Leave(SystemExit):
-    """Raised at a step boundary in a learner that must leave. Not an Exception, so `except Exception` does not catch
-    it.
-    """
+    """The exit of a learner that must leave, raised at a step boundary. `except Exception` does not catch it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(0)

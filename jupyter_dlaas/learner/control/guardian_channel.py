@@ -29,7 +29,7 @@ __all__ = ["Control"]
 
 _REPORTS_MAX: Final = 20
 _TAKE_S: Final = 5.0
-"""Seconds after which a guardian that reads nothing (it may be stopped) is disconnected, so that nothing blocks on
+"""The limit in seconds for sending to a guardian that reads nothing (it may be stopped), so that nothing blocks on
 it.
 """
 

@@ -40,8 +40,9 @@ class Beats:
         self.describe: Callable[[str, int, str], dict[str, Any]] | None = None
         """Describes the same location with its source lines, as a `Where` on the wire."""
         self.is_limited = False
-        """True if the job has an idle limit: programs without steps send heartbeats then, too, and sleeping is not
-        progress.
+        """True if the job has a hang limit (`hang_after_s`).
+
+        Programs without steps send heartbeats then, too, and sleeping does not count as progress.
         """
         self.script = ""
         self._seen: object = None
@@ -69,8 +70,7 @@ class Beats:
         return message
 
     def _moves(self) -> bool:
-        """Return whether the main thread made progress since the last heartbeat, sleeps, or waits for an active child
-        process.
+        """Return whether the main thread made progress since the last heartbeat, sleeps, or waits for active children.
 
         A deadlock does none of these. A sleeping thread wakes by itself, and a child process may take its time.
         """

@@ -17,9 +17,7 @@ WATCHED_S: Final = 10.0
 """The longest window in seconds if the scheduler decides by it."""
 TOLD_S: Final = 60.0
 STRETCH_S: Final = 0.05
-"""The minimum interval in seconds of a polled loop; shorter intervals are joined, since their times are mostly
-noise.
-"""
+"""The minimum interval in seconds between polls of a loop that count; the times of shorter ones are mostly noise."""
 
 
 class Pacing:

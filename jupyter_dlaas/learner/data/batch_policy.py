@@ -69,7 +69,7 @@ class Growth:
         return max(self.per_learner, min(self.per_learner * learners, self.most))
 
     def begin(self, step: int, samples: int) -> None:
-        """Begin a step of this many samples in total. (A last, shorter batch has the rate of full batches.)"""
+        """Begin a step of this many samples in total. A last, shorter batch has the learning rate of full batches."""
         scale = samples / self.per_learner
         if self.state.get("scale") != scale:
             self.state["from"] = self.factor(step)
@@ -97,8 +97,9 @@ class Growth:
         return (variance + square) / below if below > 0 else 1.0
 
     def learn(self, local: float, mean: float, learners: int, samples: int) -> None:
-        """Update the estimates from one step. `local`: the mean of squared gradient norms; `mean`: the squared norm
-        of the mean.
+        """Update the estimates from one step.
+
+        `local`: the mean of squared gradient norms; `mean`: the squared norm of the mean gradient.
         """
         if learners < 2:
             return

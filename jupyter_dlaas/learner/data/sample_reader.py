@@ -51,7 +51,7 @@ class Reader:
         return self.data[number]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Return the samples of one batch. (PyTorch's DataLoader requests a batch at once if it can.)"""
+        """Return the samples of one batch. PyTorch's DataLoader requests a batch at once if it can."""
         if self.seed is not None and len(numbers):
             seed_all(derive(self.seed, numbers[0]))
         if self.skip_bad:

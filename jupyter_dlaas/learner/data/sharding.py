@@ -52,8 +52,10 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop reading and end data workers now. The garbage collector would take five seconds per worker, since it
-        closes their queues before the loader can stop them.
+        """Stop reading and end data workers now.
+
+        The garbage collector would take five seconds per worker, since it closes their queues before the loader can
+        stop them.
         """
 
     def share(self, place: Place) -> Share:
@@ -118,8 +120,9 @@ class _Listed:
             self._iterator.close()
 
     def _shares(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
-        """Yield shares. A learner without a sample in a short batch gets its last batch again, or at first another's
-        sample.
+        """Yield this learner's shares of the batches.
+
+        A learner without a sample in a short batch gets its last batch again, or at first another learner's sample.
         """
         mine = [cut(batch, place.rank, place.learners) for batch in batches]
         first = batches[0][:1] if batches and not mine[0] else None

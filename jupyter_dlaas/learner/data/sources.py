@@ -105,8 +105,9 @@ def source_of(
     options: dict[str, Any],
     reading: Reading = Reading(),
 ) -> Source:
-    """Return the source for the data. `options` go to torch's DataLoader (num_workers, collate_fn, …). Raises
-    BadData.
+    """Return the source for the data.
+
+    `options` are passed to torch's DataLoader (num_workers, collate_fn, …). Raises BadData.
     """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(data, torch_data.DataLoader):

@@ -91,9 +91,7 @@ class Gang:
 
     @property
     def is_alone(self) -> bool:
-        """True while the gang has one learner. Collectives are skipped then: in a group of one they cost time for
-        nothing.
-        """
+        """True while the gang has one learner. Collectives are skipped then, since they would only cost time."""
         return self.may_change and self.size == 1
 
     def enter(self, group: Any, rank: int, size: int) -> None:
@@ -118,9 +116,7 @@ class Gang:
             shared.watch(is_close=not self.is_alone)
 
     def meet(self, host: str, port: int) -> None:
-        """Enter the first group, by rendezvous through the store at `host`. Raises RuntimeError if learners do not
-        arrive.
-        """
+        """Enter the first group, by rendezvous through the store at `host`. Raises RuntimeError on a timeout."""
         self.enter(self.build((host, port), 0, self.rank, self.size), self.rank, self.size)
 
     def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
@@ -143,9 +139,7 @@ class Gang:
         return begun if room is None else begun + room.begun
 
     def leave(self) -> Any:
-        """Mark the current group as lost, and return it to be cut; None for one learner alone. Called from another
-        thread.
-        """
+        """Mark the current group as lost, from another thread. Return the group, which is to be cut, or None."""
         self.is_stranded = True
         return self._group
 
@@ -199,8 +193,9 @@ class Gang:
             self._loose.take(loose)
 
     def check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average gradients that no backward pass has averaged since this optimiser's last step. Called before it
-        steps.
+        """Average gradients that no backward pass has averaged since this optimiser's last step.
+
+        Called before the optimiser steps.
         """
         if not self.is_alone and not self.is_stranded:
             for shared in self._shared:
@@ -281,9 +276,7 @@ class Gang:
         return [int(one.item()) for one in found]
 
     def check_step(self, step: int) -> None:
-        """Raise RuntimeError unless all learners have read the checkpoint of the same step; otherwise two models
-        would mix.
-        """
+        """Raise RuntimeError unless all learners are at the same step; otherwise two models would mix."""
         seen = sorted(set(self.steps(step)))
         if len(seen) > 1:
             raise RuntimeError(f"the learners read checkpoints of different steps: {seen}")
@@ -376,10 +369,10 @@ class Gang:
         return future
 
     def agree(self, line: int = 0) -> list[int]:
-        """Exchange, at the end of an epoch, the lines at which learners leave the loop over epochs; 0 for those that
-        continue.
+        """Exchange the lines at which learners leave the loop over epochs; 0 for those that continue.
 
-        A collective call; returns one line per rank. Returns zeros if learners are lost or have diverged.
+        A collective call at the end of an epoch; returns one line per rank. Returns zeros if learners are lost or have
+        diverged.
         """
         lines = torch.zeros(self.size, dtype=torch.float64)
         lines[self.rank] = line
@@ -462,7 +455,7 @@ class Averaging:
         """Per bucket, its buffer and a completed future, which are the same in each step."""
 
     def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Start to average this bucket; return a future of it, whose value is averaged once the backward pass has
+        """Start to average this bucket; return a future of it. Its value is averaged when the backward pass has
         ended.
         """
         gang, buffer, number = self._gang, bucket.buffer(), bucket.index()

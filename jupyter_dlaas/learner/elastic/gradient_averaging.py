@@ -31,8 +31,9 @@ _registrations: Final[list[int]] = [0]
 
 
 def registrations() -> int:
-    """Return how many parameters and modules were registered since `count_registrations`; a change means models may
-    differ.
+    """Return the number of parameters and modules registered since `count_registrations`.
+
+    If it has changed, any model may have changed.
     """
     return _registrations[0]
 
@@ -99,8 +100,9 @@ class Averager:
 
 @torch.no_grad()
 def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Average gradients over the gang, weighted by samples. A collective call with the same parameters in all
-    learners.
+    """Average gradients over the gang, weighted by samples.
+
+    A collective call, with the same parameters in all learners.
     """
     has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.float32)
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}

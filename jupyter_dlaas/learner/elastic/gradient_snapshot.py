@@ -61,9 +61,7 @@ class Accumulated:
                 parameter.grad.zero_()
 
     def snapshot(self) -> list[Any] | None:
-        """Return the accumulated gradients, for checkpoints and joining learners; None if no accumulation is in
-        progress.
-        """
+        """Return accumulated gradients, for checkpoints and joining learners; None if there are none."""
         if not self.is_open or all(p.grad is None for p in self._parameters):
             return None
         return [None if p.grad is None else p.grad.detach() for p in self._parameters]

@@ -41,9 +41,7 @@ NEVER: Final = timedelta(days=7)
 """The timeout of gloo: others may wait as long as rank 0 validates or saves. Lost peers are detected by other means."""
 _MEET: Final = timedelta(seconds=60)
 _MEET_AGAIN: Final = timedelta(seconds=10)
-"""The rendezvous timeouts: learners enter the first group after their own start, and later ones from training, with
-retries.
-"""
+"""The rendezvous timeouts of the first group, entered at a learner's start, and of later ones, which are retried."""
 _LOOK: Final = timedelta(seconds=0.25)
 _LINGER_S: Final = 1.0
 _AT_ONCE: Final = timedelta(milliseconds=1)
@@ -148,8 +146,9 @@ def is_apart(group: Any) -> bool:
 
 
 def talks(group: Any) -> int:
-    """Return the number of collectives started in a group, except in shared memory. Raises RuntimeError if it is
-    lost.
+    """Return the number of collectives started in a group, except in shared memory.
+
+    Raises RuntimeError if the group is lost.
     """
     half = _halves.get(group)
     return int(group._get_sequence_number_for_group()) + (0 if half is None else half.talks())

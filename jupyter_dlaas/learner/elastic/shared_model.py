@@ -75,9 +75,7 @@ class SharedModel:
         self._late.take([one for one in self.parameters if one.requires_grad])
 
     def watch(self, *, is_close: bool) -> None:
-        """Check in the next passes whether DDP averages all that a backward pass reaches. `is_close`: at each
-        parameter.
-        """
+        """Check in the next passes whether DDP averages all that they reach. `is_close`: at each parameter."""
         if self._is_watched and self.ddp is not None:
             self._closely = _CLOSELY if is_close else 0
             self._passes = self._hook.passes

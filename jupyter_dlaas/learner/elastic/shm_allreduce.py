@@ -26,11 +26,9 @@ from jupyter_dlaas.runtime.system.process import boot_id
 __all__ = ["MOST", "Diverged", "Room", "meet"]
 
 MOST: Final = 16
-"""The maximum number of learners. Beyond it, gloo's ring algorithm is faster than each learner reading all parts."""
+"""The maximum number of learners. Beyond it, gloo's algorithm is faster than each learner reading all parts."""
 SPACE: Final = 32 << 20
-"""Bytes per learner for what it writes in one pass, allocated twice. Only pages in use take memory; larger tensors
-use gloo.
-"""
+"""Bytes per learner and pass, allocated twice. Only pages in use take memory; larger tensors use gloo."""
 _ALIGNED: Final = 64
 _PIECE: Final = 4 << 20
 """Bytes per piece of a broadcast: one is written while the one before is read."""
@@ -76,8 +74,7 @@ class Room:
         self._views: dict[tuple[int, int, int, torch.dtype], list[torch.Tensor]] = {}
 
     def add_up(self, tensor: torch.Tensor, word: int = 0) -> Sum | None:
-        """Start an all-reduce (sum) in place. Return None if the tensor does not fit, which is the same in all
-        learners.
+        """Start an all-reduce (sum) in place; return None if the tensor does not fit, which all learners find alike.
 
         `word`: the tag, below 256, which must be equal in all learners. Raises RuntimeError if learners are lost.
         """
@@ -260,8 +257,9 @@ def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> lis
 
 
 def _memory(peers: Sequence[socket.socket | None], rank: int) -> mmap.mmap:
-    """Map the segment, which learner 0 creates and sends to the others. It is freed with the last of them. Raises
-    OSError.
+    """Map the segment, which learner 0 creates and sends to the others. Raises OSError.
+
+    The kernel frees it with the last learner.
     """
     size = 2 * len(peers) * SPACE
     if rank == 0:

@@ -20,8 +20,9 @@ class Work:
     """
 
     def __init__(self, tell: Callable[..., None], skew: float | None) -> None:
-        """Start without data. `tell` sends a message to the guardian. `skew`: the largest tensor's share of gradient
-        bytes.
+        """Start without data. `tell` sends a message to the guardian.
+
+        `skew`: the largest tensor's share of all gradient bytes.
         """
         self._tell = tell
         self._skew = skew

@@ -121,9 +121,7 @@ def look(samples: Callable[[], tuple[int, int] | None], found: Callable[[Kind], 
 
 
 def add_up(gang: Gang) -> None:
-    """Sum gradients over learners from now on: divide each learner's by its weight, which averaging multiplies them
-    by.
-    """
+    """Sum gradients over learners from now on: divide each by the weight that averaging multiplies it by."""
     plain = torch.autograd.backward
 
     @functools.wraps(plain)

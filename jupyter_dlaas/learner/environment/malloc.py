@@ -18,9 +18,7 @@ _SETTINGS: Final = (
     ("MALLOC_MMAP_THRESHOLD_", -3, 32 << 20),
     ("MALLOC_TRIM_THRESHOLD_", -1, 64 << 20),
 )
-"""The user's environment variable, mallopt parameter (glibc, malloc.h), and bytes: the largest value that glibc
-reaches itself.
-"""
+"""The user's environment variable, the mallopt parameter (glibc, malloc.h), and glibc's own largest value in bytes."""
 
 
 def keep_freed() -> None:

@@ -26,8 +26,8 @@ from jupyter_dlaas.learner.exact.requirements import NotExact
 __all__ = ["Exact", "Parts"]
 
 THREADS: Final = 1
-"""The number of threads per learner. It affects the last bit of a sum, so jobs with one and with four learners must
-agree.
+"""The number of threads per learner, which affects the last bit of a sum. Its default depends on the number of
+learners.
 """
 
 

@@ -85,9 +85,7 @@ class Bars:
         return Spot(step=outer.step, done=outer.done, epochs=outer.total, steps=steps or None, fraction=fraction)
 
     def _alone(self, bar: Bar) -> Spot | None:
-        """Return the position from a single bar, which counts one epoch or all of training, by lines and the bar's
-        label.
-        """
+        """Return the position from a single bar, which counts either one epoch or all of the training."""
         if bar.total is None:
             return Spot(step=bar.done)
         if not self._is_main(bar):

@@ -297,8 +297,9 @@ def _in_items(loop: Loop, source: ast.expr, value: Any, names: Names) -> At | No
 
 
 def _of_while(loop: ast.While, names: Names) -> At | None:
-    """Return the position in `while step < n` (also among several conditions), or `while True` with `if step >= n:
-    break`.
+    """Return the position in `while step < n`, or in `while True` with `if step >= n: break`.
+
+    `step < n` may be one of several conditions.
     """
     tests = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
     if isinstance(loop.test, ast.Constant):

@@ -45,8 +45,8 @@ class Loop:
         self.on_silent: list[Callable[[], None]] = []
         """Called to remove the hook on backward passes, once no loss will be recorded any more."""
         self.on_vain: list[Callable[[], None]] = []
-        """Called to remove the hook that counts steps, once nothing uses the count: each step costs a few cold
-        calls.
+        """Called to remove the hook that counts steps, once nothing uses the count: it costs a few cold calls per
+        step.
         """
 
     def stepped(self, optimizer: object) -> None:
@@ -99,8 +99,8 @@ class Loop:
                 independence_check.look_at_steps()
 
     def _leave(self) -> None:
-        """Remove hooks that are no longer needed. Not called from an optimiser's hook, while hooks are iterated
-        over.
+        """Remove hooks that are no longer needed. Not called from an optimiser's hook, since hooks are iterated
+        then.
         """
         one = recorder()
         if one is None or not one.is_loop_silent:

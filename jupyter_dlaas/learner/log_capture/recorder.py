@@ -59,9 +59,7 @@ class Source(StrEnum):
 
     @property
     def on_wire(self) -> str:
-        """The name in metrics.jsonl: "log" for patterns, bars and lines; "callback" for a plain loop, which is
-        observed.
-        """
+        """The name in metrics.jsonl: "log" for patterns, bars and lines; "callback" for a plain loop."""
         if self is Source.LOOP:
             return Source.CALLBACK.value
         return "log" if self in (Source.ASKED, Source.BAR) else self.value
@@ -254,8 +252,9 @@ class Recorder:
             self._held = (held | found, at, where, source)
 
     def _has_token(self, source: Source) -> bool:
-        """Return whether a point may be written: a token bucket limits the rate, as a program may print at each of a
-        million steps.
+        """Return whether a point may be written: a token bucket limits the rate of points.
+
+        A program may print numbers at each of a million steps.
         """
         if source is Source.ASKED:
             return True

@@ -30,9 +30,7 @@ def install(place: Place | None) -> None:
 
 
 def _variant(name: str) -> Any:
-    """Import `tqdm.notebook` after a plain `import tqdm`: in a kernel, other modules have imported it (`tqdm.auto`
-    does).
-    """
+    """Import `tqdm.notebook` after a plain `import tqdm`: in a kernel, another module has already done so."""
     if name in ("notebook", "auto", "autonotebook"):
         return importlib.import_module(f"tqdm.{name}")
     raise AttributeError(f"module 'tqdm' has no attribute {name!r}", name=name)
@@ -181,8 +179,9 @@ def _patch(std: Any, reader: _Reader | None) -> None:
 
 
 def _patch_words(cls: Any, reader: _Reader | None) -> None:
-    """Wrap the methods that set a bar's text. They redraw it on each call, up to ten thousand times a second: limit
-    that.
+    """Wrap the methods that set a bar's text, and limit their redraws.
+
+    tqdm redraws the bar on each call, up to ten thousand times a second.
     """
     postfix, postfix_str = cls.set_postfix, cls.set_postfix_str
     description, description_str = cls.set_description, cls.set_description_str

@@ -144,9 +144,7 @@ def show(text: str, log: Path) -> None:
 
 
 def call_hook(error: BaseException) -> None:
-    """Call the program's own `sys.excepthook`, as the interpreter does: experiment trackers use it to mark failed
-    runs.
-    """
+    """Call the program's own `sys.excepthook`: experiment trackers use it to mark failed runs."""
     if sys.excepthook is not sys.__excepthook__:
         _within(_HOOK_S, lambda: sys.excepthook(type(error), error, error.__traceback__))
 

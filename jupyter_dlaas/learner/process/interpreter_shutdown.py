@@ -77,8 +77,9 @@ def _others() -> list[threading.Thread]:
 
 
 def _shut_executors_down() -> None:
-    """Call the handlers that concurrent.futures, joblib and others registered to run before threads are joined, last
-    first.
+    """Call handlers that concurrent.futures, joblib and others registered to run before threads are joined.
+
+    The handler registered last runs first.
     """
     handlers: list[Callable[[], object]] = vars(threading).get("_threading_atexits", [])
     while handlers:
@@ -222,9 +223,7 @@ class Shutdown:
             _write_out(closes=True)
 
     def _name_processes(self) -> None:
-        """Report in the log which child programs still run: they end with the job, while a script would leave them
-        running.
-        """
+        """Report in the log which child programs still run: unlike those of a script, they end with the job."""
         left = _running_programs()
         if left:
             names = "; ".join(left[:_NAMED_MAX]) + (f" and {len(left) - _NAMED_MAX} more" * (len(left) > _NAMED_MAX))

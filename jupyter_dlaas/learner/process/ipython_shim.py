@@ -78,9 +78,7 @@ class JobShell:
 
 
 def install(program: str) -> None:
-    """Install `get_ipython`: it returns a shell to a program that runs commands, and None if it only detects
-    notebooks.
-    """
+    """Install `get_ipython`: it returns a shell if the program runs commands, otherwise None."""
     if not _uses_commands(program):
         vars(builtins)["get_ipython"] = lambda: None
         return

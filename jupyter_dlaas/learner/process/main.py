@@ -216,9 +216,7 @@ def _told(message: dict[str, Any]) -> None:
 
 
 def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple[int, dict[str, Any]]:
-    """Run the user's code, from its first line to the end of its last thread. `raised` receives the error that ended
-    it.
-    """
+    """Run the user's code until its last thread ends. `raised` receives the exception that ended it."""
     script = context.job_dir / "train.py"
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)

@@ -1,4 +1,4 @@
-"""Replacements for what notebooks provide and a job does not have: input(), display(), plt.show(), get_ipython() …"""
+"""Replacements for what notebooks provide and jobs lack: input(), display(), plt.show(), get_ipython() and others."""
 
 from __future__ import annotations
 

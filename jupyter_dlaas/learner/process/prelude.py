@@ -43,9 +43,7 @@ _MEETINGS: Final = (
     ("torch.distributed.distributed_c10d", "init_process_group"),
     ("jax.distributed", "initialize"),
 )
-"""Collectives that return only when all learners have called them: a learner that calls one in the prelude ends its
-turn.
-"""
+"""Collectives that wait for all learners: a learner that calls one in the prelude ends its turn."""
 
 
 def execute(script: Path, names: dict[str, Any], context: Context) -> None:
@@ -70,10 +68,10 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
 
 
 def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType, ast.Module] | None:
-    """Return a program made from cells in two parts: above `if __name__ == "__main__":`, and the rest with its line
-    numbers.
+    """Return the two parts of a program made from cells: above its `if __name__ == "__main__":`, and the rest.
 
-    Returns None for any other program. The upper part is not parsed to a syntax tree, as it may hold a large literal.
+    The rest keeps its line numbers. Returns None for any other program. The upper part is not parsed to a syntax tree,
+    as it may hold a large literal.
     """
     at = text.rfind(_ENTRY)
     while at >= 0:

@@ -111,9 +111,7 @@ class Metrics:
     """The metrics file of one job, written by the current rank 0; without a path, only the history is kept."""
 
     def __init__(self, path: Path | None, step: int | None) -> None:
-        """Read the history. `step`: training continues from there, and later values are dropped; None: training
-        starts.
-        """
+        """Read the history up to `step`, from which training continues; None if training starts."""
         self.history: History = {}
         self._not_finite: set[str] = set()
         """Metrics that were reported as NaN or infinite."""

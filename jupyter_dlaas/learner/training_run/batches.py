@@ -131,7 +131,7 @@ class Batches:
         divergence.check(run)
 
     def _work(self) -> Work | None:
-        """Return this gang's step timing; None if its membership is fixed or the learners' work is not comparable."""
+        """Return this gang's step timing; None in exact mode or if the membership is fixed."""
         gang = self._run._gang
         if gang is None or not gang.may_change or self._run._exact is not None:
             return None
@@ -185,9 +185,7 @@ class Batches:
                     run._gate.close()
 
     def _is_here(self, position: Position, here: Position) -> bool:
-        """Return whether training continues in this pass. If not, set the resume position, so that passes before it are
-        skipped.
-        """
+        """Return whether training continues in this pass; otherwise set the position to resume from."""
         run = self._run
         if (position.epoch, position.call) == (here.epoch, here.call):
             run._resume = run._restored = None

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Add", "is_due", "save"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
-"""The directory for `run.checkpoint()` outside a job, relative to the working directory. Nothing reads it
-automatically.
-"""
+"""The directory for `run.checkpoint()` outside a job, in the working directory. Nothing reads it automatically."""
 FIRST_S: Final = 1.0
-"""The maximum time to the first checkpoint, in seconds, of a job that resizes automatically by checkpoint and restart.
+"""The maximum time in seconds to the first checkpoint of a job that resizes automatically by checkpoint and restart.
+
 Without a checkpoint, no other size is tried.
 """
 _IN_PARTS: Final = "[no checkpoint on request: each learner holds a part, so all of them have to call run.checkpoint()]"

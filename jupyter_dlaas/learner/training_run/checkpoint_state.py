@@ -143,9 +143,7 @@ def _is_file(value: object) -> bool:
 
 
 def _put_back_or_before(run: Run, context: Context) -> None:
-    """Restore the newest checkpoint that can be loaded completely; if there is none, restore the first without its
-    namespace.
-    """
+    """Restore the newest checkpoint that can be loaded completely, or the newest one without its namespace."""
     tried: list[Path] = []
     first = run._restored
     assert first is not None

@@ -39,9 +39,7 @@ class LearnersDiverged(DlaasError):
 
 
 def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
-    """Describe how the learners diverged, from the tags of all learners. `at`: where each left a loop, if it reported
-    that.
-    """
+    """Describe how the learners diverged, from the tags of all learners. `at`: where each left a loop, if known."""
     kinds = [kind_of(word) for word in words]
     half = TAG_STEPS // 2
     steps = [step + ((word - 1) // len(Kind) - step + half) % TAG_STEPS - half for word in words]
@@ -115,9 +113,7 @@ def goes_on(run: Run, line: int = 0) -> bool:
 
 
 def report_of_epochs(at: Sequence[str], epoch: int) -> str:
-    """Describe which learners left the loop over epochs. `at`: the place by rank; "" for learners that did not leave
-    it.
-    """
+    """Describe which learners left the loop over epochs. `at`: the place by rank, or "" if it did not leave."""
     who = [number for number, where in enumerate(at) if where]
     with_whom = "it" if len(who) == 1 else "them"
     return (

@@ -1,5 +1,4 @@
-"""Detection of programs whose learners would train independently. Such a job is reported once, and stays at minimum
-size.
+"""Detection of programs whose learners would train independently: reported once, and kept at minimum size.
 
 If several learners share nothing, only rank 0's model is kept, and the work of the others is lost without an error.
 """
@@ -36,9 +35,7 @@ _KEPT: Final = "and only rank 0's model is kept"
 
 
 def look_at_loop(run: Run, *, parts: bool) -> None:
-    """Check the program when a loop of `run` begins. `parts`: each learner gets a part of the data, otherwise all of
-    it.
-    """
+    """Check the program when a loop of `run` begins. `parts`: each learner gets a part of the data, not all of it."""
     context = run._context
     if _looked or context is None or run._exact is not None or not _may_have_others(context):
         return
@@ -89,9 +86,7 @@ def look(context: Context, why: str) -> None:
 
 
 def look_at_parts(context: Context) -> None:
-    """Report that a framework shards the model over learners and that its checkpoints do not fit another number of
-    them.
-    """
+    """Report that a framework shards the model, and that its checkpoints only fit the same number of learners."""
     if context.rank == 0 and _may_have_others(context):
         size = context.world_size
         _tell(

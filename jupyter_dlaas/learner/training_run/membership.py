@@ -59,9 +59,7 @@ class Regrouping:
     # -- at a boundary
 
     def ask(self, step: int) -> Verdict:
-        """Return whether to continue, stop or change membership. A learner that has lost its group waits for the next
-        one.
-        """
+        """Return whether to continue, stop or change membership. A learner without its group waits for the next one."""
         if self._gang.is_stranded:
             self._context.control.state(stranded=self._round)
         return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)

@@ -198,8 +198,7 @@ class Run:
         return fn
 
     def on_checkpoint(self, fn: Callable[[], object]) -> Callable[[], object]:
-        """Call `fn` before each checkpoint in all learners at once, so that it can gather state that is sharded over
-        them.
+        """Call `fn` before each checkpoint, in all learners at once, so that it can gather sharded state.
 
         With several learners, no periodic checkpoint is written then: only when the job stops and where all learners
         call `checkpoint`.
@@ -374,8 +373,7 @@ class Run:
         warmup_steps: int = 100,
         **options: Any,
     ) -> Batches:
-        """Return one pass over the data: each sample once, whatever the number of learners and however often it
-        changes.
+        """Return one pass over the data, with each sample once, however often the number of learners changes.
 
         `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are used), a
         tensor or array, or a tuple of these. Every learner reads an IterableDataset completely and trains on its share.
@@ -467,8 +465,7 @@ class Run:
             checkpoint_state.put_back(self, reverts=False)
 
     def _boundary(self, position: Position, add: checkpoint_policy.Add | None = None) -> Position:
-        """Stop, change the gang's membership or write a checkpoint, if due. Called between two steps, when no step is
-        in flight.
+        """Stop, change the gang's membership or write a checkpoint, if due. Called between two steps.
 
         Returns `position` itself, or the position at which this learner continues with the other learners' state.
         """
@@ -520,8 +517,7 @@ class Run:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Write a checkpoint: at the next step boundary inside a loop over `epochs` or `batches`, otherwise
-        immediately.
+        """Write a checkpoint at the next step boundary of a loop over `epochs` or `batches`; outside such a loop, now.
 
         Outside a job, it is written to `dlaas-checkpoints/` in the working directory.
         """

@@ -67,9 +67,7 @@ class RepeatedStep:
             self._tell_of(changed)
 
     def watch_again(self) -> Callable[[], None] | None:
-        """Return a check to call once before the optimiser's step when this step is repeated; None if it is not
-        possible.
-        """
+        """Return a check to call once before the optimiser's step when this step is repeated; None on an error."""
         run = self._run
         marked = set[int]().union(*map(user_state.marked_objects, (*self._names.values(), self._state)))
         try:

@@ -22,10 +22,10 @@ _OBJECTS_MAX: Final = 20_000
 
 
 class FirstSteps:
-    """A comparison of the parameters that optimisers move with those of the models that count, until one of these is
-    moved.
+    """A comparison of the parameters that optimisers move with those of the relevant models.
 
-    Reports only models that do not change at all: a moving average of weights changes without an optimiser.
+    It ends once a relevant model is moved. It reports only models that do not change at all, since a moving average of
+    weights changes without an optimiser.
     """
 
     def __init__(self, context: Context) -> None:
