@@ -29,7 +29,7 @@ from jupyter_dlaas.wire.protocol import Elastic
 __all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
 
 _WORTH: Final = 200
-"""A call's end is stored if the call took this many times longer than storing, or the checkpoint interval.
+"""A call's end is stored if the call took this many times as long as storing it, or the checkpoint interval.
 
 A restart trains shorter calls again.
 """

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded(method: F) -> F:
-    """Disable a callback's method after its first error. (`Leave` is not an Exception, and passes.)"""
+    """Disable a callback's method after its first error. `Leave` is not an Exception, and passes."""
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

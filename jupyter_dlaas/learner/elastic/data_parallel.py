@@ -455,9 +455,7 @@ class Averaging:
         """Per bucket, its buffer and a completed future, which are the same in each step."""
 
     def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Start to average this bucket; return a future of it. Its value is averaged when the backward pass has
-        ended.
-        """
+        """Start to average this bucket; return a future of it, which is averaged after the backward pass."""
         gang, buffer, number = self._gang, bucket.buffer(), bucket.index()
         if gang.is_alone:
             return self._now(number, buffer)

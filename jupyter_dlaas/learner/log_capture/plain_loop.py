@@ -99,9 +99,7 @@ class Loop:
                 independence_check.look_at_steps()
 
     def _leave(self) -> None:
-        """Remove hooks that are no longer needed. Not called from an optimiser's hook, since hooks are iterated
-        then.
-        """
+        """Remove hooks that are no longer needed. Not called from an optimiser's hook, while hooks are iterated."""
         one = recorder()
         if one is None or not one.is_loop_silent:
             return
