@@ -44,7 +44,7 @@ class Context:
     may_change: bool = False
     """True if learners may join and leave during training."""
     has_gpus: bool = True
-    """Whether the learner was started with GPUs; the program may change CUDA_VISIBLE_DEVICES itself."""
+    """True if the learner was started with GPUs; the program may change CUDA_VISIBLE_DEVICES itself."""
     script: dict[str, Any] = field(default_factory=dict)
     """The global names of the running train.py."""
     is_terminated: bool = False

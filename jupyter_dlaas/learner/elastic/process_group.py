@@ -48,7 +48,7 @@ _AT_ONCE: Final = timedelta(milliseconds=1)
 _TAG_CUT: Final = 1
 _c10d: Final[Any] = dist
 _is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
-"""Whether each group made here was cut."""
+"""Cut flags of the groups made here."""
 _rooms: Final[weakref.WeakKeyDictionary[Any, Room]] = weakref.WeakKeyDictionary()
 """The shared memory of groups whose learners have it."""
 _halves: Final[weakref.WeakKeyDictionary[Any, nccl_group.Half]] = weakref.WeakKeyDictionary()

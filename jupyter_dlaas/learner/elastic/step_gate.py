@@ -50,9 +50,9 @@ class Gate:
         """Objects, names of replaced methods, and the former values in the objects' own dicts, or None."""
         self._is_open = False
         self._done: dict[str, int] = {}
-        """How often each object has stepped in the step in flight."""
+        """The number of steps per object in the step in flight."""
         self._seen: dict[str, int] = {}
-        """How often each object was asked to step since the step began, or began again."""
+        """The number of requests to step per object since the step began, or began again."""
 
     # -- the step
 
@@ -94,7 +94,7 @@ class Gate:
 
     @property
     def done(self) -> dict[str, int]:
-        """How often each object has stepped in a step that is to be repeated."""
+        """The number of steps per object in a step that is to be repeated."""
         return dict(self._done)
 
     def take(self, done: Mapping[str, int]) -> None:

@@ -32,7 +32,7 @@ _untyped: Final[Any] = torch.autograd
 
 
 class Kind(StrEnum):
-    """How a loss combines the samples of a batch."""
+    """The way in which a loss combines the samples of a batch."""
 
     SUM = "sum"
     MEAN = "mean"
