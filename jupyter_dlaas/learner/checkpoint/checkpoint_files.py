@@ -185,15 +185,15 @@ def _free(folder: Path, step: int) -> Path:
 
 
 class CheckpointError(Exception):
-    """Checkpoints were written and cannot be loaded: training must not begin at step 0 as if there were none."""
+    """The error for existing checkpoints that cannot be loaded, so that training does not restart at step 0."""
 
 
 class CheckpointsDamaged(CheckpointError):
-    """No checkpoint of a job that has written some can be read."""
+    """The error for a job that has written checkpoints, none of which can be read."""
 
 
 class CheckpointTooNew(CheckpointError):
-    """The last checkpoint was written by a newer version of this package."""
+    """The error for a last checkpoint that a newer version of this package wrote."""
 
 
 def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tuple[Manifest, dict[str, Any]] | None:

@@ -94,7 +94,7 @@ class Namespace:
         return extra
 
     def revert(self) -> list[str]:
-        """Undo changes as far as they are known. Return the paths of objects whose changes are not."""
+        """Undo changes as far as they are known. Return the paths of objects with unknown changes."""
         here = self._spaces()
         other = self._graph.revert()
         for path, names_now in self._names().items():

@@ -39,7 +39,7 @@ _ENOUGH: Final = 4096
 
 
 class Diverged(Exception):
-    """Learners reached different points of their program. `words`: their tags, by rank."""
+    """The error for learners at different points of their program. `words`: their tags, by rank."""
 
     def __init__(self, words: Sequence[int]) -> None:
         super().__init__(f"learners said different words: {list(words)}")

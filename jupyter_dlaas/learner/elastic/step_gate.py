@@ -275,7 +275,7 @@ class Gate:
 
 
 class _Torn(Exception):
-    """Ends an optimiser's step in which learners were lost."""
+    """An internal exception that ends an optimiser's step in which learners were lost."""
 
 
 def _takes_one_gradient(optimizer: Any) -> bool:

@@ -23,7 +23,7 @@ _GUI: Final = re.compile(r"module://|tk|qt|gtk|wx|macosx|nbagg|notebook|inline|i
 
 
 class NoKeyboard(EOFError):
-    """Training code requested keyboard input."""
+    """The error for training code that requests keyboard input."""
 
 
 def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True) -> Callable[[], dict[str, Any]]:

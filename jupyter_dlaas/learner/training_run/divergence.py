@@ -33,7 +33,7 @@ _INSTEAD: Final = (
 
 
 class LearnersDiverged(DlaasError):
-    """The learners of a gang reached different points of their program."""
+    """The error for learners of a gang that reached different points of their program."""
 
     code = "learners_diverged"
 

@@ -12,7 +12,7 @@ __all__ = ["pushed"]
 
 
 class NothingPushed(DlaasError):
-    """The job has no pushed objects."""
+    """The error for a job without pushed objects."""
 
     code = "nothing_pushed"
 

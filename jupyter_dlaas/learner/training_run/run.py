@@ -268,9 +268,9 @@ class Run:
         """Run one step in exact mode: bitwise identical weights for any number of learners, whatever happens.
 
         `model, opt = run.prepare(model, opt, shards=8)` splits each batch into 8 shards. `for batch in run.batches(…)`
-        then yields this learner's shards. `fn(part)` returns the mean loss over one shard as a tensor, before its backward
-        pass. Gradients and BatchNorm statistics are averaged over all shards, then `update()` is called. By default each
-        prepared optimiser steps. For gradient clipping, pass
+        then yields this learner's shards. `fn(part)` returns the mean loss over one shard as a tensor, before its
+        backward pass. Gradients and BatchNorm statistics are averaged over all shards, then `update()` is called.
+        By default each prepared optimiser steps. For gradient clipping, pass
         `update=lambda: (clip_grad_norm_(model.parameters(), 1.0), opt.step())`.
 
         Returns the mean loss over the batch. BatchNorm normalises each shard by itself. More learners than shards bring
