@@ -28,6 +28,6 @@ def _is_data(value: Any) -> bool:
         return all(map(_is_data, value))
     if type(value) is dict:
         return all(map(_is_data, value)) and all(map(_is_data, value.values()))
-    if isinstance(value, FunctionType):  # Keras' EarlyStopping holds a comparison function
+    if isinstance(value, FunctionType):  # Keras' EarlyStopping negates min_delta if its function is unset
         return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
     return type(value) in _LEAVES or type(value).__module__ == "numpy"

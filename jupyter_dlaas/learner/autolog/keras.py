@@ -210,7 +210,7 @@ class _Watch:
             call.reach()
         else:
             steps = original(iterator)
-        # If the number of batches is unknown, a first epoch that halts cannot know which are left.
+        # If the number of batches is unknown, a halt in the first epoch could leave no batch for the resumed one.
         is_known = iterator.num_batches is not None
         self.counts_when_read = is_known
         call.batch = iterator.data_adapter.batch_size or 1
