@@ -1,6 +1,6 @@
-"""What training code uses: `run = dlaas.run()`, and `pushed(...)` for objects that travelled by value.
+"""The API for training code: `run = dlaas.run()`, and `pushed(...)` for objects sent by value.
 
-Standard library only at import: torch and numpy are loaded where the user's own code uses them.
+Standard library only at import: torch and numpy are imported only if the user's own code uses them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Program of a learner by the name that a guardian of a former release starts."""
+"""The learner's entry point under the name that guardians of earlier releases start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Curves, progress, halt and resume without a changed line: hooks that wait for a framework to be imported.
+"""Automatic metrics, progress, halt and resume for frameworks: hooks that run when a framework is imported.
 
-Nothing is loaded for programs that use none. What breaks on a version of a framework that we do not know is told in
-the log, and the training goes on without us.
+Nothing is loaded for programs that use none. If a hook fails with an unknown version of a framework, the log reports
+it, and the training continues without it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _HOOKS: Final = {
     "lightgbm.engine": "boosting",
     "sklearn.base": "sklearn",
 }
-"""Module that is waited for -> the part of ours that hooks into it."""
+"""Imported module -> our module that hooks into it."""
 
 
 def install() -> None:
-    """Wait for the frameworks that we know."""
+    """Register the hooks of all supported frameworks."""
     for name, part in _HOOKS.items():
         import_hooks.after(name, functools.partial(_hook, part))
 

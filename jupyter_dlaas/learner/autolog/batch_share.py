@@ -1,7 +1,7 @@
-"""Frameworks' batches in a job that may change its size: the batch of all learners together is the one asked for.
+"""Batches of frameworks in a job of changing size: the requested batch size is the total over all learners.
 
-Their own way is a batch of that size for each learner, so that another size would train another way, with other steps,
-schedules and epochs. Here a step takes the same samples at any size, as with `run.batches`.
+By default, each learner has a batch of that size, so another number of learners would change the training: steps,
+schedules and epochs. Here a step uses the same samples at any size, as with `run.batches`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["Shares", "share"]
 
 
 def share(batch: Sequence[T], rank: int, learners: int) -> list[T]:
-    """The part of one learner: all are of one size, and where that leaves gaps the batch's first samples fill them.
+    """Return one learner's part of a batch. All parts have one size; the batch's first samples fill up the last ones.
 
-    Equal parts, because the frameworks give each learner's gradient the same weight.
+    Parts are equal because frameworks give each learner's gradient the same weight.
     """
     size = -(-len(batch) // learners)
     return [batch[place % len(batch)] for place in range(rank * size, (rank + 1) * size)]
 
 
 class Shares:
-    """A batch sampler: this learner's part of each batch of another one, of which it has all else."""
+    """A batch sampler that yields this learner's part of each batch of another one, and delegates all else to it."""
 
     def __init__(self, batches: Any, rank: int, learners: int) -> None:
         self._batches, self._rank, self._learners = batches, rank, learners

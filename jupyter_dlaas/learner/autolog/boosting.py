@@ -1,4 +1,4 @@
-"""XGBoost and LightGBM: `train`, which their scikit-learn classes call too. One round is one step."""
+"""XGBoost and LightGBM: hooks into `train`, which their scikit-learn classes also call. One round is one step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_
 __all__ = ["hook"]
 
 _LOOK_S: Final = 0.05
-"""The clock is looked at about so often: one round more each time, fewer at once where rounds get slower."""
+"""The approximate interval in seconds between reads of the clock, in rounds; it adapts to the rounds' speed."""
 
 
 def hook(module: Any) -> None:
-    """Put ourselves around `train` before the package's other modules import it from here."""
+    """Wrap `train` before the package's other modules import it from here."""
     is_xgboost = module.__name__.startswith("xgboost")
     framework = "XGBoost" if is_xgboost else "LightGBM"
     original = module.train
@@ -43,7 +43,7 @@ def _with_callback(bound: inspect.BoundArguments, round_class: Any, call: Call) 
 
 
 class _Clock:
-    """After which round the clock is looked at again: a round may take a millisecond."""
+    """The schedule of rounds after which the clock is read: a round may take only a millisecond."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -51,7 +51,7 @@ class _Clock:
         self._then_s = monotonic()
 
     def look(self, done: int) -> float:
-        """It is looked at after this round. Returns the time."""
+        """Return the time, and schedule the next read."""
         now_s = monotonic()
         passed = 0 if self._before is None else done - self._before
         self.at = done + 1 + int(passed * min(1.0, _LOOK_S / max(now_s - self._then_s, 1e-9)))
@@ -68,7 +68,7 @@ class _XGBoost:
         self.seen = 0
         self.round = -1
         self.curves: Any = {}
-        """Data set -> metric -> one number a round. XGBoost goes on with the same lists."""
+        """Data set -> metric -> one number per round. XGBoost appends to the same lists."""
         call.expect(None, steps=rounds)
         call.on_finish = self._see
 
@@ -105,7 +105,7 @@ class _XGBoost:
 
 class _LightGBM:
     order = 25
-    """After what only looks, before early stopping, which ends by an exception."""
+    """After callbacks that only observe, before early stopping, which ends the training by an exception."""
     before_iteration = False
 
     def __init__(self, call: Call, rounds: int) -> None:
@@ -132,7 +132,7 @@ class _LightGBM:
         begin, last = kept[0].begin_iteration, kept[-1]
         self.call.expect(None, steps=last.end_iteration - begin)
         self.call.at(0, last.iteration + 1 - begin)
-        self.call.points(  # by index: to iterate over one of these results takes 10 µs
+        self.call.points(  # by index: iterating over one of these results takes 10 µs
             [
                 (
                     {f"{one[0]}_{one[1]}": one[2] for one in env.evaluation_result_list},

@@ -1,4 +1,4 @@
-"""What the user's own callbacks, modules and datasets hold: it travels in checkpoints, and is put back in place."""
+"""State of the user's callbacks, modules and datasets: stored in checkpoints and restored in place."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
 
 
 def flat(given: Any) -> list[Any]:
-    """What a `callbacks` argument names: one, several, or lists of them."""
+    """Return a `callbacks` argument as a flat list: it may be one callback, several, or nested lists."""
     if isinstance(given, list | tuple):
         return [one for part in given for one in flat(part)]
     return [] if given is None else [given]
 
 
 def held(one: Any, *, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Numbers, texts, arrays, functions by name, and containers of these among the attributes of an object."""
+    """Return an object's attributes that are numbers, texts, arrays, importable functions, or containers of these."""
     return {name: value for name, value in vars(one).items() if name not in but and _is_data(value)}
 
 
@@ -28,6 +28,6 @@ def _is_data(value: Any) -> bool:
         return all(map(_is_data, value))
     if type(value) is dict:
         return all(map(_is_data, value)) and all(map(_is_data, value.values()))
-    if isinstance(value, FunctionType):  # Keras' EarlyStopping turns its least change around where it has none yet
+    if isinstance(value, FunctionType):  # Keras' EarlyStopping negates min_delta if its function is unset
         return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
     return type(value) in _LEAVES or type(value).__module__ == "numpy"

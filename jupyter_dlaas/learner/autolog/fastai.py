@@ -1,4 +1,4 @@
-"""fastai: `Learner.fit`, which fit_one_cycle, fine_tune and the others call."""
+"""fastai: a hook into `Learner.fit`, which fit_one_cycle, fine_tune and others call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVENTS: Final = frozenset({"before_fit", "after_batch", "after_epoch"})
 
 
 def hook(module: Any) -> None:
-    """Put ourselves around Learner.fit."""
+    """Wrap Learner.fit."""
     learner_class = module.Learner
     original = learner_class.fit
     watch_class = made_of(_Watch, module.Callback)
@@ -32,16 +32,16 @@ def hook(module: Any) -> None:
 
 
 def _only_tries(given: Any) -> bool:
-    """lr_find fits to look at losses at all rates, and takes it back."""
+    """Return whether this is lr_find, which fits to try learning rates and undoes it."""
     some = given if isinstance(given, list | tuple) else [given]
     return any(type(one).__name__ == "LRFinder" for one in some)
 
 
 class _Watch:
-    """The callback; its names must not be those of a learner's attributes."""
+    """The callback. Its attributes must not have the names of a learner's attributes."""
 
     order = 60
-    """After the Recorder, whose numbers these are."""
+    """After the Recorder, which provides the numbers."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class _Watch:
         self.per_epoch = 0
 
     def _component_attr_filter(self, name: str) -> bool:
-        """Events that we do not take are not looked for in the learner and its model: ten times a batch that shows."""
+        """Skip the lookup of unused events in the learner and its model, which is measurable at ten per batch."""
         return False
 
     def __call__(self, event_name: str) -> Any:
-        """fastai asks each callback at each of its events, a dozen times a batch."""
+        """Handle only the events in use: fastai calls each callback a dozen times per batch."""
         return super().__call__(event_name) if event_name in _EVENTS else None  # type: ignore[misc]  # fastai's own
 
     @guarded

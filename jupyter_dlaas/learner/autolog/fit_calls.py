@@ -1,8 +1,8 @@
-"""The calls of frameworks' own training loops (`model.fit`, `trainer.train`), counted over one program.
+"""Calls of frameworks' own training loops (`model.fit`, `trainer.train`), numbered within one program.
 
-Position = (call, epoch, batch). A call that is asked to halt keeps its state in the job's checkpoint; after a restart
-the program runs anew from its first line, calls that were through are not trained again, and the one that was under
-way goes on. Calls so short that storing them would cost more than they do are trained again on the way.
+A position is (call, epoch, batch). A call that has to halt stores its state in the job's checkpoint. After a restart
+the program runs from its first line: completed calls are not trained again, and the interrupted call continues. Calls
+so short that storing them would take longer than training are trained again.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from jupyter_dlaas.wire.protocol import Elastic
 __all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
 
 _WORTH: Final = 200
-"""A call's end is stored if the call took so many times longer than that, or as long as the job wants between two
+"""A call's end is stored if the call took this many times as long as storing it, or the checkpoint interval.
 
-checkpoints; a restart trains shorter ones again.
+A restart trains shorter calls again.
 """
 _STORING_S: Final = 0.05
-"""What storing an end takes, as long as none was."""
+"""The assumed time in seconds to store an end, until one has been measured."""
 _POINT_S: Final = 0.05
-"""Numbers of a batch are looked at so often at most: to read a loss may mean to wait for a device."""
+"""The minimum interval in seconds between reads of a batch's numbers: reading a loss may wait for a device."""
 _CALM_S: Final = 0.25
-"""Boundaries are looked at so often at least; what is asked of the learner ends its calm at once."""
+"""The maximum interval in seconds between checks of boundaries; a request to the learner ends it immediately."""
 _SHOW_S: Final = 0.1
-"""Progress is offered so often at most."""
+"""The minimum interval in seconds between progress updates."""
 _WRITE_S: Final = 0.25
-"""Points of short rounds are written so often at most …"""
+"""The minimum interval in seconds between writes of short rounds' points."""
 _SHARE: Final = 0.003
-"""… and so seldom that it takes this part of the time at most."""
+"""The maximum share of time for writing them."""
 _AT_ONCE: Final = 50
-"""So many points are written together at most."""
+"""The maximum number of points written together."""
 _NETWORKS: Final = frozenset({"torch", "tensorflow", "jax", "keras", "transformers", "lightning", "pytorch_lightning"})
 Point = tuple[Mapping[str, Any], int, int | None]
-"""Values, step and epoch, where that is known."""
+"""Values, step, and epoch if known."""
 
 
 def tell(what: str) -> None:
-    """A line in the job's log, once."""
+    """Print a line in the job's log, once per text."""
     if what not in _told:
         _told.add(what)
         print(f"[{what}]", file=sys.stderr, flush=True)
@@ -63,31 +63,31 @@ _told: Final[set[str]] = set()
 
 
 class Call:
-    """One call, as far as it is watched: curves and progress."""
+    """One observed call of a framework: metrics and progress."""
 
     def __init__(self) -> None:
         self.epochs: int | None = None
         self.steps: int | None = None
         self.due_s = 0.0
-        """When the numbers of a batch may be looked at again."""
+        """The time from which a batch's numbers may be read again."""
         self.calm_s = 0.0
-        """Until then a batch may pass with nothing but `passed`."""
+        """The time until which batches are only counted, by `passed`."""
         self.show_s = 0.0
-        """Progress that is told before is not shown, unless it is the last."""
+        """The time until which progress is not shown, except the last."""
         self._asked_s: float | None = None
         self._place: tuple[int, int] | None = None
         self.write_s = 0.0
-        """Points of short rounds are written then, not one by one."""
+        """The time from which points of short rounds are written, together."""
         self.on_finish: Callable[[], None] | None = None
-        """Tells what was held back for it."""
+        """Called by `finish` to report what was held back."""
         self._points: list[Point] = []
 
     def expect(self, epochs: int | None, *, per_epoch: int | None = None, steps: int | None = None) -> None:
-        """How many epochs this call trains, and of how many batches each, or in all."""
+        """Set the number of epochs of this call, and the number of batches per epoch or in total."""
         self.epochs, self.steps = epochs, steps or (epochs * per_epoch if epochs and per_epoch else None)
 
     def at(self, epoch: int, step: int) -> None:
-        """So many epochs and so many batches of this call are done. Told at any rate, shown some times a second."""
+        """Record completed epochs and batches of this call. They are shown several times a second."""
         self._place = (epoch, step)
         now = time.monotonic()
         if now >= self.show_s:
@@ -100,14 +100,14 @@ class Call:
             record_progress(epoch=epoch, epochs=self.epochs, step=step, steps=self.steps)
 
     def point(self, values: Mapping[str, Any], step: int, epoch: int | None = None) -> None:
-        """A point of a step that may take a millisecond: written with others."""
+        """Add a point of a step that may take only a millisecond; it is written together with others."""
         self._points.append((values, step, epoch))
         if time.monotonic() >= self.write_s:
             points, self._points = self._points, []
             self.points(points)
 
     def points(self, found: Sequence[Point]) -> None:
-        """Write points, the last one among them; thinned where there are very many."""
+        """Write points, thinned out if there are very many; the last one is always written."""
         began_s = time.monotonic()
         every = -(-len(found) // _AT_ONCE)
         if found:
@@ -118,7 +118,7 @@ class Call:
         self.write_s = now + max(_WRITE_S, (now - began_s) / _SHARE)
 
     def finish(self) -> dict[str, Any]:
-        """Show what is not shown yet."""
+        """Show and write what is pending."""
         if self.on_finish is not None:
             self.on_finish()
         self._show()
@@ -127,10 +127,10 @@ class Call:
         return {}
 
     def passed(self) -> None:
-        """Another batch of the same epoch begins, while it is calm. Only calls that halt have calm times."""
+        """Count another batch of the epoch without checking the boundary. Only calls that can halt use it."""
 
     def log(self, values: Mapping[str, Any], *, epoch: int | None = None, step: int | None = None) -> None:
-        """Points of curves. Without a step: where this call is."""
+        """Record a point of metrics. Without a step, it belongs to the current position."""
         record_metrics(values, epoch=epoch, step=step)
         if self._asked_s is not None:
             now = time.monotonic()
@@ -138,7 +138,7 @@ class Call:
             self._asked_s = None
 
     def is_time_for_point(self) -> bool:
-        """True when a batch's numbers may be looked at again; then `log` must follow."""
+        """Return whether a batch's numbers may be read now. If so, call `log` next."""
         now = time.monotonic()
         if now < self.due_s:
             return False
@@ -147,32 +147,34 @@ class Call:
 
 
 class KeptCall(Call):
-    """One call that halts at a batch, and goes on there after a restart."""
+    """A call that can halt at a batch, and continues there after a restart."""
 
     def __init__(self, run: Run, context: Context, number: int, framework: str, epochs_before: int) -> None:
         super().__init__()
         self.job_dir = context.job_dir
         self.state: Any = None
-        """Where to go on; None: at the beginning, or `end` is not None."""
+        """The state to continue from; None at the beginning, or if `end` is set."""
         self.folder: Path | None = None
-        """The files that belong to `state`."""
+        """The directory with the files of `state`."""
         self.end: Any = None
-        """How this call ended when it was made before: it must not be trained again."""
+        """The end of this call in an earlier run: it must not be trained again."""
         self.save: Callable[[Path], Any] | None = None
-        """Gives the state at a boundary; what is better written as files goes into the folder."""
+        """Returns the state at a boundary; large objects are written as files into the given directory."""
         self._run, self.number, self._framework = run, number, framework
         self._epochs_before = epochs_before
         self._began_s = time.monotonic()
         self._is_over = False
         self.shares = _shares(context)
-        """(rank, learners) where each batch is to be shared out; None: the framework does as it does."""
+        """(rank, learners) if each batch is divided among the learners; None if the framework distributes the data."""
         self.batch = 1
-        """How many samples a step of all learners takes together, where that is known."""
+        """The number of samples per step over all learners, if known."""
         every_s = context.spec.checkpoint_every_s
         run._boundaries.on_told = self._is_told
         self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
-        """What costs more than a look at the clock is done so often. (A call with cold caches takes some µs.)
-        Where learners stop together, all must come to each boundary."""
+        """The interval in seconds for work that costs more than reading the clock (cold calls take some µs).
+
+        It is 0 with several learners, which must check each boundary together.
+        """
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
         restored = run._restored if run._resume is not None else None
         found = restored["call"] if restored is not None else None
@@ -190,7 +192,7 @@ class KeptCall(Call):
 
     @property
     def is_replayed(self) -> bool:
-        """True while this call only repeats what was before the checkpoint: nothing of it counts."""
+        """True while this call only repeats what precedes the checkpoint: nothing counts."""
         return self._run._resume is not None
 
     def at(self, epoch: int, step: int) -> None:
@@ -202,25 +204,25 @@ class KeptCall(Call):
             run._meter.show(run._epoch, epochs, run._step, steps, None)
 
     def boundary(self, epoch: int, index: int) -> None:
-        """Before batch `index` of an epoch: leave here, or write a checkpoint, if it is time."""
+        """Handle the boundary before batch `index` of an epoch: halt, or write a checkpoint, if due."""
         run = self._run
         position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
         if not self.is_replayed:
-            self.calm_s = time.monotonic() + self._calm_for_s  # first: what is told from now on ends it
+            self.calm_s = time.monotonic() + self._calm_for_s  # first, so that a request from now on ends the interval
         run._boundary(position, self._content)
         if run._meter.pacing is not None and run.rank == 0 and not self.is_replayed:
             left = None if self.steps is None else max(self.steps - (run._step - self._first_step), 0)
             run._meter.pacing.look(run._step, self.batch, left)
 
     def passed(self) -> None:
-        """Instead of `boundary` and `step`."""
+        """Count a batch; replaces `boundary` and `step`."""
         run = self._run
         run._step += 1
         run._trained.end += 1
         run._boundaries.passed()
 
     def step(self, epoch: int, index: int) -> None:
-        """Batch `index` of an epoch begins."""
+        """Begin batch `index` of an epoch."""
         run = self._run
         if run._resume is None:
             run._epoch = self._epochs_before + epoch
@@ -234,12 +236,12 @@ class KeptCall(Call):
         self.calm_s = 0.0
 
     def reach(self) -> None:
-        """Everything is as it was at the checkpoint: from here on it counts."""
+        """Mark the checkpoint's position as reached, with all state restored: from here on, training counts."""
         if self.is_replayed:
             self._run._reach()
 
     def close(self, end: Callable[[], Any], epochs: int) -> None:
-        """The call is through, after so many epochs. `end` gives what a program that is run again finds of it."""
+        """Complete the call after this many epochs. `end` returns what a restarted program needs from it."""
         run = self._run
         if self.end is not None:
             rng_state.put_back(self.end["streams"])
@@ -256,7 +258,8 @@ class KeptCall(Call):
             if run.rank == 0 and ended_s - self._began_s >= self._worth_s and (write := self._end(end)) is not None:
                 checkpoint_policy.save(run, position, self._content, write)
                 _Program.storing_s = time.monotonic() - ended_s
-            if run._boundaries.is_stopping or run.world_size > 1:  # several come to the same boundaries, told or not
+            # several learners check the same boundaries, with or without a request
+            if run._boundaries.is_stopping or run.world_size > 1:
                 run._boundary(position, self._content)
 
     @property
@@ -264,15 +267,15 @@ class KeptCall(Call):
         return self._epochs_before
 
     def _end(self, end: Callable[[], Any]) -> Callable[[], None] | None:
-        """A snapshot of how this call ended; what is returned writes it."""
+        """Take a snapshot of how this call ended; return a function that writes it, or None if that fails."""
         try:
             return checkpoint_files.take_end(self.job_dir, self.number, {"end": end(), "streams": rng_state.snapshot()})
-        except Exception as error:  # noqa: BLE001 - any framework may refuse in any way; the training itself is whole
+        except Exception as error:  # noqa: BLE001 - any framework may fail in any way; the training is complete
             tell(f"how this training ended could not be stored ({type(error).__name__}: {error})")
             return None
 
     def _content(self, folder: Path) -> dict[str, Any]:
-        """What a checkpoint keeps of this call. Raises OSError, which costs the checkpoint and nothing else."""
+        """Return this call's part of a checkpoint. Raises OSError, so that only the checkpoint is lost."""
         try:
             state = self.save(folder) if self.save is not None and not self._is_over else None
         except OSError:
@@ -290,7 +293,7 @@ class KeptCall(Call):
 
 
 class _Program:
-    """What this program has called so far."""
+    """The calls of this program so far."""
 
     calls = 0
     epochs = 0
@@ -300,7 +303,7 @@ class _Program:
 
 
 def _outermost() -> Context | None:
-    """The job, if this call is one to look at: in the main thread, and not made by another framework's training."""
+    """Return the job's context if this call is to be observed: in the main thread, outside other frameworks' calls."""
     if _Program.is_inside or threading.current_thread() is not threading.main_thread():
         return None
     return current()
@@ -308,9 +311,9 @@ def _outermost() -> Context | None:
 
 @contextmanager
 def watching(framework: str, again: Call | None = None) -> Iterator[Call | None]:
-    """A call of a framework whose training goes on from nowhere but its beginning; None: leave it alone.
+    """Observe a framework's call that can only restart from its beginning. Yields None for a call to leave alone.
 
-    `again`: the call of which this one is a part, for frameworks of which each step is called by the program.
+    `again`: the call that this one is a part of, for frameworks whose steps the program calls one by one.
     """
     context = _outermost()
     if context is None:
@@ -332,7 +335,7 @@ def watching(framework: str, again: Call | None = None) -> Iterator[Call | None]
 
 
 def stepwise(framework: str) -> Call | None:
-    """A call that goes on over many of the program's own; None: leave these alone."""
+    """Return a call that spans many steps called by the program; None if they are to be left alone."""
     context = _outermost()
     if context is None:
         return None
@@ -344,14 +347,14 @@ def stepwise(framework: str) -> Call | None:
 
 
 def _look(context: Context, framework: str) -> None:
-    """Whether it is told that this trains alone. Beside a network's training it is only a part of it."""
+    """Report a training that uses a single learner, unless it is only a part of a network's training."""
     is_part = framework != "fastai" and not words_in(context.job_dir / "train.py").names.isdisjoint(_NETWORKS)
     if not independence_check.has_own_loop(context) and not is_part:
         independence_check.look(context, independence_check.alone(framework))
 
 
 def _finish_steps() -> None:
-    """Another training begins: what is not shown yet of steps that the program called comes first."""
+    """Complete the observed steps before another training begins."""
     if _Program.stepwise is not None:
         _Program.stepwise.finish()
         _Program.stepwise = None
@@ -359,10 +362,10 @@ def _finish_steps() -> None:
 
 @contextmanager
 def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) -> Iterator[Call | KeptCall | None]:
-    """A call that can halt and go on, where this job lets it; None: leave it alone.
+    """Observe a call that can halt and resume, if the job permits it. Yields None for a call to leave alone.
 
-    `is_whole`: each learner holds the whole state, so that one alone can write it. `alone`: what to tell where it
-    knows of no other learner.
+    `is_whole`: each learner holds the whole state, so that one learner can store it. `alone`: the report if the
+    framework does not distribute the training.
     """
     context = _outermost()
     if context is None:

@@ -1,6 +1,6 @@
-"""Hugging Face: `Trainer.train`, and all that is made of it. Halts at a step, by the Trainer's own checkpoint.
+"""Hugging Face: a hook into `Trainer.train` and its subclasses. Halts at a step, with the Trainer's own checkpoint.
 
-That lies in the job's folder, not in `output_dir`; nothing is sent anywhere.
+The checkpoint is written to the job's directory, not to `output_dir`, and nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jupyter_dlaas.learner.checkpoint import user_state
 __all__ = ["hook"]
 
 _SUMS: Final = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
-"""Losses since the last log and since the beginning: the Trainer's own checkpoint begins them anew."""
+"""Losses since the last log and since the beginning, which the Trainer's own checkpoint does not keep."""
 _FSDP: Final = "ACCELERATE_USE_FSDP"
 _NOT_CURVES: Final = ("epoch", "total_flos", "step")
 _SPEEDS: Final = ("_runtime", "_per_second", "_time")
 
 
 def hook(module: Any) -> None:
-    """Put ourselves around Trainer.train."""
+    """Wrap Trainer.train."""
     trainer_class = module.Trainer
     original = trainer_class.train
     watch_class = made_of(_Watch, module.TrainerCallback)
@@ -62,7 +62,7 @@ def hook(module: Any) -> None:
 
 
 def _is_parted(trainer: Any) -> bool:
-    """Whether several learners would hold a part of the model each. For one alone no plugin is in use yet."""
+    """Return whether several learners would shard the model. With one learner, no plugin is active yet."""
     args = trainer.args
     will_be = args.world_size == 1 and args.device.type != "cpu" and (args.fsdp or _FSDP in os.environ)
     return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or args.deepspeed or will_be)
@@ -70,7 +70,7 @@ def _is_parted(trainer: Any) -> bool:
 
 @contextmanager
 def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
-    """Where learners may come and go, each takes its part of every batch."""
+    """In an elastic job, give each learner its part of every batch."""
     each = trainer.args.gradient_accumulation_steps * trainer._train_batch_size
     if not isinstance(call, KeptCall) or call.shares is None:
         if isinstance(call, KeptCall):
@@ -84,7 +84,7 @@ def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
         loader = original()
         batches: Any = getattr(loader, "batch_sampler", None)
         if hasattr(batches, "_iter_with_split") and not batches.split_batches:
-            batches.split_batches = True  # then it has as many as for one learner
+            batches.split_batches = True  # then it has as many batches as with one learner
             batches._iter_with_split = lambda: (share(batch, rank, learners) for batch in batches.batch_sampler)
         return loader
 
@@ -102,7 +102,7 @@ def _end(trainer: Any, output: Any) -> dict[str, Any]:
 
 
 def _again(trainer: Any, call: KeptCall) -> Any:
-    """A training that was through before: its end is put back."""
+    """Restore the end of a training that was completed in an earlier run."""
     end = call.end["end"]
     if trainer.model is None or trainer.model_init is not None:
         trainer.model = trainer.model_wrapped = trainer.call_model_init()
@@ -124,7 +124,7 @@ class _Watch:
         self.epochs = 1
         self.epoch, self.index, self.per_epoch = 0, 0, 1
         self.is_fresh = False
-        """An epoch has begun, and none of its steps."""
+        """True if an epoch has begun, but none of its steps."""
 
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -135,12 +135,12 @@ class _Watch:
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         kept = self._resumed
         self.is_fresh = kept is None or kept["index"] == 0
-        if self.is_fresh:  # the random streams are those from which the order of this epoch will be drawn
+        if self.is_fresh:  # the random state is the one from which the order of this epoch will be drawn
             self._boundary()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        # The step's batches are read already, and one more: the random streams are those of after that, as the Trainer
-        # itself keeps them. Where reading draws random numbers, these few batches draw others after a restart.
+        # The step's batches and one more have been read, so the random state is the one after that, which the Trainer
+        # itself also stores. If reading draws random numbers, these batches draw others after a restart.
         if not self.is_fresh and monotonic() < self.call.calm_s:
             self.call.passed()
             return
@@ -172,7 +172,7 @@ class _Watch:
 
     @property
     def _resumed(self) -> Any:
-        """What is still to be put back; None: nothing."""
+        """The state still to be restored; None if there is none."""
         return self.call.state if isinstance(self.call, KeptCall) and self.call.is_replayed else None
 
     def _boundary(self) -> None:
@@ -211,13 +211,13 @@ class _Watch:
 
 @contextmanager
 def _saving_into(trainer: Any, folder: Path) -> Iterator[None]:
-    """The Trainer's checkpoint, whole, into a folder of ours; nothing is pushed and nothing old is deleted.
+    """Write the Trainer's complete checkpoint into our directory, without uploading or deleting anything.
 
-    Where it would look for the best one, it would wait for all learners first.
+    The search for the best checkpoint is disabled, since it waits for all learners.
     """
     args = trainer.args
     if args.world_size > 1:
-        trainer.store_flos = lambda: None  # it asks all learners for theirs
+        trainer.store_flos = lambda: None  # it is a collective call
     wanted = {"push_to_hub": False, "save_total_limit": None, "save_only_model": False, "save_strategy": "no"}
     before = {name: getattr(args, name) for name in wanted}
     trainer._get_output_dir = lambda trial=None: str(folder)

@@ -1,8 +1,8 @@
-"""Keras: `Model.fit` on TensorFlow, torch and JAX, also as `tf.keras`. Halts at a batch.
+"""Keras: a hook into `Model.fit` on TensorFlow, torch and JAX, also as `tf.keras`. Halts at a batch.
 
-From a checkpoint come the variables of model, optimisers, metrics and seeds, the history and what the user's own
-callbacks hold. The order of samples is drawn again from the random streams as they were when the epoch began, and the
-batches of that epoch that were trained are drawn and dropped.
+A checkpoint holds the variables of model, optimisers, metrics and seeds, the history, and the state of the user's own
+callbacks. On resume, the order of samples is drawn again from the random state at the beginning of the epoch, and
+batches that were trained already are read and dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["hook"]
 
 
 def hook(keras: Any) -> None:
-    """Put ourselves around Model.fit."""
+    """Wrap Model.fit."""
     original = keras.Model.fit
     signature = inspect.signature(original)
     _wrap_iterator(sys.modules["keras.src.trainers.epoch_iterator"].EpochIterator)
@@ -59,9 +59,9 @@ def hook(keras: Any) -> None:
 
 
 def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: KeptCall, watch: Any) -> Any:
-    """A call that was through before: build the model as it did, train nothing, and put its end back."""
+    """Restore a completed call: build the model as it did, train nothing, and restore its end."""
     end = call.end["end"]
-    # TensorFlow alone builds nothing before the first epoch begins: let it begin, and find no batch.
+    # TensorFlow builds nothing before the first epoch begins: let it begin, without a batch.
     epochs = int(sys.modules["keras"].backend.backend() == "tensorflow")
     nothing = {"epochs": epochs, "initial_epoch": 0, "verbose": 0, "validation_data": None, "validation_split": 0.0}
     bound.arguments.update(nothing, callbacks=[watch])
@@ -79,7 +79,7 @@ class _Watch:
     """The callback."""
 
     async_safe = True
-    """Nothing but `on_train_batch_end` may come from another thread; so a user's asynchronous fit stays one."""
+    """Only `on_train_batch_end` may be called from another thread, so a user's asynchronous fit stays asynchronous."""
 
     def __init__(self, call: Call, model: Any, arguments: dict[str, Any]) -> None:
         super().__init__()
@@ -93,16 +93,16 @@ class _Watch:
         self.data = arguments.get("x")
         self.params: dict[str, Any] = {}
         self.streams: Any = None
-        """Where the random streams were when the call and when the epoch began."""
+        """The random states at the beginning of the call and of the epoch."""
         self.data_state: dict[str, Any] = {}
         self.counts_when_read = False
 
     @contextmanager
     def among(self, arguments: dict[str, Any]) -> Iterator[None]:
-        """Be one of the callbacks of this call; what the user gave stays as it is."""
+        """Add this callback to the call, without changing the user's own list."""
         given: Any = arguments.get("callbacks")
         try:
-            if hasattr(given, "callbacks"):  # a CallbackList: taken as it is by fit
+            if hasattr(given, "callbacks"):  # a CallbackList: fit uses it as it is
                 self.set_model(self.fitted)  # type: ignore[attr-defined]  # Keras' own
                 self.set_params(given.params)  # type: ignore[attr-defined]
                 given.callbacks.append(self)
@@ -114,7 +114,7 @@ class _Watch:
             if hasattr(given, "callbacks"):
                 given.callbacks.remove(self)
 
-    # -- what Keras calls
+    # -- called by Keras
 
     @guarded
     def on_train_begin(self, logs: Any = None) -> None:
@@ -164,7 +164,7 @@ class _Watch:
         self.call.log(logs or {}, epoch=epoch - self.first, step=self.done)
         self.call.at(epoch + 1 - self.first, self.done)
 
-    # -- what a checkpoint holds
+    # -- checkpoint content
 
     def state(self, folder: Path) -> dict[str, Any]:
         return {
@@ -196,10 +196,10 @@ class _Watch:
         for one, own in zip(self.users, kept["callbacks"], strict=False):
             user_state.put_back(vars(one), own)
 
-    # -- going on
+    # -- resume
 
     def steps(self, iterator: Any, original: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
-        """The batches of an epoch, each before it is read."""
+        """Yield the steps of an epoch; handle the boundary before each batch is read."""
         call = self.call
         assert isinstance(call, KeptCall)
         if call.end is not None:
@@ -210,11 +210,11 @@ class _Watch:
             call.reach()
         else:
             steps = original(iterator)
-        # Where nobody knows how many batches there are, none may be left when the first epoch halts.
+        # If the number of batches is unknown, a halt in the first epoch could leave no batch for the resumed one.
         is_known = iterator.num_batches is not None
         self.counts_when_read = is_known
         call.batch = iterator.data_adapter.batch_size or 1
-        call.calm_s = 0.0  # an epoch's first batch is looked at
+        call.calm_s = 0.0  # check the boundary of an epoch's first batch
         for step in steps:
             if monotonic() < call.calm_s:
                 call.passed()
@@ -230,7 +230,7 @@ class _Watch:
         call.step(epoch, index)
 
     def _left(self, kept: dict[str, Any], iterator: Any, original: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
-        """What was not trained of the epoch that was left. Everything is put back on the way."""
+        """Return the remaining steps of the interrupted epoch, and restore all state."""
         _build(self.fitted, iterator)
         self.streams, self.data_state, self.done = kept["streams"], kept["data"], kept["done"]
         rng_state.put_back(self.streams[0])
@@ -246,11 +246,11 @@ class _Watch:
             for _ in range(last + 1 - trained):
                 next(batches)
             trained = last + 1
-        begun = next(steps, None)  # the boundary came after it, and after what it drew
+        begun = next(steps, None)  # the boundary followed it, and its random draws
         return itertools.chain(() if begun is None else (begun,), steps)
 
     def _pass_epochs(self, iterator: Any, original: Callable[[Any], Iterator[Any]]) -> None:
-        """Let the data go by as far as its order depends on how often it was read before, not on random streams."""
+        """Read data of earlier epochs if its order depends on the number of passes, not on the random state."""
         kind = type(iterator.data_adapter).__name__
         reads_all = kind == "GeneratorDataAdapter" or bool(iterator.steps_per_epoch)
         loader = getattr(iterator.data_adapter, "_dataloader", None)
@@ -268,7 +268,7 @@ class _Watch:
 
 
 _pending: Final[list[_Watch]] = []
-"""The watch whose call is about to read its first batch after a restart."""
+"""The watch whose call is about to read the first batch of an epoch."""
 
 
 def _wrap_iterator(kind: Any) -> None:
@@ -281,7 +281,7 @@ def _wrap_iterator(kind: Any) -> None:
     kind._enumerate_iterator = enumerate_iterator
 
 
-# -- variables ---------------------------------------------------------------------------------------------------------
+# -- variables --------------------------------------------------------------------------------------------------------
 
 
 def _all_variables(model: Any) -> list[Any]:
@@ -300,7 +300,7 @@ def _optimizers(model: Any) -> dict[str, Any]:
 
 
 def _variables(model: Any) -> dict[str, Any]:
-    """All that training changes, as arrays."""
+    """Return everything that training changes, as arrays."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     variables = _all_variables(model)
@@ -335,8 +335,8 @@ def _assign(variables: list[Any], arrays: list[Any]) -> None:
 
 
 def _build(model: Any, iterator: Any) -> None:
-    """TensorFlow builds when it traces the first step; what is put back needs variables before."""
+    """Build the model: TensorFlow builds when it traces the first step, but restoring needs the variables before."""
     parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
     if not all(part.built for part in parts if hasattr(part, "built")) and hasattr(iterator, "_distributed_dataset"):
-        # By their shapes: to read a batch would count as an epoch for a pipeline that shuffles itself.
+        # By their shapes: reading a batch would count as an epoch for a pipeline that shuffles itself.
         model._symbolic_build(data_batch=iterator.data_adapter.get_tf_dataset().element_spec)

@@ -1,8 +1,8 @@
-"""Lightning: `Trainer.fit`, as `lightning.pytorch` and as `pytorch_lightning`. Halts at a batch.
+"""Lightning: a hook into `Trainer.fit`, as `lightning.pytorch` and as `pytorch_lightning`. Halts at a batch.
 
-Lightning's own checkpoint holds weights, optimisers, schedulers, callbacks and loops. It begins the epoch's data anew
-and forgets what was summed up in it: so the order of samples is drawn again from the random streams as they were when
-the epoch began, the batches that were trained are drawn and dropped, and the sums come from us.
+Lightning's own checkpoint holds weights, optimisers, schedulers, callbacks and loops. It restarts the epoch's data and
+loses sums accumulated in the epoch. So the order of samples is drawn again from the random state at the beginning of
+the epoch, batches that were trained already are read and dropped, and we store the sums.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _INSTEAD: Final = (
 )
 _ALONE: Final = alone("This Trainer", instead=_INSTEAD)
 _WHOLE: Final = frozenset({_SINGLE, "DDPStrategy"})
-"""Strategies in which each learner holds the whole model, with all that is made of them …"""
+"""Strategies in which each learner holds the whole model, including subclasses …"""
 _PARTED: Final = frozenset({"DeepSpeedStrategy"})
-"""… but for these."""
+"""… except these."""
 _USUAL_WRITERS: Final = ("Strategy.save_checkpoint", "TorchCheckpointIO")
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
-"""Lightning calls whatever can be called here, in a context of its profiler each, at each step."""
+"""Lightning calls every hook that is callable, each in a profiler context, at each step."""
 
 
 def hook(module: Any) -> None:
-    """Put ourselves around Trainer.fit."""
+    """Wrap Trainer.fit."""
     package = module.__name__.removesuffix(".trainer.trainer")
     trainer_class = module.Trainer
     original = trainer_class.fit
@@ -80,17 +80,17 @@ def hook(module: Any) -> None:
 
 
 def _start_from(path: Path, bound: inspect.BoundArguments, folders: list[Any]) -> None:
-    """Let fit resume from a file. Its own callbacks write where they wrote, so that they know what they wrote."""
+    """Let fit resume from a file. Its checkpoint callbacks keep their directories, so that they find their files."""
     bound.arguments["ckpt_path"] = str(path)
     if "weights_only" in bound.signature.parameters:
-        bound.arguments["weights_only"] = False  # the job's own file, verified
+        bound.arguments["weights_only"] = False  # the job's own, verified file
     for one, folder in zip(bound.arguments["self"].checkpoint_callbacks, folders, strict=False):
         if one.dirpath is None:
             one.dirpath = folder
 
 
 def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: KeptCall, watch: Any) -> None:
-    """A call that was through before: set all up as it did, train nothing, and put its end back."""
+    """Restore a completed call: set everything up as it did, train nothing, and restore its end."""
     trainer, end = watch.trainer, call.end["end"]
     path = watch.temporary()
     path.write_bytes(end["checkpoint"])
@@ -120,14 +120,14 @@ class _Watch:
         self.epoch = self.index = 0
         self.counts_when_read = self.names_loss = False
         self.known: set[str] = set()
-        """Metrics that were seen where they are made; others are logged in hooks that come after ours."""
+        """Metrics seen when they were computed; others are logged in hooks that run after ours."""
         self.late: set[str] = set()
         self.streams: Any = None
         self.generators: list[Any] = []
 
     @contextmanager
     def among(self) -> Iterator[None]:
-        """Be one of the trainer's callbacks during this call."""
+        """Add this callback to the trainer during the call."""
         self.trainer.callbacks.append(self)
         _active.append(self)
         try:
@@ -137,7 +137,7 @@ class _Watch:
             _active.remove(self)
             self.trainer.callbacks.remove(self)
 
-    # -- what Lightning calls
+    # -- called by Lightning
 
     @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -177,7 +177,7 @@ class _Watch:
         self.known.update(found)
         if any("loss" in name for name in found):
             if self.counts_when_read and isinstance(self.call, KeptCall):
-                self.names_loss = True  # from now on numbers are looked at before the next batch is read
+                self.names_loss = True  # from now on, read numbers before the next batch
                 vars(self)["on_train_batch_end"] = None
         elif isinstance(outputs, dict):
             found["batch_loss"] = outputs.get("loss")
@@ -213,7 +213,7 @@ class _Watch:
     def _done(self, trainer: Any) -> int:
         return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
-    # -- what a checkpoint holds
+    # -- checkpoint content
 
     def state(self, folder: Path) -> dict[str, Any]:
         _write(self.trainer, folder / _FILE)
@@ -239,7 +239,7 @@ class _Watch:
     def _kept(self) -> dict[str, Any]:
         trainer = self.trainer
         return {
-            # Several learners would make the numbers together; one alone takes those that were made.
+            # Several learners would compute the numbers together; one alone uses those already computed.
             "metrics": dict(
                 trainer._logger_connector._callback_metrics if trainer.world_size > 1 else trainer.callback_metrics
             ),
@@ -258,10 +258,10 @@ class _Watch:
         assert isinstance(self.call, KeptCall)
         return self.call.job_dir / f".lightning-{self.call.number}-{self.trainer.global_rank}.ckpt"
 
-    # -- going on
+    # -- resume
 
     def set_out(self, fetcher: Any, original: Callable[[Any], Any]) -> None:
-        """The training data are about to be read anew: note the random streams, or go where the checkpoint was."""
+        """Record the random state before the training data is read, or continue from the checkpoint's position."""
         call = self.call
         if isinstance(call, KeptCall):
             each = next((loader.batch_size for loader in fetcher.combined_loader.flattened if loader.batch_size), 1)
@@ -281,7 +281,7 @@ class _Watch:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(self.trainer.fit_loop.epoch_progress.current.processed)
         original(fetcher)
-        if not all(hasattr(loader, "load_state_dict") for loader in loaders):  # such go on by themselves
+        if not all(hasattr(loader, "load_state_dict") for loader in loaders):  # stateful loaders resume by themselves
             for _ in range(kept["index"]):
                 next(fetcher.iterator)
 
@@ -291,7 +291,7 @@ class _Watch:
         self.generators = [one.get_state() for one in _generators(fetcher.combined_loader)]
 
     def before_batch(self) -> None:
-        """The next batch is about to be read."""
+        """Handle the boundary before the next batch is read."""
         call = self.call
         if isinstance(call, KeptCall):
             if call.state is not None and call.is_replayed:
@@ -300,7 +300,7 @@ class _Watch:
             self._pass(call)
 
     def after_batch(self) -> None:
-        """It was read, and is trained now. Lightning's own hook for that costs more, and is left out from then on."""
+        """Count a batch that was read and is trained next. This replaces Lightning's more expensive hook."""
         if not self.counts_when_read:
             self.counts_when_read = True
             vars(self)["on_train_batch_start"] = None
@@ -316,21 +316,22 @@ class _Watch:
         self.index = loop.epoch_loop.batch_progress.current.ready
         if self.names_loss and self.index and monotonic() >= call.due_s:
             self._point(self.trainer, None)
-        if self.index % self.trainer.accumulate_grad_batches == 0:  # else there are gradients, which nobody keeps
+        # otherwise there are accumulated gradients, which are not stored
+        if self.index % self.trainer.accumulate_grad_batches == 0:
             call.boundary(self.epoch, self.index)
 
     def _put_back(self, kept: dict[str, Any]) -> None:
         trainer = self.trainer
         trainer._logger_connector._callback_metrics.update(kept["metrics"])
-        trainer.fit_loop._restarting = False  # else schedulers that look at a metric miss this epoch
+        trainer.fit_loop._restarting = False  # otherwise schedulers that use a metric miss this epoch
         trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
-        if trainer.is_global_zero:  # whose they are
+        if trainer.is_global_zero:  # the sums are rank 0's
             _put_back_sums(trainer, self.module, kept["sums"])
         self.put_back_held(kept)
 
 
 def _write(trainer: Any, path: Path) -> None:
-    """`save_checkpoint` less its wait for all learners, since one alone comes here, and less two copies in memory."""
+    """Write like `save_checkpoint`, but without its barrier, since one learner writes alone, and without two copies."""
     content = trainer._checkpoint_connector.dump_checkpoint(False)
     strategy = trainer.strategy
     by = (type(strategy).save_checkpoint.__qualname__, type(strategy.checkpoint_io).__name__)
@@ -342,7 +343,7 @@ def _write(trainer: Any, path: Path) -> None:
 
 @contextmanager
 def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
-    """Where learners may come and go, each takes its part of every batch, in the order of one learner."""
+    """In an elastic job, give each learner its part of every batch, in the order of one learner."""
     if not isinstance(call, KeptCall) or call.shares is None or trainer.world_size == 1:
         yield
         return
@@ -367,7 +368,7 @@ def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
 
 
 def _own(one: Any) -> dict[str, Any]:
-    """What the user put there: Lightning's own notes, by addresses of objects among others, have an underscore."""
+    """Return the user's own state. Lightning's, partly keyed by addresses of objects, begins with an underscore."""
     return {name: value for name, value in held(one).items() if not name.startswith("_")}
 
 
@@ -383,7 +384,7 @@ def _wrap_fetchers(module: Any) -> None:
     def iterate(self: Any) -> Any:
         watch = self._dlaas_watch = _watch_of(self)
         if watch is not None:
-            watch.call.calm_s = 0.0  # an epoch's first batch is looked at
+            watch.call.calm_s = 0.0  # check the boundary of an epoch's first batch
             watch.set_out(self, begin)
             return self
         return begin(self)
@@ -407,7 +408,7 @@ def _wrap_fetchers(module: Any) -> None:
 
 
 def _watch_of(fetcher: Any) -> _Watch | None:
-    """Whose training data are read; None: other data."""
+    """Return the watch whose training data this fetcher reads; None for other data."""
     for one in _active:
         if one.trainer.fit_loop._data_fetcher is fetcher:
             return one
@@ -424,7 +425,7 @@ def _samplers(loader: Any) -> Iterator[Any]:
 
 
 def _generators(combined: Any) -> Iterator[Any]:
-    """Random streams of their own, by which loaders draw the order of samples."""
+    """Yield the loaders' own random generators, from which they draw the order of samples."""
     seen: set[int] = set()
     for loader in combined.flattened:
         for one in (loader, *_samplers(loader)):
@@ -434,11 +435,11 @@ def _generators(combined: Any) -> Iterator[Any]:
                 yield generator
 
 
-# -- what is summed up over an epoch -----------------------------------------------------------------------------------
+# -- sums accumulated over an epoch -----------------------------------------------------------------------------------
 
 
 def _metrics_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """torchmetrics among the parts of a module."""
+    """Yield the torchmetrics among a module's submodules."""
     for name, one in module.named_modules():
         if hasattr(one, "_defaults") and hasattr(one, "_update_count"):
             yield name, one
@@ -471,7 +472,7 @@ def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> None:
     update = results.update_metrics
 
     def update_metrics(key: str, *args: Any) -> Any:
-        """What was logged before has its place again only when the program logs it for the first time."""
+        """Restore a logged sum when the program logs it for the first time, which creates its entry."""
         if key in logged:
             _put_back_sum(results[key], logged.pop(key))
         if not logged:

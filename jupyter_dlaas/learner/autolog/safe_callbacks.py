@@ -1,4 +1,4 @@
-"""What watches a training must never break it: told once in the log, and quiet from then on."""
+"""Error isolation for callbacks: an error is reported once in the log, and never breaks the training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded(method: F) -> F:
-    """A callback's method that is left out from its first error on. (`Leave` is no error, and passes.)"""
+    """Disable a callback's method after its first error. `Leave` is not an Exception, and passes."""
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -25,7 +25,7 @@ def guarded(method: F) -> F:
             return method(self, *args, **kwargs)
         except CheckpointError:
             raise
-        except Exception as error:  # noqa: BLE001 - a version that we do not know may hand us anything
+        except Exception as error:  # noqa: BLE001 - an unknown version may pass us anything
             self._is_broken = True
             tell(f"no curves from here on: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log")
             return None
@@ -34,13 +34,13 @@ def guarded(method: F) -> F:
 
 
 def attempt(prepare: Callable[[], Any]) -> Any:
-    """What is needed to watch a call; None where that fails: then the call is made without us.
+    """Return what is needed to observe a call; None if that fails, so that the call runs unobserved.
 
-    So a call with wrong arguments, too, is refused by its framework in its own words.
+    So a call with wrong arguments is rejected by its framework with its own error.
     """
     try:
         return prepare()
-    except CheckpointError:  # without us the call would train from step 0
+    except CheckpointError:  # otherwise the call would train from step 0
         raise
     except Exception as error:  # noqa: BLE001 - see above
         tell(f"no curves from this call: {type(error).__name__}: {error}")
@@ -48,5 +48,5 @@ def attempt(prepare: Callable[[], Any]) -> Any:
 
 
 def made_of(watch: type, base: Any) -> Any:
-    """A class of ours as a framework's callback, without importing the framework to write it."""
+    """Return a framework's callback class made of our class, without importing the framework here."""
     return type("Autolog", (watch, base), {"__module__": watch.__module__})

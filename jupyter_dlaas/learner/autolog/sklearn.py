@@ -1,6 +1,6 @@
 """scikit-learn: `partial_fit` loops, MLP epochs, stages of gradient boosting.
 
-What others print with `verbose` is found in the log, as any program's lines are.
+What other estimators print with `verbose` is read from the log, like any program's output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["hook"]
 
 
 def hook(base: Any) -> None:
-    """Put ourselves around the decorator that every fit and partial_fit goes through, and two loops."""
+    """Wrap the decorator of every fit and partial_fit, and two training loops."""
     original = base._fit_context
 
     @functools.wraps(original)
@@ -34,14 +34,14 @@ def hook(base: Any) -> None:
 def _quiet(act: Callable[[], None]) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - a version that we do not know may lack anything
+    except Exception as error:  # noqa: BLE001 - an unknown version may lack anything
         tell(f"no curves from scikit-learn: {type(error).__name__}: {error}; log with run.log")
 
 
-# -- partial_fit -------------------------------------------------------------------------------------------------------
+# -- partial_fit ------------------------------------------------------------------------------------------------------
 
 _calls: Final[weakref.WeakKeyDictionary[Any, list[Any]]] = weakref.WeakKeyDictionary()
-"""Estimator -> its call, and how often it was partly fitted."""
+"""Estimator -> its call, and its number of partial_fit calls."""
 
 
 def _partial(method: Any) -> Any:
@@ -62,14 +62,14 @@ def _partial(method: Any) -> Any:
 
 def _see_partial(estimator: Any, call: Call, done: int) -> None:
     bar = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
-    if not getattr(bar, "_instances", None):  # a bar knows how many there will be
+    if not getattr(bar, "_instances", None):  # a progress bar knows the total
         call.at(0, done)
     loss = getattr(estimator, "loss_", None)
     if loss is not None:
         call.point({"loss": loss}, done)
 
 
-# -- loops inside fit --------------------------------------------------------------------------------------------------
+# -- loops inside fit -------------------------------------------------------------------------------------------------
 
 
 def _hook_perceptron(module: Any) -> None:
@@ -88,7 +88,7 @@ def _hook_perceptron(module: Any) -> None:
 
     @functools.wraps(count)
     def count_watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = count(self, *args, **kwargs)  # once an epoch, after the loss was noted
+        result = count(self, *args, **kwargs)  # once per epoch, after the loss was recorded
         call = _watched.get(id(self))
         if call is not None:
             _quiet(lambda: _see_perceptron(self, call))
@@ -126,7 +126,7 @@ def _hook_boosting(module: Any) -> None:
 
 
 def _stage(call: Call, monitor: Any, stage: int, estimator: Any, names: Any) -> bool:
-    """A monitor: after each stage; the user's own decides whether it is the last."""
+    """Report a stage; the user's own monitor decides whether it is the last."""
 
     def see() -> None:
         call.expect(None, steps=int(estimator.n_estimators))

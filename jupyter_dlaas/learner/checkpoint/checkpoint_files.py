@@ -1,7 +1,8 @@
-"""Checkpoints: whole or not there, verified when read, the last two kept.
+"""Checkpoint files: written atomically, verified when read, the last two kept.
 
-Written next to their place, through to the disk, and renamed there in one act; the manifest holds the state's SHA-256.
-A checkpoint that does not verify is put aside and the one before it is used; where none verifies, loading fails.
+A checkpoint is written into a temporary directory, synced to disk and renamed in one operation. Its manifest holds the
+SHA-256 of the state. A checkpoint that fails verification is moved aside, and the one before it is used. If none can be
+verified, loading fails.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ __all__ = [
 
 KEPT: Final = 2
 _acts: Final[list[threading.Thread]] = []
-"""The last of what is done beside the training; it waits for the one before."""
+"""The last background write; each waits for the one before it."""
 _numbers: Final = itertools.count()
-"""One may still be written when the next is taken at the same step."""
+"""Numbers for temporary names: one write may be in progress when the next snapshot of the same step is taken."""
 _SUM: Final = hashlib.sha256().digest_size
 _END_FORMAT: Final = 2
-"""Format of the files of `take_end`; those of format 1 have no header but their SHA-256."""
+"""The format of `take_end`'s files. Files of format 1 have no header, only their SHA-256."""
 
 
 def take(
@@ -77,10 +78,10 @@ def take(
     left_out: Sequence[str] = (),
     add: Callable[[Path], dict[str, Any]] | None = None,
 ) -> Callable[[], Manifest]:
-    """Take a snapshot of the state before `position`; what is returned writes it, in any thread.
+    """Take a snapshot of the state before `position`; return a function that writes it, in any thread.
 
-    Both raise OSError when the disk does not take it. `add` gives what a framework's own loop keeps, and may put files
-    into the folder that it is given; these are brought through to the disk with the rest.
+    Both raise OSError if the disk cannot store it. `add` returns the state of a framework's own loop, and may put files
+    into the given folder, which are synced to disk with the rest.
     """
     began_s, trained = time.monotonic(), tuple(trained)
     folder = job_dir / FOLDER
@@ -130,9 +131,10 @@ def take(
 def write_later(
     write: Callable[[], Manifest], step: int, tell: Callable[..., None], first: Callable[[], object] | None = None
 ) -> None:
-    """Write a snapshot while training goes on; a disk that does not take it costs no more than that.
+    """Write a snapshot in the background. An OSError is printed, and training continues without the checkpoint.
 
-    `first`: what it counts on, written before it. Where that raises OSError the snapshot is not written either.
+    `first`: writes what the checkpoint depends on, before it. If that raises OSError, the snapshot is not written
+    either.
     """
 
     def act() -> None:
@@ -149,7 +151,7 @@ def write_later(
 
 
 def _later(act: Callable[[], object]) -> None:
-    """After all that was given before."""
+    """Run in a background thread after everything submitted before."""
     before = _acts[-1] if _acts else None
 
     def run() -> None:
@@ -157,24 +159,25 @@ def _later(act: Callable[[], object]) -> None:
             before.join()
         act()
 
-    # A daemon: who ends without `settle` does not wait for it, and finds the checkpoint before.
+    # A daemon thread: a process that ends without `settle` does not wait for it, and a restart uses the checkpoint
+    # before.
     _acts[:] = [threading.Thread(target=run, name="dlaas-checkpoint", daemon=True)]
     _acts[0].start()
 
 
 def is_busy() -> bool:
-    """Whether something is being written beside the training."""
+    """Return whether a background write is in progress."""
     return bool(_acts) and _acts[0].is_alive()
 
 
 def settle() -> None:
-    """Wait until all is written."""
+    """Wait until all background writes are complete."""
     if _acts:
         _acts[0].join()
 
 
 def _free(folder: Path, step: int) -> Path:
-    """A second checkpoint of the same step stands beside the first: a folder cannot be replaced in one act."""
+    """Return an unused name; a second checkpoint of a step needs one, as directories cannot be replaced atomically."""
     path, number = folder / f"step-{step:010}", 1
     while path.exists():
         path, number = folder / f"step-{step:010}.{number}", number + 1
@@ -182,22 +185,22 @@ def _free(folder: Path, step: int) -> Path:
 
 
 class CheckpointError(Exception):
-    """Checkpoints were written and cannot be loaded: training must not begin at step 0 as if there were none."""
+    """The error for existing checkpoints that cannot be loaded, so that training does not restart at step 0."""
 
 
 class CheckpointsDamaged(CheckpointError):
-    """No checkpoint of a job that has written some can be read."""
+    """The error for a job that has written checkpoints, none of which can be read."""
 
 
 class CheckpointTooNew(CheckpointError):
-    """A newer version of this package wrote the last checkpoint."""
+    """The error for a last checkpoint that a newer version of this package wrote."""
 
 
 def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tuple[Manifest, dict[str, Any]] | None:
-    """The last checkpoint that is whole, with what is in it; None when none was written.
+    """Return the last intact checkpoint and its content; None if none was written.
 
-    `may_tidy`: put damaged ones aside, so that they do not count as the last one any more. `without`: folders of
-    checkpoints that are not wanted. Raises CheckpointsDamaged, unless some are not wanted, and CheckpointTooNew.
+    `may_tidy`: move damaged checkpoints aside, so that they no longer count as the last one. `without`: folders of
+    checkpoints to skip. Raises CheckpointsDamaged, unless some are skipped, and CheckpointTooNew.
     """
     damaged: list[Stored] = []
     for one in reversed(stored(job_dir)):
@@ -227,7 +230,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
 
 
 def _content(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """Return the content of a checkpoint; None where it is damaged."""
+    """Return the content of a checkpoint; None if it is damaged."""
     try:
         data = (folder / STATE).read_bytes()
     except OSError:
@@ -241,7 +244,7 @@ def _content(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
 
 
 def _seal(folder: Path) -> tuple[dict[str, str], int]:
-    """Bring the files below a folder through to the disk; their checksums by name, and how many bytes they are."""
+    """Sync all files below a folder to disk; return their SHA-256 checksums by name, and their total size in bytes."""
     sums, size = {}, 0
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
@@ -263,9 +266,9 @@ def _sum_of(path: Path) -> str | None:
 
 
 def take_end(job_dir: Path, call: int, content: dict[str, Any]) -> Callable[[], None]:
-    """How the `call`-th training of a framework ended; what is returned keeps it for as long as the job lives.
+    """Take a snapshot of how the `call`-th training of a framework ended; return a function that stores it.
 
-    The latter raises OSError.
+    The file is kept as long as the job. The returned function raises OSError.
     """
     data = to_bytes(content)
 
@@ -278,7 +281,7 @@ def take_end(job_dir: Path, call: int, content: dict[str, Any]) -> Callable[[], 
 
 
 def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
-    """What `take_end` kept; None when there is nothing, or it is damaged: then that training is made again.
+    """Return what `take_end` stored; None if it is missing or damaged, so that this training has to run again.
 
     Raises CheckpointTooNew.
     """
@@ -316,9 +319,10 @@ def to_bytes(content: dict[str, Any]) -> bytes:
 
 
 def save_by_torch(content: dict[str, Any], file: io.BytesIO | Path) -> None:
-    """`torch.save`, in less than half of its time: what is written here has its SHA-256, and needs no CRC of torch's.
+    """Call `torch.save` with pickle protocol 5 and without CRC, in less than half the time.
 
-    By torch's usual protocol, 2, NumPy's arrays would be written as text.
+    The CRC is redundant, since checkpoints have a SHA-256. With torch's default protocol 2, NumPy arrays would be
+    written as text.
     """
     torch: Any = sys.modules["torch"]
     options = torch.serialization

@@ -1,4 +1,4 @@
-"""Liveness of names at the head of a loop: what an iteration binds before it reads it need not be kept. Pure.
+"""Liveness of names at the head of a loop: names that an iteration binds before it reads them are not stored. Pure.
 
 Batches, activations and losses of the last step would otherwise be most of a checkpoint.
 """
@@ -19,9 +19,9 @@ _EXITS: Final = (ast.Break, ast.Return, ast.Raise)
 
 @lru_cache(maxsize=16)
 def dead_names(source: str, line: int) -> frozenset[str]:
-    """Names that the loop whose header is at this line binds in every iteration before it or anybody else reads them.
+    """Return names that each iteration of the loop at this line binds before any code reads them.
 
-    Conservative: a name that a nested or another function reads, or that is bound under a condition, is not dead.
+    Conservative: a name that another or a nested function reads, or that is bound conditionally, is not dead.
     """
     try:
         tree = ast.parse(source)
@@ -42,7 +42,7 @@ def dead_names(source: str, line: int) -> frozenset[str]:
 
 
 def _read_in_functions(tree: ast.Module, loop: ast.For) -> set[str]:
-    """Names that functions read from outside of themselves; those that hold the loop read what is their own."""
+    """Return names that functions read from enclosing scopes; a function that holds the loop reads its own."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, _SCOPES) and not _holds(node, loop):
@@ -67,13 +67,13 @@ def _own_names(scope: ast.AST) -> Iterator[str]:
 
 
 class _Order:
-    """What statements bind, and what they read before, in the order in which they run."""
+    """The names that statements bind, and those that they read before, in execution order."""
 
     def __init__(self, outer: _Order | None = None) -> None:
         self.bound: set[str] = set() if outer is None else set(outer.bound)
         self.live: set[str] = set() if outer is None else outer.live
         self.exits: list[set[str]] = [] if outer is None else outer.exits
-        """What is bound where the loop is left, or an iteration cut short: the rest keeps its value until then."""
+        """The names bound at each exit from the loop or the iteration; all others keep their value there."""
 
     def block(self, body: Iterable[ast.stmt]) -> None:
         for one in body:

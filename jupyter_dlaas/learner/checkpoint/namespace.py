@@ -1,7 +1,8 @@
-"""Namespace of a training program over halts, preemptions, moves and restarts: what its loop has bound and changed.
+"""The namespace of a training program across halts, preemptions, migrations and restarts.
 
-The names of the program and of the functions that are running, and all objects that they lead to, are one graph:
-copies of a model, schedules, counters, early stopping, metrics and buffers keep their values and their references.
+It stores what the loop has bound and changed. The names of the program and of its running functions, and all objects
+reachable from them, form one graph: copies of a model, schedulers, counters, early stopping, metrics and buffers keep
+their values and their references.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ __all__ = ["Namespace"]
 
 _MODULE_LEVEL: Final = ""
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
-"""A frame's `f_locals` are its variables themselves (PEP 667)."""
+"""True if a frame's `f_locals` writes through to its variables (PEP 667)."""
 _READERS: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
-"""Functions by which a program may use the copy that its frame keeps."""
+"""Functions through which a program may use the copy that its frame keeps."""
 
 
 class Namespace:
-    """Names of a program at the head of its loop, to compare with later."""
+    """The names of a program at the head of its loop, to compare with later."""
 
     def __init__(
         self,
@@ -40,9 +41,9 @@ class Namespace:
         rank: int = 0,
         also: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
-        """`files`: the program, and the folder of the user's modules; `given`: objects that are kept by other means.
+        """Record the program's names and objects. `files`: the program, and the folder of the user's modules.
 
-        `also`: further objects by path.
+        `given`: objects whose state is stored elsewhere. `also`: further objects by path.
         """
         self._script = script
         self.files = tuple(files)
@@ -54,7 +55,7 @@ class Namespace:
         self._graph = ObjectGraph(roots, given=given)
 
     def store(self, extra: Any) -> Stored:
-        """Store what has changed; `extra` goes along, with the same identities."""
+        """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
         now, dead = self._names(), self._dead()
         return self._graph.store(functools.partial(self._changed, now, dead), (extra, self._graph.generators()))
 
@@ -72,13 +73,13 @@ class Namespace:
         return found
 
     def load(self, data: bytes) -> Any:
-        """Read what `store` made, without changing anything. Raises what objects raise that cannot be made again."""
+        """Read what `store` wrote, without changing anything. Raises the errors of objects that cannot be rebuilt."""
         return self._graph.load(data)
 
     def put_back(self, loaded: Any, *, reverts: bool, seed: int) -> Any:
-        """Put back what was loaded; returns `extra`. `reverts`: undo first what was changed here meanwhile.
+        """Restore what `load` returned; return `extra`. `reverts`: first undo changes made in this process.
 
-        `seed`: for generators that each learner has seeded for itself.
+        `seed`: for random generators that each learner seeds differently.
         """
         changes, names, (extra, generators) = loaded
         here = self._spaces()
@@ -93,7 +94,7 @@ class Namespace:
         return extra
 
     def revert(self) -> list[str]:
-        """Undo what was changed meanwhile, as far as it is known. Returns the paths of objects of which it is not."""
+        """Undo changes as far as they are known. Return the paths of objects with unknown changes."""
         here = self._spaces()
         other = self._graph.revert()
         for path, names_now in self._names().items():
@@ -103,21 +104,21 @@ class Namespace:
         return other
 
     def keep_arrays(self, before: Namespace) -> None:
-        """Copy arrays, so that `revert` undoes changes of them, too; `before`: the same names at an earlier time."""
+        """Copy arrays, so that `revert` can restore them; `before`: the same names at an earlier time."""
         self._graph.keep_arrays(before._graph)
 
     def changed_in_place(self) -> dict[str, object]:
-        """Return, by path, the objects that count or add up and have changed."""
+        """Return, by path, the counters and accumulators that have changed."""
         return self._graph.changed_in_place()
 
     def in_progress(self) -> dict[str, object]:
-        """Return, by path, the objects of this process that the loop may advance and that nothing can keep."""
+        """Return, by path, the objects of this process that the loop may advance and that cannot be stored."""
         return dict(self._graph.unstorable)
 
     # -- names
 
     def _spaces(self) -> dict[str, types.FrameType | None]:
-        """The functions of the program that are running, outermost first, by their paths; "" for the program's own."""
+        """Return the running functions of the program, outermost first, by path; "" for module level."""
         found: dict[str, types.FrameType | None] = {}
         for frame in self._frames():
             code = frame.f_code
@@ -140,14 +141,14 @@ class Namespace:
         }
 
     def mark(self) -> dict[str, user_state.Mark]:
-        """Note plain values of the program, of the functions that are running, and of the objects that they name."""
+        """Record plain values of the program, of its running functions, and of the objects that they name."""
         return {
             path: user_state.mark(self._script if frame is None else locals_of(frame))
             for path, frame in self._spaces().items()
         }
 
     def back_to(self, marked: Mapping[str, user_state.Mark]) -> None:
-        """Bind the values of a mark again, with what they held."""
+        """Restore the values of a mark and their content."""
         for path, frame in self._spaces().items():
             if path in marked:
                 names = self._script if frame is None else {}
@@ -156,7 +157,7 @@ class Namespace:
                     self._bind(frame, kinds.Changes(names))
 
     def _dead(self) -> dict[str, frozenset[str]]:
-        """Names that the next iteration of the innermost loop binds before it reads them."""
+        """Return the names that the next iteration of the innermost loop binds before it reads them."""
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and not frame.f_code.co_filename.startswith(self._files):
             frame = frame.f_back
@@ -185,7 +186,7 @@ class Namespace:
 def locals_of(frame: types.FrameType) -> dict[str, Any]:
     """Return the variables of a function.
 
-    Before Python 3.13 the frame would keep the copy, and with it a batch, until somebody asks for another one.
+    Before Python 3.13 the frame would keep the copy, and with it a batch, until `f_locals` is read again.
     """
     names: Any = frame.f_locals
     found = dict(names)

@@ -1,8 +1,8 @@
-"""Object graph of a program: the objects that its names lead to, each by its path, and what changed in them since.
+"""The object graph of a program: the objects reachable from its names, each by its path, and their changes.
 
-A checkpoint holds changes, not objects: an object that the program makes again before its loop (a model, a schedule, a
-list) is known by its path, and only what it holds is stored and put back. So whatever refers to it, from a closure,
-from a hook or from a running loop, still does.
+A checkpoint stores changes, not objects. An object that the program recreates before its loop (a model, a scheduler, a
+list) is identified by its path, and only its content is stored and restored. So references to it from a closure, a hook
+or a running loop stay valid.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ __all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_type
 _ENTRIES_MAX: Final = 300_000
 _DEPTH_MAX: Final = 60
 _WHOLE_BYTES: Final = 1 << 24
-"""A larger object of a class that says itself how it is stored is not compared."""
+"""The size in bytes beyond which an object with its own pickling is not compared."""
 _COPIED_BYTES: Final = 1 << 31
 _UNCHANGED_BYTES: Final = 1 << 24
-"""A larger array that nothing has changed so far is data."""
+"""The size in bytes beyond which an array that has not changed so far is considered data, and not copied."""
 Changes = dict[str, dict[int, Any]]
-"""By path and number of the aspect: what an object that was there before the loop holds now."""
+"""The new content of objects that existed before the loop, by path and index of the aspect."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An object that was there before the loop."""
+    """An object that existed before the loop."""
 
     path: str
     value: Any
     aspects: tuple[kinds.Aspect, ...]
     base: list[Any] = field(default_factory=list)
-    """What each aspect held then."""
+    """The content of each aspect at that time."""
 
 
 @dataclass(slots=True)
 class Stored:
-    """Changes as bytes, and what could not be stored: the reasons by path."""
+    """Changes as bytes, and the reasons by path for what could not be stored."""
 
     data: bytes
     left_out: dict[str, str]
 
 
 class ObjectGraph:
-    """The objects that named roots lead to."""
+    """The objects reachable from named roots."""
 
     def __init__(self, roots: Mapping[str, Any], *, given: Iterable[Any] = ()) -> None:
-        """`given`: models and optimisers whose weights and states are kept by other means."""
+        """Build the graph. `given`: models and optimisers whose weights and states are stored elsewhere."""
         self.entries: dict[str, Entry] = {}
         self.is_partial = False
-        """There are more objects than are looked at."""
+        """True if the graph is larger than the limits, so that not all objects are in it."""
         self.unstorable: dict[str, object] = {}
-        """By path: objects that only this process has, and that the program may advance."""
+        """Objects by path that exist only in this process and that the program may advance."""
         self._of: dict[int, Entry] = {}
         self._holders: dict[int, list[str]] = {}
         self._copies: dict[tuple[str, int], Any] = {}
-        """By path and aspect: arrays as they were when this graph was made."""
+        """By path and aspect, copies of arrays made when this graph was built."""
         self._has_copies = False
         self._given = _kept_otherwise(given)
         self._walk(roots)
@@ -102,7 +102,7 @@ class ObjectGraph:
     def _read_base(self, entry: Entry, budget: kinds.Budget) -> None:
         try:
             entry.base = [self._read(entry, one, budget) for one in entry.aspects]
-        except Exception:  # noqa: BLE001 - objects of any class may refuse in any way
+        except Exception:  # noqa: BLE001 - objects of any class may fail in any way
             entry.aspects, entry.base = (), []
         if not entry.aspects and is_in_progress(entry.value):
             self.unstorable[entry.path] = entry.value
@@ -111,7 +111,7 @@ class ObjectGraph:
         return self._as_bytes(entry.value) if aspect.is_whole else aspect.read(entry.value, budget)
 
     def _as_bytes(self, value: Any) -> bytes:
-        """The pickle of one object; raises where it is large."""
+        """Return the pickle of one object. Raises OverflowError if it is large."""
         file = _Bounded(_WHOLE_BYTES)
         self._pickler(file, frozenset({id(value)})).dump(value)
         return file.getvalue()
@@ -119,16 +119,16 @@ class ObjectGraph:
     # -- changes
 
     def store(self, names: Callable[[frozenset[int]], dict[str, kinds.Changes]], extra: Any = None) -> Stored:
-        """Store what changed in all objects, the changed names of each namespace, and `extra`, as one graph.
+        """Store the changes of all objects, the changed names of each namespace, and `extra`, as one graph.
 
-        `names` is given the identities of changed objects that are stored as wholes: names of them are bound anew.
+        `names` receives the ids of changed objects that are stored completely: their names must be bound again.
         """
         left_out: dict[str, str] = {}
         changes, wholes = self._changes(left_out)
         namespaces = names(wholes)
         try:
             data = self._dump((changes, namespaces, extra), wholes)
-        except Exception:  # noqa: BLE001 - objects of any class may refuse in any way: which one is looked for
+        except Exception:  # noqa: BLE001 - objects of any class may fail in any way; find out which one
             changes = {path: self._sound(path, one, wholes, left_out) for path, one in changes.items()}
             namespaces = {path: self._sound_items(path, one, wholes, left_out) for path, one in namespaces.items()}
             try:
@@ -147,7 +147,7 @@ class ObjectGraph:
             for number, aspect in enumerate(entry.aspects):
                 try:
                     now = self._read(entry, aspect, budget)
-                except Exception as error:  # noqa: BLE001 - a class' own way to be stored may refuse at any time
+                except Exception as error:  # noqa: BLE001 - a class's own pickling may fail at any time
                     left_out[entry.path] = _words(error)
                     continue
                 if not aspect.differs(entry.base[number], now):
@@ -195,7 +195,7 @@ class ObjectGraph:
         return kinds.Changes(values, changes.gone)
 
     def _refusal(self, value: Any, wholes: frozenset[int]) -> str:
-        """Return why a value cannot be stored; empty where it can."""
+        """Return the reason why a value cannot be stored; "" if it can."""
         try:
             self._pickler(_Nowhere(), wholes).dump(value)
         except Exception as error:  # noqa: BLE001 - as above
@@ -211,10 +211,10 @@ class ObjectGraph:
         push = importlib.import_module("jupyter_dlaas.transfer.pushed_objects")
         return _pickler(push.pickler_class(), file, self._of, wholes)
 
-    # -- putting back
+    # -- restoring
 
     def load(self, data: bytes) -> tuple[Changes, dict[str, kinds.Changes], Any]:
-        """Read what `store` made; nothing is changed yet. Raises whatever objects raise that cannot be made again."""
+        """Read what `store` wrote, without changing anything. Raises the errors of objects that cannot be rebuilt."""
         missing = object()
 
         class Unpickler(stored.Unpickler):
@@ -229,7 +229,7 @@ class ObjectGraph:
         return found
 
     def revert(self) -> list[str]:
-        """Make objects again what they were before the loop, as far as that is known. Returns the paths of others."""
+        """Restore the content that objects had before the loop, as far as known. Return the paths of all others."""
         budget = kinds.Budget()
         other: list[str] = []
         for entry in self.entries.values():
@@ -239,7 +239,7 @@ class ObjectGraph:
                 copy = self._copies.get((entry.path, number))
                 try:
                     now = self._read(entry, aspect, budget)
-                except Exception:  # noqa: BLE001 - a class' own way to be stored may refuse at any time
+                except Exception:  # noqa: BLE001 - a class's own pickling may fail at any time
                     other.append(entry.path)
                     continue
                 if not aspect.differs(entry.base[number], now):
@@ -253,10 +253,10 @@ class ObjectGraph:
         return other
 
     def changed_in_place(self) -> dict[str, object]:
-        """Return, by path, objects that count or add up: of which numbers or arrays are not what they were.
+        """Return, by path, counters and accumulators: objects whose numbers or arrays have changed in place.
 
-        New objects in a field are left out (most are caches of what the program last saw), random generators, and
-        variables that functions share, which are variables of the functions that are running.
+        Excluded are new objects in a field (most are caches of the last input), random generators, and closure
+        variables, which are variables of running functions.
         """
         budget = kinds.Budget()
         found: dict[str, object] = {}
@@ -275,7 +275,7 @@ class ObjectGraph:
         return found
 
     def keep_arrays(self, before: ObjectGraph) -> None:
-        """Copy arrays, so that `revert` knows them: first those that have changed since an earlier graph."""
+        """Copy arrays, so that `revert` can restore them: first those that have changed since an earlier graph."""
         self._has_copies = True
         arrays = [
             (entry, number, aspect)
@@ -292,7 +292,7 @@ class ObjectGraph:
                 self._copies[entry.path, number] = aspect.copy(entry.value)
 
     def is_changed(self, other: Entry) -> bool:
-        """Tell whether an object, as another graph has read it, is new or not what it was in this one."""
+        """Return whether an object, as another graph has read it, is new or differs from this graph's record."""
         mine = self._of.get(id(other.value))
         if mine is None or len(mine.base) != len(other.base):
             return True
@@ -300,7 +300,7 @@ class ObjectGraph:
         return any(aspect.differs(old, new) for aspect, old, new in pairs)
 
     def put(self, changes: Changes) -> None:
-        """Apply what was loaded."""
+        """Apply loaded changes to the objects."""
         for path, one in changes.items():
             entry = self.entries.get(path)
             for number, carried in one.items():
@@ -310,7 +310,7 @@ class ObjectGraph:
     # -- random generators
 
     def generators(self) -> dict[str, bytes]:
-        """Return checksums of what random generators were before the loop."""
+        """Return checksums of the states of random generators before the loop."""
         return {
             entry.path: hashlib.sha256(entry.base[0]).digest()
             for entry in self.entries.values()
@@ -318,7 +318,7 @@ class ObjectGraph:
         }
 
     def reseed(self, theirs: Mapping[str, bytes], seed: int) -> None:
-        """Let generators that the main learner had seeded otherwise draw numbers of their own again."""
+        """Reseed generators that the main learner seeded differently, so that each learner draws its own numbers."""
         for path, mine in self.generators().items():
             if theirs.get(path, mine) != mine:
                 aspect: Any = self.entries[path].aspects[0]
@@ -326,14 +326,14 @@ class ObjectGraph:
 
 
 def is_in_progress(value: object) -> bool:
-    """Tell whether an object is an iterator, which cannot be told where to go on, or a file that opening empties."""
+    """Return whether an object is an iterator, which cannot be repositioned, or a file that opening would truncate."""
     if isinstance(value, io.IOBase):
         return "w" in str(getattr(value, "mode", "")) and not value.closed
     return hasattr(type(value), "__next__") and not is_infrastructure(value)
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether it is one number, also as a tensor or an array."""
+    """Return whether a value is a single number; a tensor or array of one number counts."""
     is_plain = isinstance(value, int | float | complex) and not isinstance(value, bool)
     return is_plain or getattr(value, "shape", None) == ()
 
@@ -346,7 +346,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kept_otherwise(given: Iterable[Any]) -> frozenset[int]:
-    """The weights of these models, and the states of these optimisers."""
+    """Return the ids of these models' weights and of these optimisers' states."""
     torch: Any = sys.modules.get("torch")
     found: set[int] = set()
     for one in given:
@@ -363,7 +363,7 @@ class _Nowhere:
 
 
 class _Bounded(io.BytesIO):
-    """Raises where more is written than it may hold."""
+    """A buffer that raises OverflowError if more is written than its limit."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def _words(error: Exception) -> str:
 
 
 def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], wholes: frozenset[int]) -> pickle.Pickler:
-    """A pickler that writes objects of before the loop as their paths, and tensors that share memory as views of it."""
+    """Return a pickler that writes existing objects as their paths, and tensors of shared memory as views of it."""
     storages: dict[tuple[str, int], Memory] = {}
     torch: Any = sys.modules.get("torch")
 
@@ -409,7 +409,7 @@ _MADE_AGAIN: Final[Mapping[type, Callable[[], Any]]] = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,
 }
-"""Nobody holds a lock at the head of a loop."""
+"""Locks are recreated unlocked: no lock is held at the head of a loop."""
 
 
 class Memory:
@@ -432,13 +432,13 @@ class Memory:
 
 
 def make_memory(device: str, data: bytes) -> Memory:
-    """Make memory that a checkpoint holds, on the device where it was, if that is there."""
+    """Rebuild memory from a checkpoint, on its former device if available, otherwise on the CPU."""
     made = Memory()
     made.__setstate__((device, data))
     return made
 
 
 def make_typed_memory(made: Memory, dtype: Any) -> Any:
-    """Make torch's view of memory for one dtype."""
+    """Build torch's view of memory for one dtype."""
     torch: Any = sys.modules["torch"]
     return torch.storage.TypedStorage(wrap_storage=made.untyped, dtype=dtype, _internal=True)

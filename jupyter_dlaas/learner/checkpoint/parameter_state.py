@@ -1,7 +1,7 @@
-"""What belongs to the state of a training and is in no `state_dict`: which parameters are trained, and loose ones.
+"""Training state that is in no `state_dict`: which parameters are trainable, and parameters outside models.
 
-A program unfreezes a layer in epoch 2, say. A job that goes on in epoch 3 and a learner that joins there never run that
-line. An optimiser may also train parameters that are in no model: its `state_dict` holds all but their values.
+For example, a program unfreezes a layer in epoch 2. A job that resumes in epoch 3, or a learner that joins then, never
+executes that line. An optimiser may also train parameters of no model: its `state_dict` does not contain their values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Objects = Sequence[tuple[str, Any]]
 
 
 def snapshot(objects: Objects) -> dict[str, dict[str, Any]]:
-    """For a checkpoint, and for a learner that joins. `objects`: models and optimisers by their names in the state."""
+    """Return the state for checkpoints and joining learners. `objects`: models and optimisers by name."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {"trained": {}, "loose": {}}
@@ -30,7 +30,7 @@ def snapshot(objects: Objects) -> dict[str, dict[str, Any]]:
 
 
 def put_back(objects: Objects, kept: Mapping[str, Mapping[str, Any]]) -> None:
-    """Go on from a snapshot."""
+    """Restore a snapshot."""
     torch: Any = sys.modules.get("torch")
     for name, one in objects:
         if name in kept.get("trained", {}):
@@ -45,7 +45,7 @@ def put_back(objects: Objects, kept: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def loose(objects: Objects) -> dict[str, list[Any]]:
-    """Parameters of the optimisers that belong to none of the models, by the optimiser's name."""
+    """Return the optimisers' parameters that belong to no model, by the optimiser's name."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}

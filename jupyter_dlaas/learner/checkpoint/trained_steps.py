@@ -1,4 +1,4 @@
-"""Which steps this learner trained. Counted at every step, so that counting is one addition in most of them."""
+"""The steps that this learner trained. Called at every step, so most calls cost only one addition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Trained"]
 
 
 class Trained:
-    """Steps in the order in which they were trained. Iterating gives them as ranges, each within one epoch."""
+    """Steps in training order. Iteration yields them as ranges, each within one epoch."""
 
     __slots__ = ("_closed", "_epoch", "_first", "end")
 
@@ -18,7 +18,7 @@ class Trained:
         self._closed: list[Range] = []
         self._epoch = self._first = 0
         self.end = 0
-        """The step after the last one. Who adds one trains another step of the same epoch."""
+        """The step after the last one. Incrementing it adds a step of the same epoch."""
 
     def __iter__(self) -> Iterator[Range]:
         yield from self._closed
@@ -33,7 +33,7 @@ class Trained:
         return Range(epoch=self._epoch, first=self._first, end=self.end)
 
     def add(self, epoch: int, step: int) -> None:
-        """Step `step` of this epoch is trained."""
+        """Add a trained step."""
         if epoch != self._epoch or step != self.end:
             if self.end > self._first:
                 self._closed.append(self._open)
@@ -41,7 +41,7 @@ class Trained:
         self.end = step + 1
 
     def undo(self) -> None:
-        """The step that was added last is not trained after all. Raises IndexError where there is none."""
+        """Remove the step that was added last. Raises IndexError if there is none."""
         if self.end == self._first:
             last = self._closed.pop()
             self._epoch, self._first, self.end = last.epoch, last.first, last.end

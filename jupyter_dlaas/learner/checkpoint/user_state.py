@@ -1,7 +1,7 @@
-"""User state: the plain values that a script changes at module level while it trains (`best`, `losses`).
+"""User state: the plain values that a script changes at module level during training (`best`, `losses`).
 
-They travel in checkpoints and are put back, so that a list filled epoch by epoch is whole after a restart. Only what
-*changed* since the loop began travels: a constant that depends on the number of learners must be the new one.
+Checkpoints store and restore them, so that a list filled epoch by epoch is complete after a restart. Only what has
+*changed* since the loop began is stored: a constant that depends on the number of learners must be the new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST: Final = 1 << 20
 _OWN: Final = Path(__file__).parents[2]
 _SIZED: Final = (list, dict, set, str, bytes)
 Base = dict[str, bytes | int]
-"""Per name what it was when the loop began: a plain value's pickle, another container's length."""
+"""Per name, the value when the loop began: the pickle of a plain value, the length of another container."""
 
 
 def _pickled(value: object) -> bytes | None:
@@ -38,7 +38,7 @@ def _own(script: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def base(script: Mapping[str, Any]) -> Base:
-    """The values before the loop began, to compare with."""
+    """Return the values before the loop, to compare with."""
     found: Base = {}
     for name, value in _own(script).items():
         data = _pickled(value)
@@ -50,7 +50,7 @@ def base(script: Mapping[str, Any]) -> Base:
 
 
 def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], list[str]]:
-    """What changed or is new, and the names of containers that changed but cannot travel."""
+    """Return changed and new values, and the names of changed containers that cannot be stored."""
     values: dict[str, Any] = {}
     left_out: list[str] = []
     total = 0
@@ -69,7 +69,7 @@ def changed(script: Mapping[str, Any], since: Base) -> tuple[dict[str, Any], lis
 
 
 def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Bind the values again; lists, dicts and sets are filled in place, since others may hold on to them."""
+    """Restore the values; lists, dicts and sets are filled in place, since other objects may refer to them."""
     for name, value in values.items():
         there = script.get(name)
         if isinstance(there, list) and isinstance(value, list):
@@ -86,11 +86,11 @@ def put_back(script: dict[str, Any], values: Mapping[str, Any]) -> None:
 # ------------------------------------------------------------------------------------- within one step of training
 
 _COPIED: Final = 64
-"""Lists and dicts that are longer are taken to grow at their end only."""
+"""The length beyond which lists and dicts are assumed to grow only at their end."""
 _DEEP: Final = 2
 _HEAP_TYPE: Final = 1 << 9
 Mark = dict[str, tuple[Any, Any]]
-"""Per name the value at a boundary, and what a list, a dict or an object of a user's class held then."""
+"""Per name, the value at a boundary, and the content of a list, a dict or an object of a user's class."""
 
 
 class _Fields(dict[str, tuple[Any, Any]]):
@@ -98,7 +98,7 @@ class _Fields(dict[str, tuple[Any, Any]]):
 
 
 def mark(names: Mapping[str, Any], depth: int = _DEEP) -> Mark:
-    """Note plain values at the start of a step, to go back to if it is made again. Some 10 µs; so not to the depth."""
+    """Record plain values at the start of a step, for a rollback. Takes about 10 µs, so the depth is limited."""
     return {
         name: (value, None if type(value) in _LEAF_TYPES else _held(value, depth))
         for name, value in names.items()
@@ -114,7 +114,7 @@ _MARKED: Final = _LEAF_TYPES | _LISTS | _DICTS | {set}
 
 @functools.lru_cache(maxsize=1024)
 def _is_users(kind: Any) -> bool:
-    """Tell whether the class is the user's own, and its objects keep fields; not for data sets."""
+    """Return whether the class is the user's own and its objects have fields. Data sets are excluded."""
     if not kind.__flags__ & _HEAP_TYPE or not kind.__dictoffset__ or hasattr(kind, "__getitem__"):
         return False
     module: Any = sys.modules.get(kind.__module__)
@@ -140,7 +140,7 @@ def _held(value: Any, depth: int) -> Any:
     if depth == 0:
         return None
     fields = vars(value)
-    if hasattr(kind, "named_parameters"):  # of a module, only attributes outside of the model
+    if hasattr(kind, "named_parameters"):  # of a module, only attributes outside the model
         fields = {name: one for name, one in fields.items() if type(one) in _LEAF_TYPES}
     return _Fields(mark(fields, depth - 1))
 
@@ -155,7 +155,7 @@ def _is_marked(kind: Any) -> bool:
 
 
 def marked_objects(marked: Mapping[Any, tuple[Any, Any]]) -> set[int]:
-    """Return the identities of the lists, dicts and objects that a mark makes again what they were."""
+    """Return the ids of the lists, dicts and objects that a mark can restore."""
     found: set[int] = set()
     for value, held in marked.values():
         if held is None:
@@ -169,7 +169,7 @@ def marked_objects(marked: Mapping[Any, tuple[Any, Any]]) -> set[int]:
 
 
 def back_to(names: dict[str, Any], marked: Mapping[str, tuple[Any, Any]]) -> None:
-    """Bind the values of a mark again, with what they held."""
+    """Restore the values of a mark and their content."""
     for name, (value, held) in marked.items():
         names[name] = value
         if held is not None:

@@ -1,1 +1,1 @@
-"""The line between a learner and its guardian: heartbeat, requests, boundaries."""
+"""The connection between a learner and its guardian: heartbeat, requests, boundaries."""

@@ -1,4 +1,7 @@
-"""Where a learner stops: the agreement with its guardian, as the training loop and the control thread share it."""
+"""Step boundaries: the agreement with the guardian where a learner stops or changes its group.
+
+The training loop and the control thread share it.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,26 @@ from jupyter_dlaas.learner.control.guardian_channel import Control
 __all__ = ["Boundaries", "Switch", "Verdict"]
 
 _PART_S: Final = 60.0
-"""So long who is to leave waits for the others at most."""
+"""The maximum time in seconds that a leaving learner waits for the others."""
 _NOTHING_KEPT: Final = (
     "[a checkpoint was asked for: it is taken when run.epochs, run.batches or a framework's fit begins]"
 )
 _LOOSE_S: Final = 20.0
-"""How long a learner without a guardian may take to its next boundary before a signal ends it."""
+"""The time in seconds in which a learner without a guardian must reach a boundary before a signal ends it."""
 
 
 class Verdict(StrEnum):
-    """What a learner does at a boundary."""
+    """The action of a learner at a boundary."""
 
     GO = "go"
     STOP = "stop"
     SWITCH = "switch"
-    """Change over into another group, then ask again."""
+    """Enter another group, then ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """From boundary `at` on train in the group of this round; `at` None: at once."""
+    """A membership change: use the group of this round from boundary `at` on; immediately if `at` is None."""
 
     round: int
     generation: int
@@ -43,39 +46,39 @@ class Switch:
 
 
 class Boundaries:
-    """Knows at which step boundary this learner stops, or changes over into another group.
+    """The step boundaries at which this learner stops or changes its group.
 
-    PROPOSE: from now on it passes no further boundary untold, and says how many it has passed. COMMIT or SWITCH: the
-    boundary at which all learners do so. Until then a boundary costs one uncontended lock, and nothing is sent.
-    A boundary is known by the number of those before it, which is the same in all learners.
+    PROPOSE: the learner passes no further boundary without permission, and replies how many it has passed. COMMIT or
+    SWITCH: the boundary at which all learners stop or change. Otherwise a boundary costs one uncontended lock, and
+    nothing is sent. A boundary is identified by the number of those before it, which is equal in all learners.
     """
 
     def __init__(self, control: Control | None) -> None:
         self._changed = threading.Condition()
         self._passed: int | None = None
-        """None: no loop has begun."""
+        """The number of boundaries passed; None before the loop has begun."""
         self._limit: int | None = None
         self._stop_at: int | None = None
         self._switch: Switch | None = None
         self._let_go = 0
-        """Who was to leave for this round, or an earlier one, may do so."""
+        """The last round for which a leaving learner has permission to leave."""
         self._control = control
         self._is_asking = False
-        """It waits for a word."""
+        """True while the learner waits for a decision of the guardian."""
         self.round = 0
-        """The group in use: the first one, or the last that was switched to."""
+        """The round of the current group: the first one, or the last one switched to."""
         self.asked = self.kept = 0
-        """Requests for a checkpoint: the last that came, and the last that was taken care of."""
+        """The numbers of the last checkpoint request received and of the last one handled."""
         self.is_stopping = False
-        """A stop was asked for; read without the lock."""
+        """True once a stop was requested; read without the lock."""
         self.on_build: Callable[[dict[str, Any]], None] | None = None
-        """Takes the message that tells to build a group."""
+        """Called with the message that requests to build a group."""
         self.on_urgent: Callable[[int], None] | None = None
-        """All groups before this round are lost: frees a thread that waits in one."""
+        """Called when all groups before this round are lost, to release a thread that waits in one."""
         self.on_told: Callable[[], None] | None = None
-        """Something is asked of this learner: the next boundary is to be looked at. Called in the control thread."""
+        """Called in the control thread on a request that the next boundary must handle."""
         self.is_between = False
-        """The program is between two trainings of a framework, with nothing to save: it may be stopped anywhere."""
+        """True between two trainings of a framework, with nothing to save: the program may be stopped anywhere."""
         if control is not None:
             control.on_message = self._told
             control.on_orphaned = self._orphaned
@@ -84,20 +87,20 @@ class Boundaries:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Somebody waits for one."""
+        """True if a checkpoint was requested and not taken yet."""
         return self.asked > self.kept
 
     def begin(self) -> None:
-        """The loop begins: from now on there are boundaries."""
+        """Begin the loop: boundaries are counted from now on."""
         with self._changed:
             if self._passed is None:
                 self._passed = 0
 
     def ask(self, step: int | None = None, *, is_stranded: bool = False) -> Verdict:
-        """At a boundary. Waits while the others have not agreed yet.
+        """Return the action at a boundary; wait if the learners have not agreed on one yet.
 
-        `step`: how many steps are before it, where learners may begin at different ones; else boundaries are counted.
-        `is_stranded`: the group is lost; nothing can go on before there is another.
+        `step`: the number of steps before it, if learners may begin at different steps; otherwise boundaries are
+        counted. `is_stranded`: the group is lost, and training cannot continue before there is another.
         """
         with self._changed:
             step = step if step is not None else self._passed or 0
@@ -115,12 +118,12 @@ class Boundaries:
             return Verdict.GO
 
     def passed(self) -> None:
-        """A boundary was passed without a look, by a learner that is alone and may choose where it stops."""
+        """Count a boundary without asking, in a learner that trains alone and may choose where it stops."""
         assert self._passed is not None
         self._passed += 1
 
     def take(self) -> Switch | None:
-        """The switch that is due; waits for one where there is none yet. None: stop instead."""
+        """Return the due switch; wait for one if necessary. None: stop instead."""
         with self._changed:
             while self._switch is None and self._stop_at is None:
                 self._wait()
@@ -130,7 +133,7 @@ class Boundaries:
         return found
 
     def may_leave(self, number: int) -> bool:
-        """Wait until the others are together in the group of this round; False if they need this learner after all."""
+        """Wait until the others have entered the group of this round; return False if this learner is needed again."""
         with self._changed:
             self._is_asking = True
             self._changed.wait_for(lambda: self._let_go >= number or self._switch or self._stop_at is not None, _PART_S)
@@ -143,7 +146,7 @@ class Boundaries:
         self._is_asking = False
 
     def between(self) -> None:
-        """A framework's training is through, and kept: nobody needs to wait for the next boundary."""
+        """Mark the program as between trainings, with its state saved, so that no boundary is needed to stop it."""
         self.is_between = True
         with self._changed:
             is_told = self._stop_at is not None
@@ -175,9 +178,9 @@ class Boundaries:
             at = message.get("at")
             switch = Switch(int(message["round"]), int(message["generation"]), tuple(message["members"]), at)
             if switch.round <= self.round:
-                return  # said again after a guardian was away
+                return  # repeated after a guardian restart
             if at is None and self.on_urgent is not None:
-                self.on_urgent(switch.round)  # first, so that it cannot hit the group that is entered next
+                self.on_urgent(switch.round)  # first, so that it cannot affect the group entered next
             with self._changed:
                 self._switch = switch
                 self._changed.notify_all()
@@ -190,13 +193,13 @@ class Boundaries:
             if self._passed is None and self.wants_checkpoint:
                 print(_NOTHING_KEPT, flush=True)
             elif not self.wants_checkpoint and self._control is not None:
-                self._control.tell(t="checkpoint")  # asked again: the guardian may have missed it
+                self._control.tell(t="checkpoint")  # repeated request: the guardian may have missed the reply
         elif kind == "leave":
             os.kill(os.getpid(), signal.SIGTERM)
         self.call_up()
 
     def call_up(self) -> None:
-        """Something is asked of this learner: the next boundary is to be looked at."""
+        """Notify the training loop of a request that the next boundary must handle."""
         if self.on_told is not None:
             self.on_told()
 
@@ -210,7 +213,7 @@ class Boundaries:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _orphaned(self) -> None:
-        """Nobody guards this job: stop at the very next boundary; rank 0's checkpoint does not need the others."""
+        """Stop at the next boundary, since no guardian answers; rank 0's checkpoint does not need the others."""
         with self._changed:
             has_begun = self._passed is not None
         self._stop(0)

@@ -1,4 +1,4 @@
-"""Which learner of which job this process is; None outside the service."""
+"""The learner that this process is; `current()` returns None outside a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Context", "Leave", "current", "enter"]
 
 
 class Leave(SystemExit):
-    """Raised at a step boundary in a learner that is told to leave: no error, so `except Exception` lets it pass."""
+    """The exit of a learner that must leave, raised at a step boundary. `except Exception` does not catch it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(0)
@@ -38,23 +38,23 @@ class Context:
     seed: int
     control: Control
     mask: Mask = NO_MASK
-    """The secrets among the variables that this process was started with."""
+    """The mask for secrets among this process's initial environment variables."""
     is_joining: bool = False
-    """The others train already; the state comes from them."""
+    """True if the gang trains already; the learner receives its state from the others."""
     may_change: bool = False
-    """Learners may join and leave while the others train."""
+    """True if learners may join and leave during training."""
     has_gpus: bool = True
-    """As it was started: the program may set CUDA_VISIBLE_DEVICES itself."""
+    """True if the learner was started with GPUs; the program may change CUDA_VISIBLE_DEVICES itself."""
     script: dict[str, Any] = field(default_factory=dict)
-    """The names of train.py, as it runs."""
+    """The global names of the running train.py."""
     is_terminated: bool = False
-    """SIGTERM came."""
+    """True once SIGTERM was received."""
     is_orphaned: bool = False
-    """No guardian answered for so long that this learner ends itself."""
+    """True if no guardian has answered for so long that this learner ends itself."""
     before_results: list[Callable[[], object]] = field(default_factory=list)
-    """Called when user code ended, before results are stored."""
+    """Called when user code has ended, before results are stored."""
     at_end: list[Callable[[], dict[str, Any]]] = field(default_factory=list)
-    """Called when user code ended or left; each gives fields of result.json."""
+    """Called when user code has ended or left; each returns fields of result.json."""
     started_s: float = field(default_factory=time.time)
 
     @property
@@ -68,10 +68,10 @@ _current: list[Context] = []
 
 
 def current() -> Context | None:
-    """The context of this very process. A process that it started (a data worker) has none."""
+    """Return the context of this process; None in a process that it started (a data worker)."""
     return _current[0] if _current and _current[0].control.pid == os.getpid() else None
 
 
 def enter(context: Context) -> None:
-    """Called once, by the runner."""
+    """Set the context of this process. Called once, at the learner's start."""
     _current[:] = [context]

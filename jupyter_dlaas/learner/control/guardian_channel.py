@@ -1,7 +1,7 @@
-"""A learner's line to its guardian: one daemon thread, JSON lines, reconnects by itself.
+"""A learner's connection to its guardian: JSON lines, one daemon thread, automatic reconnection.
 
-The guardian may die and be replaced at any time. Everything it must know is state, not events: the state is said again
-with each hello, so nothing is lost and nothing needs to be queued.
+The guardian may die and be replaced at any time. So everything it must know is state, not events. Each hello repeats
+the state, so nothing is lost and nothing needs to be queued.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ __all__ = ["Control"]
 
 _REPORTS_MAX: Final = 20
 _TAKE_S: Final = 5.0
-"""A guardian that takes nothing for so long (it is stopped, say) is left, and called anew: nobody waits for it."""
+"""The limit in seconds for sending to a guardian that reads nothing (it may be stopped), so that nothing blocks on
+it.
+"""
 
 
 class Control:
-    """Says what the guardian asks, and tells it what it must know."""
+    """The control channel: delivers the guardian's requests, and reports the learner's state."""
 
     def __init__(self, job_dir: Path, member: int) -> None:
         self.pid = os.getpid()
@@ -46,27 +48,27 @@ class Control:
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_orphaned: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] = lambda: None
-        """Called each half second in which the guardian says nothing, by this line's thread."""
+        """Called by this channel's thread in each half second without a message from the guardian."""
 
     def start(self) -> None:
-        """Connect, say hello, and listen from now on."""
+        """Connect, send hello, and start to listen."""
         self._connect()
         threading.Thread(target=self._listen, name="dlaas-control", daemon=True).start()
 
     def state(self, **fields: Any) -> None:
-        """Tell the guardian something that stays true; a new guardian is told too."""
+        """Update the state that is reported to the guardian; a new guardian receives it, too."""
         with self._lock:
             self._state |= fields
             self._send(self._state)
 
     def report(self, note: Note) -> None:
-        """Tell the guardian a note for the card; the first ones of a process count."""
+        """Report a note for the job's card. Each process reports at most 20."""
         reports = self._state.get("reports", [])
         if len(reports) < _REPORTS_MAX:
             self.state(reports=[*reports, [note.code, note.text]])
 
     def tell(self, **message: Any) -> None:
-        """Tell the present guardian something; lost where there is none."""
+        """Send a message to the current guardian; it is lost if there is none."""
         with self._lock:
             self._send(message)
 
@@ -83,7 +85,7 @@ class Control:
         except OSError:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket = None  # the listening thread sees the end too, closes and connects anew
+            self._socket = None  # the listening thread also sees the end, closes and reconnects
 
     def _connect(self) -> socket.socket | None:
         try:
@@ -99,7 +101,7 @@ class Control:
     def _listen(self) -> None:
         try:
             self._follow()
-        except BaseException:  # noqa: BLE001 - told in the log; a learner that is deaf would hold up all others
+        except BaseException:  # noqa: BLE001 - logged; a learner that does not listen would block all others
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
             os.kill(self.pid, signal.SIGKILL)
@@ -121,7 +123,7 @@ class Control:
                 if self.on_orphaned is not None:
                     self.on_orphaned()
             if away_s >= self._last_s:
-                os.kill(self.pid, signal.SIGKILL)  # it was told to leave, and cannot
+                os.kill(self.pid, signal.SIGKILL)  # it was asked to leave, and could not
             time.sleep(0.02 if away_s < 5.0 else 0.25)
             sock = self._connect()
 
@@ -148,7 +150,7 @@ class Control:
 
 
 def _close(sock: socket.socket) -> None:
-    """Close a connection, unless the program has closed its descriptor: the number may be another file's by now."""
+    """Close a connection, unless the program has closed its descriptor, whose number another file may use by now."""
     try:
         sock.getpeername()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether the main thread of a learner moves: what its heartbeats tell of it. Asked by the control thread."""
+"""Heartbeats: progress of the learner's main thread, observed by the control thread."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ __all__ = ["BEAT_S", "Beats"]
 BEAT_S: Final = 0.5
 _DEEPEST: Final = 64
 _QUIET_S: Final = 1.0
-"""Without a step for so long, beats say where the program is."""
+"""Seconds without a step after which heartbeats include the program's location."""
 
 
 class Beats:
-    """One beat each half second, from the moment at which there are steps to be counted."""
+    """The heartbeats of a learner, one each half second once there are steps to count."""
 
     def __init__(self) -> None:
         main = threading.main_thread()
         assert main.ident is not None
         self._ident = main.ident
-        self._thread = os.getpid()  # the main thread's own number; `native_id` is the parent's in a fork
+        self._thread = os.getpid()  # the main thread's own id; in a fork, `native_id` is the parent's
         self._clock = time.pthread_getcpuclockid(main.ident)
         self.step: Callable[[], int | None] = lambda: None
-        """How many steps were begun; None: no loop runs, and nobody can tell how long something may take."""
+        """Returns the number of steps begun; None if no loop runs, so that no limit for a step applies."""
         self.waits_for_word: Callable[[], bool] = lambda: False
-        """Whether the main thread waits for the guardian to tell how to go on."""
+        """Returns whether the main thread waits for a decision of the guardian."""
         self.talks: Callable[[], int] = lambda: 0
-        """How many talks with the others were begun in the group in use: who began more waits for who began less."""
+        """Returns the number of collectives started in the current group: learners ahead wait for those behind."""
         self.where: Callable[[str, int, str], str] = lambda path, line, function: f"{path}, line {line}, {function}"
-        """A place in the user's words."""
+        """Describes a location for the user."""
         self.describe: Callable[[str, int, str], dict[str, Any]] | None = None
-        """The same place, with its lines, as a `Where` on the wire."""
+        """Describes the same location with its source lines, as a `Where` on the wire."""
         self.is_limited = False
-        """The owner set a limit for learners that do nothing: then programs without steps beat, too, and sleep is no
-        movement."""
+        """True if the job has a hang limit (`hang_after_s`).
+
+        Programs without steps send heartbeats then, too, and sleeping does not count as progress.
+        """
         self.script = ""
         self._seen: object = None
         self._others_s = 0.0
@@ -49,7 +51,7 @@ class Beats:
         self._step_s = 0.0
 
     def beat(self) -> dict[str, Any] | None:
-        """The message; None while there is nothing to say."""
+        """Return the next heartbeat message; None if there is nothing to report."""
         step = self.step()
         if step is None and not self.is_limited:
             return None
@@ -59,7 +61,7 @@ class Beats:
         if step != self._step:
             self._step, self._step_s = step, now
         message: dict[str, Any] = {"t": "beat", "step": step, "moves": self._moves()}
-        with suppress(RuntimeError):  # the group is lost: others tell that
+        with suppress(RuntimeError):  # the group is lost, which is reported elsewhere
             message["talks"] = self.talks()
         if self.waits_for_word():
             message["waits"] = True
@@ -68,9 +70,9 @@ class Beats:
         return message
 
     def _moves(self) -> bool:
-        """Whether the main thread computed or went on since the last beat, sleeps for a while, or waits for a child.
+        """Return whether the main thread made progress since the last heartbeat, sleeps, or waits for active children.
 
-        A deadlock does none of these. Who sleeps wakes up by itself; a program that it called may take its time.
+        A deadlock does none of these. A sleeping thread wakes by itself, and a child process may take its time.
         """
         stack: list[tuple[int, int]] = []
         frame = sys._current_frames().get(self._ident)
@@ -83,7 +85,7 @@ class Beats:
         return before != self._seen or self._sleeps()
 
     def _other_threads_work(self) -> bool:
-        """Return whether other threads computed for more than a hundredth of the time since the last beat."""
+        """Return whether other threads used more than 1 % of the time since the last heartbeat."""
         others_s = time.process_time() - time.thread_time()
         before, self._others_s = self._others_s, others_s
         return others_s - before > BEAT_S / 100
@@ -103,7 +105,7 @@ class Beats:
         return False
 
     def _place(self) -> dict[str, Any]:
-        """The innermost line of the user's program, or of whatever runs if none of it is on the stack."""
+        """Return the innermost line of the user's program, or of other code if the program is not on the stack."""
         frame = first = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != self.script:
             frame = frame.f_back

@@ -1,4 +1,4 @@
-"""How fast the gang trains, as rank 0 tells its guardian: windows of steps, per size."""
+"""Throughput of the gang, reported by rank 0 to its guardian: windows of steps, per gang size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jupyter_dlaas.wire.step_windows import DROPPED, Windows, middle
 __all__ = ["Pacing"]
 
 WATCHED_S: Final = 10.0
-"""The longest where somebody decides by them."""
+"""The longest window in seconds if the scheduler decides by it."""
 TOLD_S: Final = 60.0
 STRETCH_S: Final = 0.05
-"""Shorter stretches of a loop that is only looked at now and then are joined: their times would tell of chance."""
+"""The minimum interval in seconds between polls of a loop that count; the times of shorter ones are mostly noise."""
 
 
 class Pacing:
-    """Collects step times. A size begins anew whenever the gang changes."""
+    """The collection of step times. It restarts whenever the gang changes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -32,19 +32,19 @@ class Pacing:
         self._of: tuple[int, int] | None = None
         self._last_s: float | None = None
         self._seen = 0
-        """Of a loop that is looked at: how many steps were begun then."""
+        """In a polled loop, the number of steps begun at the last poll."""
         self._drop = self._steps = 0
         self._samples = 0.0
 
     def step(self, samples: int, left: int | None) -> None:
-        """A step of so many samples begins; below 0 one is taken back. `left`: steps that are still to do."""
+        """Begin a step of this many samples; a negative number undoes one. `left`: the number of remaining steps."""
         if self._is_on:
             self._take(time.monotonic(), 1, samples, left, is_taken_back=samples < 0)
 
     def look(self, step: int, samples: int, left: int | None) -> None:
-        """So many steps of the job were begun by now, each of so many samples of all learners together.
+        """Record that the job has begun `step` steps so far, each of `samples` samples over all learners.
 
-        For loops of others, whose steps pass unseen between two looks.
+        For loops of frameworks, whose steps are not observed between two polls.
         """
         if not self._is_on:
             return
@@ -82,6 +82,6 @@ class Pacing:
             learners=self._context.world_size,
             steps=steps,
             rate=samples / step_s,
-            spread=spread * math.sqrt(steps / len(times_s)),  # of single steps: means of many spread less
+            spread=spread * math.sqrt(steps / len(times_s)),  # of single steps: means over many steps vary less
             left_s=None if left is None else left * step_s,
         )

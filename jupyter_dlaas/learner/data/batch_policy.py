@@ -1,13 +1,13 @@
-"""Batches that grow with the gang, and what becomes of the learning rate then.
+"""Batch sizes that grow with the gang, and the rules that scale the learning rate with them.
 
-Each learner's batch stays as it is, up to a limit for all together (the rule of Or, Zhang, Freedman, "Resource
-Elasticity in Distributed Deep Learning", MLSys 2020). How the learning rate follows has a name:
+Each learner's batch size is constant, up to a limit for the total (the rule of Or, Zhang, Freedman, "Resource
+Elasticity in Distributed Deep Learning", MLSys 2020). The learning rate follows one of these rules:
 
-- `none`: it stays;
-- `linear`: it grows as the batch does, over some warm-up steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017);
-- `sqrt`: by the square root, at once (Krizhevsky, "One weird trick …", 2014);
-- `adascale`: by how much a larger batch really helps, by the variance of the learners' gradients (Johnson et al.,
-  "AdaScale SGD", ICML 2020, with its estimators and their moving average).
+- `none`: it is constant;
+- `linear`: it grows with the batch over some warm-up steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017);
+- `sqrt`: it grows with the square root of the batch, immediately (Krizhevsky, "One weird trick …", 2014);
+- `adascale`: it grows by the measured benefit of the larger batch, from the variance of the learners' gradients
+  (Johnson et al., "AdaScale SGD", ICML 2020, with its estimators and their moving average).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RULES: Final = ("linear", "sqrt", "adascale", "none")
 
 
 class BadPolicy(DlaasError):
-    """A batch policy that there is not."""
+    """An unknown or incomplete batch policy."""
 
     code = "bad_policy"
 
 
 def growth_of(batch: str, batch_size: int, max_batch: int | None, rate: str | None, warmup_steps: int) -> Growth | None:
-    """The policy of `run.batches`; None for batches that keep their size. Raises BadPolicy."""
+    """Return the policy of `run.batches`; None for batches of fixed size. Raises BadPolicy."""
     if batch == "fixed":
         if max_batch is not None or rate is not None:
             raise BadPolicy('run.batches: max_batch= and rate= belong to batch="grow"')
@@ -48,28 +48,28 @@ def growth_of(batch: str, batch_size: int, max_batch: int | None, rate: str | No
 
 @dataclass(slots=True)
 class Growth:
-    """How large batches are, and by what learning rates are multiplied. The same in all learners."""
+    """The size of batches and the factor of learning rates. Identical in all learners."""
 
     per_learner: int
-    """Samples; the batch for which the learning rate was chosen."""
+    """Samples: the batch size for which the learning rate was chosen."""
     most: int
     rule: str
     warmup_steps: int
     state: dict[str, float] = field(default_factory=dict)
-    """Plain numbers, for checkpoints and who joins."""
+    """Plain numbers, for checkpoints and joining learners."""
 
     def bind(self, before: Growth | None) -> Growth:
-        """Go on with what an earlier pass, or a checkpoint, knew."""
+        """Continue with the state of an earlier pass or a checkpoint."""
         if before is not None:
             self.state = before.state
         return self
 
     def batch(self, learners: int) -> int:
-        """Samples of a step of all learners together."""
+        """Return the samples of a step over all learners."""
         return max(self.per_learner, min(self.per_learner * learners, self.most))
 
     def begin(self, step: int, samples: int) -> None:
-        """A step with so many samples in all begins. (A tail's rate is that of the whole batches.)"""
+        """Begin a step of this many samples in total. A last, shorter batch has the learning rate of full batches."""
         scale = samples / self.per_learner
         if self.state.get("scale") != scale:
             self.state["from"] = self.factor(step)
@@ -77,7 +77,7 @@ class Growth:
         self.state["step"] = step
 
     def factor(self, step: int | None = None) -> float:
-        """By what a learning rate is multiplied in this step."""
+        """Return the factor of the learning rate in this step."""
         scale = self.state.get("scale", 1.0)
         if self.rule == "sqrt":
             return math.sqrt(scale)
@@ -91,13 +91,16 @@ class Growth:
         return start + (scale - start) * min(1.0, max(0.0, done))
 
     def _gain(self, scale: float) -> float:
-        """(σ² + μ²) / (σ²/S + μ²), 1 where nothing is known yet. σ²: at the batch of one learner."""
+        """Return (σ² + μ²) / (σ²/S + μ²); 1 without data. σ²: the gradient variance at one learner's batch size."""
         variance, square = self.state.get("variance", 0.0), self.state.get("square", 0.0)
         below = variance / scale + square
         return (variance + square) / below if below > 0 else 1.0
 
     def learn(self, local: float, mean: float, learners: int, samples: int) -> None:
-        """Take in one step's gradients: the mean of the learners' squared norms, the squared norm of their mean."""
+        """Update the estimates from one step.
+
+        `local`: the mean of squared gradient norms; `mean`: the squared norm of the mean gradient.
+        """
         if learners < 2:
             return
         scale = samples / self.per_learner

@@ -1,7 +1,7 @@
-"""Where training is, and who takes which samples: pure arithmetic, the same in every learner.
+"""The training position, and the assignment of samples to learners: pure arithmetic, identical in every learner.
 
-Exactly once by construction: the order of an epoch depends on seed and epoch alone, global step i takes slice
-[iB, (i+1)B) of it, and the slice is cut among the learners that are present.
+Each sample is used exactly once by construction: the order of an epoch depends only on seed and epoch, global step i
+takes slice [iB, (i+1)B) of it, and the slice is divided among the current learners.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Position", "cut", "permutation"]
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """The step that comes next: batch `index` of the `call`-th `run.batches` in `epoch`; `step` were begun before.
+    """The next step: batch `index` of the `call`-th `run.batches` in `epoch`; `step` steps were begun before.
 
-    Never changed; not frozen, since one is made in each step and that takes four times as long.
+    Never modified. It is not frozen, since one is created in each step, and a frozen one takes four times as long.
     """
 
     epoch: int = 0
@@ -30,13 +30,13 @@ class Position:
     index: int = 0
     step: int = 0
     sample: int = 0
-    """How many samples of the pass come before it."""
+    """The number of samples of the pass that come before it."""
 
 
 def cut(batch: Sequence[T], rank: int, learners: int) -> Sequence[T]:
-    """The share of one learner: consecutive samples, sizes differ by one at most; may be empty for a short tail.
+    """Return one learner's share: consecutive samples; sizes differ by at most one, and a short tail may leave none.
 
-    All shares in rank order are the batch.
+    All shares in rank order make up the batch.
     """
     size, longer = divmod(len(batch), learners)
     first = rank * size + min(rank, longer)
@@ -44,11 +44,11 @@ def cut(batch: Sequence[T], rank: int, learners: int) -> Sequence[T]:
 
 
 def permutation(samples: int, seed: int) -> array[int]:
-    """All samples in an order that depends on the seed alone, on any machine, with NumPy or without: by random keys."""
+    """Return a permutation that depends only on the seed, by sorting random keys; identical with and without NumPy."""
     keys = array("Q", random.Random(seed).randbytes(8 * samples))  # noqa: S311 - not for secrets
     if sys.byteorder == "big":
         keys.byteswap()
     if (numpy := sys.modules.get("numpy")) is not None:
-        # A third of the time; a small epoch's steps are short.
+        # Takes a third of the time, which counts in the short steps of a small epoch.
         return array("q", numpy.frombuffer(keys, "u8").argsort(kind="stable").astype("i8").tobytes())
     return array("q", sorted(range(samples), key=keys.__getitem__))

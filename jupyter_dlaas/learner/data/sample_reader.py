@@ -1,4 +1,4 @@
-"""How samples of a user's dataset are read: bad ones left out, random ones the same for whoever reads them."""
+"""The reading of samples from a user's dataset: bad ones are skipped, and random ones are reproducible."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Found:
     """A batch without its bad samples."""
 
     batch: Any
-    """None where all are bad."""
+    """The collated good samples; None if all are bad."""
     count: int
-    """How many are good."""
+    """The number of good samples."""
     bad: tuple[Bad, ...]
 
 
 class Reader:
-    """A dataset, seen through this module. Plain enough to travel to data workers."""
+    """A proxy of a dataset that handles errors and seeds. It can be pickled for data workers."""
 
     def __init__(self, data: Any, *, skip_bad: bool, seed: int | None) -> None:
         self.data = data
         self.skip_bad = skip_bad
         self.seed = seed
-        """Where it is given, random numbers depend on it and on the samples, not on who reads what before."""
+        """If set, random numbers depend on it and on the samples only, not on earlier reads."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "data":
@@ -51,7 +51,7 @@ class Reader:
         return self.data[number]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """The samples of one batch. (PyTorch's DataLoader asks for all at once where it can.)"""
+        """Return the samples of one batch. PyTorch's DataLoader requests a batch at once if it can."""
         if self.seed is not None and len(numbers):
             seed_all(derive(self.seed, numbers[0]))
         if self.skip_bad:
@@ -64,12 +64,12 @@ class Reader:
     def _try(self, number: int) -> Any:
         try:
             return self.data[number]
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises: the sample cannot be read
+        except Exception as error:  # noqa: BLE001 - any error of the user's code means that the sample cannot be read
             return Bad(number, f"{type(error).__name__}: {error}")
 
 
 class Collate:
-    """Makes a batch of the good samples."""
+    """A collate function that uses only the good samples."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
@@ -81,6 +81,6 @@ class Collate:
 
 
 def read_all(reader: Reader, numbers: Sequence[int]) -> Any:
-    """A list of samples, for data without PyTorch."""
+    """Return a list of samples, for data without PyTorch."""
     found = reader.__getitems__(numbers)
     return Collate(list)(found) if reader.skip_bad else found

@@ -1,4 +1,4 @@
-"""One learner's share of each batch of a pass, fetched ahead where it can be."""
+"""One learner's share of each batch of a pass, prefetched where possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Feed", "Place", "Share", "feed"]
 
 
 class Place(NamedTuple):
-    """Which share is wanted: `sample` is the first of the batch, `learners` take `size` samples together."""
+    """The requested share: `sample` is the first of the batch, which has `size` samples for `learners` learners."""
 
     sample: int
     size: int
@@ -27,17 +27,17 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Share:
-    """What one learner trains in one step."""
+    """The data that one learner trains on in one step."""
 
     batch: Any
     count: int
-    """How many of its samples count: none where a tail left nothing for this learner, which takes part all the same."""
+    """The samples that count: 0 if a short last batch left none for this learner, which still takes part."""
     total: int
-    """How many samples all learners have together, those included that cannot be read."""
+    """The samples of all learners together, including those that cannot be read."""
     shards: int = 1
-    """Into how many the whole batch is cut. (Exact mode.)"""
+    """The number of shards of the whole batch (exact mode)."""
     own: tuple[tuple[int, Any, int], ...] = ()
-    """This learner's: number, part, how many samples count."""
+    """This learner's shards: number, part, and how many samples count."""
     bad: tuple[Bad, ...] = ()
 
 
@@ -45,28 +45,31 @@ class Feed(Protocol):
     """The batches of one pass."""
 
     steps: int
-    """How many there are as far as is known, if their size does not change; 0: not known."""
+    """The number of batches, as far as known, if their size is constant; 0 if unknown."""
 
     def has(self, sample: int, size: int) -> bool:
-        """Whether there is a batch at this place."""
+        """Return whether there is a batch at this position."""
         ...
 
     def close(self) -> None:
-        """Nothing more is read: data workers end now. Left to the garbage collector, each takes five seconds: it ends
-        their queues before the loader can tell them."""
+        """Stop reading and end data workers now.
+
+        The garbage collector would take five seconds per worker, since it closes their queues before the loader can
+        stop them.
+        """
 
     def share(self, place: Place) -> Share:
-        """This learner's share of it."""
+        """Return this learner's share of the batch."""
         ...
 
 
 def feed(source: Source, seed: int, cuts: int) -> Feed:
-    """The batches of one pass: the same for the same seed, in every learner. `cuts`: shards of exact mode, 0: none."""
+    """Return the batches of one pass, identical in all learners for a seed. `cuts`: shards of exact mode, or 0."""
     return _Stream(source, seed, cuts) if source.stream is not None else _Listed(source, seed, cuts)
 
 
 class _Listed:
-    """Data whose samples can be asked for by number."""
+    """Batches of data with random access."""
 
     def __init__(self, source: Source, seed: int, cuts: int) -> None:
         self._source, self._seed, self._cuts = source, seed, cuts
@@ -74,9 +77,9 @@ class _Listed:
         self.steps = self._plan.steps
         self._iterator: Generator[Share, None, None] | None = None
         self._next = -1
-        """The first sample of what the iterator gives next,"""
+        """The first sample of the iterator's next batch."""
         self._among = (0, 0, 0)
-        """to whom: size, rank, learners."""
+        """The size, rank and number of learners that the iterator was created for."""
         groups = self._plan.groups
         self._starts: dict[int, int] | None = None
         if groups is not None:
@@ -93,7 +96,7 @@ class _Listed:
         return sample < self._end
 
     def _batches(self, place: Place) -> list[Sequence[int]]:
-        """From this place on, if the size stays."""
+        """Return the batches from this position on, if the size is constant."""
         if self._starts is not None:
             assert self._plan.groups is not None
             return list(self._plan.groups[self._starts[place.sample] :])
@@ -117,7 +120,10 @@ class _Listed:
             self._iterator.close()
 
     def _shares(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
-        """A learner that a tail leaves nothing for gets what it had (in its first step somebody else's sample)."""
+        """Yield this learner's shares of the batches.
+
+        A learner without a sample in a short batch gets its last batch again, or at first another learner's sample.
+        """
         mine = [cut(batch, place.rank, place.learners) for batch in batches]
         first = batches[0][:1] if batches and not mine[0] else None
         seed = derive(self._seed, place.rank, place.sample)
@@ -139,7 +145,7 @@ class _Listed:
             yield Share(last, count, len(batch), 1, (), bad)
 
     def _cut(self, place: Place, batches: Sequence[Sequence[int]]) -> Generator[Share, None, None]:
-        """For exact mode: a list for each shard of this learner."""
+        """Yield shares in exact mode, with a list of samples for each shard of this learner."""
         lists: list[list[tuple[int, Sequence[int]]]] = []
         numbers = [shards.number_of_shards(len(one), place.size or len(one), self._cuts) for one in batches]
         for batch, number in zip(batches, numbers, strict=True):
@@ -167,7 +173,7 @@ class _Listed:
 
 
 class _Stream:
-    """Data that only comes one after the other: every learner reads all of it, and keeps its share."""
+    """Batches of data without random access: every learner reads all of it and keeps its share."""
 
     def __init__(self, source: Source, seed: int, cuts: int) -> None:
         self._source, self._seed, self._cuts = source, seed, cuts
@@ -181,18 +187,18 @@ class _Stream:
         self._iterator: Iterator[Any] | None = None
         self._chance: dict[str, Any] | None = None
         self._first = 0
-        """The number of the first sample of those that are held."""
+        """The index of the first sample in `_held`."""
         self._held: list[Any] = []
 
     def _read(self, sample: int, size: int) -> list[Any]:
-        """The batch at this place; shorter at the end."""
+        """Return the batch at this position; it is shorter at the end."""
         if sample < self._first:
             self._open()
         drop = min(sample - self._first, len(self._held))
         self._held = self._held[drop:]
         self._first += drop
         if self._first < sample or len(self._held) < size:
-            # What the dataset draws at random is the same in every learner, and nobody else's numbers change.
+            # The dataset draws the same random numbers in every learner, and the program's random state is unchanged.
             outside = rng_state.snapshot()
             if self._chance is None:
                 seed_all(self._seed)

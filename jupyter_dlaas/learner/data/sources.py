@@ -1,4 +1,4 @@
-"""Batches out of whatever training code has: datasets, existing DataLoaders, arrays."""
+"""Conversion of data into batches: datasets, existing DataLoaders, arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BadData", "Plan", "Reading", "Source", "length", "plan", "source_of"
 
 
 class BadData(DlaasError):
-    """What was given to run.batches cannot be cut into batches."""
+    """Data given to `run.batches` that cannot be divided into batches."""
 
     code = "bad_data"
 
@@ -27,25 +27,25 @@ Fetch = Callable[[Sequence[Sequence[int]], int], Iterator[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Data that can be asked for any sample, and how its batches are made."""
+    """Data, and the way in which its batches are made."""
 
     samples: int
-    """-1: not known."""
+    """-1 if unknown."""
     batch_size: int
     is_shuffled: bool
     drop_last: bool
     fetch: Fetch
-    """Batches for lists of sample numbers, lazily; the seed is for data workers that draw random numbers."""
+    """Returns batches for lists of sample numbers, lazily; the seed is for data workers that draw random numbers."""
     order: Callable[[int], list[int]] | None = None
-    """A sampler's own order for a seed, where it is not a plain permutation."""
+    """A sampler's own order for a seed, if it is not a plain permutation."""
     groups: Callable[[int], list[list[int]]] | None = None
     """A batch sampler's own batches for a seed."""
     stream: Callable[[int], Iterator[Any]] | None = None
-    """Samples one after the other, where none can be asked for by its number; the same for the same seed."""
+    """Iterates over the samples of data without random access; reproducible for a seed."""
     collate: Callable[[list[Any]], Any] = list
-    """Makes a batch of a stream's samples."""
+    """Makes a batch from a stream's samples."""
     skips_bad: bool = False
-    """Batches come as `reading.Found`."""
+    """True if batches are `sample_reader.Found` objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,18 @@ class Plan:
     order: Sequence[int]
     batch_size: int
     steps: int
-    """How many there are."""
+    """The number of batches."""
     groups: Sequence[Sequence[int]] | None = None
 
     def batch(self, index: int) -> Sequence[int]:
-        """The samples of global batch `index`."""
+        """Return the samples of global batch `index`."""
         if self.groups is not None:
             return self.groups[index]
         return self.order[index * self.batch_size : (index + 1) * self.batch_size]
 
 
 def length(source: Source) -> int:
-    """The number of batches of a pass. Raises TypeError for a stream that does not say how long it is."""
+    """Return the number of batches of a pass. Raises TypeError for a stream of unknown length."""
     if source.stream is not None and source.samples < 0:
         raise TypeError("this data does not say how many samples it has")
     if source.groups is not None or source.order is not None:
@@ -76,7 +76,7 @@ def length(source: Source) -> int:
 
 
 def plan(source: Source, seed: int) -> Plan:
-    """The batches of one pass: the same list for the same seed, in every learner."""
+    """Return the batches of one pass, identical in all learners for a seed."""
     if source.groups is not None:
         groups = source.groups(seed)
         return Plan((), 0, len(groups), groups)
@@ -90,7 +90,7 @@ def plan(source: Source, seed: int) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How samples are to be read."""
+    """Options for reading samples."""
 
     skip_bad: bool = False
     is_exact: bool = False
@@ -105,7 +105,10 @@ def source_of(
     options: dict[str, Any],
     reading: Reading = Reading(),
 ) -> Source:
-    """Understand what was given. `options` go to torch's DataLoader (num_workers, collate_fn, …). Raises BadData."""
+    """Return the source for the data.
+
+    `options` are passed to torch's DataLoader (num_workers, collate_fn, …). Raises BadData.
+    """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(data, torch_data.DataLoader):
         found = _of_loader(data, torch_data, options, reading)
@@ -153,7 +156,7 @@ def _is_array(data: Any) -> bool:
 
 def _of_arrays(arrays: tuple[Any, ...], join: Callable[[tuple[Any, ...]], Any]) -> Source:
     torch: Any = sys.modules.get("torch")
-    # Once for all tensors: to read a list takes torch longer than to fetch what it asks for.
+    # Convert the indices once for all tensors: torch takes longer to read a list than to fetch the rows.
     are_tensors = torch is not None and all(isinstance(one, torch.Tensor) for one in arrays)
     index_of = functools.partial(_index, torch) if are_tensors else list
     readers = [_reader(one, are_tensors=are_tensors) for one in arrays]
@@ -167,9 +170,9 @@ def _of_arrays(arrays: tuple[Any, ...], join: Callable[[tuple[Any, ...]], Any]) 
 
 
 def _reader(one: Any, *, are_tensors: bool) -> Callable[[Any], Any]:
-    """What gives these rows of an array, a frame or a tensor."""
+    """Return a function that reads rows of an array, a frame or a tensor."""
     if are_tensors and one.device.type == "cpu":
-        return functools.partial(one.index_select, 0)  # a quarter of the time of indexing
+        return functools.partial(one.index_select, 0)  # takes a quarter of the time of indexing
     if hasattr(one, "iloc"):  # a pandas frame takes row numbers by iloc only
         one = one.iloc
     read: Callable[[Any], Any] = one.__getitem__
@@ -177,7 +180,7 @@ def _reader(one: Any, *, are_tensors: bool) -> Callable[[Any], Any]:
 
 
 def _index(torch: Any, numbers: Sequence[int]) -> Any:
-    """These numbers as a tensor, without a copy where they lie in an array."""
+    """Return these numbers as a tensor, without a copy if they are in an array."""
     if isinstance(numbers, array):
         return torch.frombuffer(numbers, dtype=torch.long)
     return torch.tensor(numbers, dtype=torch.long)
@@ -193,13 +196,13 @@ def _items(data: Any, reading: Reading) -> Fetch:
 
 
 def _by_loader(data: Any, options: dict[str, Any], reading: Reading) -> Fetch:
-    """Through torch's DataLoader: collating, workers and pinned memory as its users know them."""
+    """Read through torch's DataLoader, with its collating, workers and pinned memory."""
 
     def fetch(lists: Sequence[Sequence[int]], seed: int) -> Iterator[Any]:
         import torch
         from torch.utils.data import DataLoader, default_collate
 
-        # A generator of its own: otherwise each pass would take a number from the user's random stream.
+        # A separate generator: otherwise each pass would draw a number from the user's random state.
         generator = torch.Generator()
         generator.manual_seed(seed)
         batches: Any = [list(numbers) for numbers in lists]
@@ -214,7 +217,7 @@ def _by_loader(data: Any, options: dict[str, Any], reading: Reading) -> Fetch:
 
 
 def _of_stream(data: Any, options: dict[str, Any], reading: Reading) -> Source:
-    """Every learner reads the whole stream and trains its share of each batch."""
+    """Return a source in which every learner reads the whole stream and trains on its share of each batch."""
     from torch.utils.data import DataLoader, default_collate
 
     if reading.skip_bad:
@@ -227,7 +230,7 @@ def _of_stream(data: Any, options: dict[str, Any], reading: Reading) -> Source:
 
         generator = torch.Generator()
         generator.manual_seed(seed)
-        # One sample at a time: torch would cut batches per worker, with a short one at the end of each.
+        # One sample at a time: torch would batch per worker, with a short batch at the end of each.
         return iter(DataLoader(data, batch_size=None, collate_fn=_as_it_is, generator=generator, **options))
 
     return Source(
@@ -284,7 +287,7 @@ def _of_loader(loader: Any, torch_data: Any, options: dict[str, Any], reading: R
 
 
 def _seeded(sampler: Any, seed: int) -> list[Any]:
-    """A sampler's own choice, the same in every learner: drawn with the seed, the random stream untouched."""
+    """Return a sampler's own order for a seed, identical in all learners, without changing the random state."""
     import torch
 
     generator = getattr(sampler, "generator", None)

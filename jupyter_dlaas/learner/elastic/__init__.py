@@ -1,1 +1,1 @@
-"""Data-parallel training of a group of learners that changes its size."""
+"""Data-parallel training in a gang of changing membership."""

@@ -1,4 +1,4 @@
-"""Tags of collectives: one byte that holds the step and the kind of an all-reduce."""
+"""Tags of collectives: one byte that holds the step (modulo 50) and the kind of an all-reduce."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ TAG_STEPS: Final = 50
 
 
 class Kind(IntEnum):
-    """Kinds of sums between learners."""
+    """The kinds of all-reduce between learners."""
 
     GRADIENTS = 0
     LATE_GRADIENTS = 1
-    """At the end of a backward pass."""
+    """Gradients averaged at the end of a backward pass."""
     LEFT = 2
-    """A loop over batches is left."""
+    """A learner leaves the loop over batches."""
     EPOCH = 3
-    """An epoch ended."""
+    """An epoch has ended."""
 
 
 def word_of(step: int, kind: Kind) -> int:
-    """First byte of a sum, from 1 to 255."""
+    """Return the tag of an all-reduce, from 1 to 255."""
     return 1 + step % TAG_STEPS * len(Kind) + kind
 
 
 def kind_of(word: int) -> Kind | None:
-    """Return the kind that a word names; None where it names none."""
+    """Return the kind that a tag encodes; None for tag 0."""
     return Kind((word - 1) % len(Kind)) if word else None

@@ -1,6 +1,6 @@
-"""Several learners as one, in PyTorch: gradients averaged by sample weight, the user's model still the user's model.
+"""Data-parallel training in PyTorch: gradients averaged by sample weight, without replacing the user's model.
 
-Loaded by `running` only in a gang whose program uses torch.
+Imported only in a gang whose program uses torch.
 """
 
 from __future__ import annotations
@@ -34,52 +34,53 @@ _c10d: Final[Any] = dist
 _gangs: Final = itertools.count()
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
-"""Newer versions of torch call it by the first name, and warn at the second."""
+"""The name of this option in newer versions of torch, which warn about the old name."""
 
 
 class NotShareable(DlaasError):
-    """What was asked of torch's DistributedDataParallel needs a gang that never changes."""
+    """An option or a layer that DistributedDataParallel supports only in a gang of fixed membership."""
 
     code = "not_shareable"
 
 
 class Gang:
-    """The learners that train together, in the group of this generation or in one after the other.
+    """The learners that train together, in one process group after another.
 
-    A gang that `may_change` has groups of its own, none of torch.distributed's default. A loss then raises nothing in
-    the user's loop: it leaves `is_stranded`, the optimiser does not step, and the learner changes over at the boundary.
+    A gang that `may_change` creates its own groups and does not use the default group of torch.distributed. If a
+    learner is lost, no exception reaches the user's loop. Instead `is_stranded` is set, the optimiser does not step,
+    and this learner takes part in a membership change at the next boundary.
     """
 
     def __init__(self, device: torch.device, rank: int, size: int, gate: Gate, *, may_change: bool = False) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.weight = 1.0 / size
-        """What this learner's gradients count in the present step: its share of the samples."""
+        """The weight of this learner's gradients in the current step: its share of the samples."""
         self.may_change = may_change
         self.is_stranded = False
         self.step = 0
-        """The number of the step in flight: the same in all learners."""
+        """The number of the step in flight, identical in all learners."""
         self.diverged: Diverged | None = None
-        """Learners came to different places of their program."""
+        """The error of learners that reached different points of their program."""
         self.work: Work | None = None
-        """Is told when this learner's gradients are there; None where nobody wants to know."""
+        """The step timing to notify when this learner's gradients are computed; None if nothing records it."""
         self._gate = gate
-        """Is told when the gradients of a step are not everybody's."""
+        """The gate to notify when the gradients of a step are not averaged over all learners."""
         self._squares: list[torch.Tensor] | None = None
-        """Squared norms of this learner's own gradients, in a step in which they are watched."""
+        """Squared norms of this learner's own gradients, in a step that records them."""
         self._models: list[torch.nn.Module] = []
         self._wrappers: list[DistributedDataParallel] = []
         self._shared: list[SharedModel] = []
         self._loose = Averager(self)
-        """Parameters of the prepared optimisers that belong to no prepared model."""
+        """The averager of optimisers' parameters that belong to no prepared model."""
         count_registrations()
         self._group: Any = None
         self._room: Room | None = None
         self._adds_up_in_room = False
-        """Gradients too."""
+        """True if gradients are summed in shared memory, too."""
         if may_change and device.type == "cuda":
             nccl_group.without_watchdog()
         self._lonely: Any = process_group.lonely_group(device) if may_change else None
-        """A group of one: models are made in it, and rest in it while this learner is alone."""
+        """A group of one, in which DDP wraps models and which they use while this learner trains alone."""
         if not may_change:
             if not dist.is_initialized():
                 backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -90,11 +91,11 @@ class Gang:
 
     @property
     def is_alone(self) -> bool:
-        """One learner for the time being: a group of one would cost it much and give it nothing."""
+        """True while the gang has one learner. Collectives are skipped then, since they would only cost time."""
         return self.may_change and self.size == 1
 
     def enter(self, group: Any, rank: int, size: int) -> None:
-        """Train in this group from now on; None for one learner alone."""
+        """Use this group from now on; None for one learner alone."""
         old = [self._group]
         self._group, self._room, self.rank, self.size = group, process_group.room_of(group), rank, size
         on_cpu = self.device.type == "cpu" and not process_group.is_apart(group)
@@ -110,42 +111,42 @@ class Gang:
             process_group.drop(old)
 
     def watch_passes(self) -> None:
-        """Look at each parameter in the next few backward passes: does DDP average all that they reach?"""
+        """Check each parameter in the next few backward passes, to verify that DDP averages all that they reach."""
         for shared in self._shared:
             shared.watch(is_close=not self.is_alone)
 
     def meet(self, host: str, port: int) -> None:
-        """Train in the first group of all, met through the store there. Raises RuntimeError when others do not come."""
+        """Enter the first group, by rendezvous through the store at `host`. Raises RuntimeError on a timeout."""
         self.enter(self.build((host, port), 0, self.rank, self.size), self.rank, self.size)
 
     def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
-        """Another group, beside the one in use. In any thread. Raises RuntimeError."""
+        """Build another group beside the current one. Callable from any thread. Raises RuntimeError."""
         return process_group.build_group(where, number, rank, size, self.device)
 
     def _put(self, ddp: Any, group: Any) -> None:
         if ddp.find_unused_parameters:
-            # It then talks to the others by itself too, not only through our hook.
+            # With this option the reducer also starts collectives itself, not only through our hook.
             ddp._update_process_group(QuietGroup(group, self))
         else:
-            # What `_update_process_group` does, but that the buckets were settled stays true.
+            # The same as `_update_process_group`, but it keeps the buckets marked as rebuilt.
             ddp.process_group = group
             ddp.reducer._update_process_group(group)
 
     def talks(self) -> int:
-        """How many talks with the others were begun in the group in use. Raises RuntimeError when it is lost."""
+        """Return the number of collectives started in the current group. Raises RuntimeError if the group is lost."""
         group, room = self._group, self._room
         begun = 0 if group is None else process_group.talks(group)
         return begun if room is None else begun + room.begun
 
     def leave(self) -> Any:
-        """Count the group in use as lost. Returns it, to be cut; None for one learner alone. From another thread."""
+        """Mark the current group as lost, from another thread. Return the group, which is to be cut, or None."""
         self.is_stranded = True
         return self._group
 
     def wrap(self, model: torch.nn.Module, options: dict[str, Any]) -> torch.nn.Module:
-        """Let a model's backward pass average gradients over the gang. Returns the model itself.
+        """Average the gradients of a model over the gang in its backward pass. Returns the model itself.
 
-        Raises NotShareable for options that no gang can have that may change.
+        Raises NotShareable for options that a gang of changing membership does not support.
         """
         ddp = None
         hook = Averaging(self)
@@ -163,69 +164,72 @@ class Gang:
 
     def _ddp(self, model: torch.nn.Module, options: dict[str, Any], hook: Averaging) -> DistributedDataParallel:
         on_gpu = self.device.type == "cuda"
-        # Buffers are not sent in each forward pass: rank 0 alone may then validate without the others.
+        # Buffers are not broadcast in each forward pass, so that rank 0 can validate without the others.
         options = {_SYNC_BUFFERS: False, "device_ids": [self.device] if on_gpu else None} | options
         if self.may_change:
-            # No second copy of all gradients, and none of them copied back in each step.
+            # Avoids a second copy of all gradients, and copying them back in each step.
             options = {"gradient_as_bucket_view": True} | options
             _check(model, options)
             options["process_group"] = self._lonely
         ddp = DistributedDataParallel(model, **options)
         if self.may_change:
             _settle(ddp)
-        # A lambda, since torch refuses annotations other than its own here.
+        # A lambda, since torch rejects annotations other than its own here.
         ddp.register_comm_hook(hook, lambda averaging, bucket: averaging.begin(bucket))
         if self.may_change and self._group is not None:
             self._put(ddp, self._group)
         return ddp
 
     def let_go(self, ddp: DistributedDataParallel) -> None:
-        """This model's gradients are averaged otherwise from now on."""
+        """Stop averaging this model's gradients through DDP."""
         self._wrappers.remove(ddp)
-        del ddp.reducer, ddp.logger  # with these go its hooks
+        del ddp.reducer, ddp.logger  # this also removes the reducer's hooks
 
     def cover(self, loose: Sequence[torch.nn.Parameter]) -> None:
-        """Average also these, which belong to no model, from now on."""
+        """Average these parameters, which belong to no model, from now on."""
         before = {id(one) for one in self._loose.parameters}
         if before != {id(one) for one in loose}:
             self.share([one for one in loose if id(one) not in before])
             self._loose.take(loose)
 
     def check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before an optimiser steps: average the gradients that no backward pass has averaged since its last step."""
+        """Average gradients that no backward pass has averaged since this optimiser's last step.
+
+        Called before the optimiser steps.
+        """
         if not self.is_alone and not self.is_stranded:
             for shared in self._shared:
                 shared.check_step(optimizer)
 
     def shares(self, parameters: Sequence[torch.nn.Parameter]) -> bool:
-        """Return whether one of these is averaged."""
+        """Return whether at least one of these parameters is averaged."""
         known = {id(one) for shared in self._shared for one in shared.parameters}
         known |= {id(one) for one in self._loose.parameters}
         return any(id(one) in known for one in parameters)
 
     @property
     def modes(self) -> list[bool]:
-        """For each model whether DDP averages its gradients: the same in all learners."""
+        """For each model, whether DDP averages its gradients. Identical in all learners."""
         return [shared.ddp is not None for shared in self._shared]
 
     def take_modes(self, modes: Sequence[bool]) -> None:
-        """Average as the others do."""
+        """Adopt the averaging modes of the other learners."""
         for shared, has_ddp in zip(self._shared, modes, strict=False):
             if not has_ddp:
                 shared.average_late()
 
     def skew(self) -> float | None:
-        """Of all bytes of gradients, those of the largest one; None without any."""
+        """Return the largest parameter's share of all gradient bytes; None without trainable parameters."""
         sizes = [p.numel() * p.element_size() for model in self._models for p in model.parameters() if p.requires_grad]
         return max(sizes) / sum(sizes) if sum(sizes) else None
 
     def share_buffers(self) -> None:
-        """Give all learners rank 0's running statistics, as they would be saved."""
+        """Broadcast rank 0's running statistics, the ones that checkpoints hold, to all learners."""
         for model in self._models:
             self.share(list(model.buffers()))
 
     def share(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give all learners rank 0's."""
+        """Broadcast these tensors from rank 0 to all learners."""
         if self.is_alone or self.is_stranded:
             return
         with torch.no_grad():
@@ -233,7 +237,7 @@ class Gang:
                 self._try(functools.partial(process_group.broadcast, self._group, tensor, 0))
 
     def mean(self, values: list[float], weight: float) -> list[float]:
-        """Each value averaged over the gang by weight. All learners must call it."""
+        """Return each value's weighted mean over the gang. A collective call."""
         table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
         if not self.is_alone and not self.is_stranded:
             self._try(lambda: process_group.Sum(self._group, table).wait())
@@ -241,9 +245,9 @@ class Gang:
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
     def watch(self) -> Callable[[], tuple[float, float]]:
-        """Watch the gradients of the step to come. What is returned is to be called when they are everybody's.
+        """Record gradients in the next step; return a function to call once they are averaged.
 
-        It gives the mean of the learners' squared norms, and the squared norm of the gradients' mean.
+        It returns the mean of the learners' squared gradient norms, and the squared norm of the mean gradient.
         """
         self._squares = []
 
@@ -256,14 +260,14 @@ class Gang:
         return found
 
     def total(self, count: int) -> int:
-        """The sum over the gang; what all of them have to call. This learner's own where others are lost."""
+        """Return the sum of `count` over the gang; if learners are lost, `count` itself. A collective call."""
         table = torch.tensor([count], dtype=torch.int64)
         if not self.is_alone and not self.is_stranded:
             self._try(lambda: process_group.Sum(self._group, table).wait())
         return int(table.item())
 
     def steps(self, step: int) -> list[int]:
-        """At which step each learner is, in rank order. Raises RuntimeError when the group is lost."""
+        """Return the step of each learner, in rank order. Raises RuntimeError if the group is lost."""
         found = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         if not self.is_alone:
             process_group.finish(self._group, self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]))
@@ -272,13 +276,13 @@ class Gang:
         return [int(one.item()) for one in found]
 
     def check_step(self, step: int) -> None:
-        """All must go on from the same checkpoint; anything else would mix two models in silence."""
+        """Raise RuntimeError unless all learners are at the same step; otherwise two models would mix."""
         seen = sorted(set(self.steps(step)))
         if len(seen) > 1:
             raise RuntimeError(f"the learners read checkpoints of different steps: {seen}")
 
     def send(self, data: bytes | None, source: int) -> bytes:
-        """Bytes of one learner to all. Raises RuntimeError when the group is lost."""
+        """Send bytes from one learner to all, and return them. Raises RuntimeError if the group is lost."""
         size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
         process_group.broadcast(self._group, size, source)
         if data is None:
@@ -289,9 +293,9 @@ class Gang:
         return content.numpy().tobytes() if data is None else data
 
     def hand(self, light: dict[str, Any] | None, heavy: dict[str, Any] | None, source: int) -> dict[str, Any]:
-        """What one learner gives, to all; None for the others. Raises RuntimeError when the group is lost.
+        """Send a state from one learner to all, and return it. Raises RuntimeError if the group is lost.
 
-        The large tensors in what is `heavy` go as they lie in memory; nobody trains meanwhile.
+        Receivers pass None. Large tensors in `heavy` are sent directly from memory, while no learner trains.
         """
         if light is not None:
             rest, large = take_apart(heavy)
@@ -306,14 +310,14 @@ class Gang:
             if self._room is not None:
                 self._room.give(one, source)
             else:
-                bits = one.view(-1).view(torch.uint8)  # gloo does not know all kinds of numbers
+                bits = one.view(-1).view(torch.uint8)  # gloo does not support all dtypes
                 process_group.broadcast(self._group, bits, source)
         return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """All learners' parts for this one: `given` is cut evenly, a part for each, in rank order.
+        """Exchange parts all-to-all: `given` holds parts of equal size, one per learner, in rank order.
 
-        `sizes`: how long the part of each of them is that comes back. Raises RuntimeError when the group is lost.
+        `sizes`: the number of elements of each part received. Raises RuntimeError if the group is lost.
         """
         out = torch.empty(sum(sizes), dtype=given.dtype, device=given.device)
         own = [given.numel() // self.size] * self.size
@@ -321,26 +325,26 @@ class Gang:
         return out
 
     def gather(self, part: torch.Tensor) -> torch.Tensor:
-        """The parts of all learners, equally long, in rank order. Raises RuntimeError when the group is lost."""
+        """Return the parts of all learners, equally long, in rank order. Raises RuntimeError if the group is lost."""
         out = torch.empty(part.numel() * self.size, dtype=part.dtype, device=part.device)
         process_group.finish(self._group, self._group._allgather_base(out, part), part.device)
         return out
 
     def weigh(self, gradients: torch.Tensor) -> None:
-        """This learner's gradients are there: let them count by its share of the samples, in place."""
+        """Multiply this learner's gradients by its share of the samples, in place."""
         if self.work is not None and self.device.type == "cpu":
             self.work.done()
         if self._squares is not None:
             self._squares.append(gradients.square().sum())
         if self.weight == 0.0:
-            gradients.zero_()  # not times 0: what does not count may be infinite
+            gradients.zero_()  # not multiplied by 0: the values may be infinite
         else:
             gradients.mul_(self.weight)
 
     def add_up(self, tensor: torch.Tensor, kind: Kind = Kind.GRADIENTS) -> Sum | process_group.Sum:
-        """Begin to add a tensor up over the gang, in place. Raises RuntimeError when the group is lost.
+        """Start an all-reduce (sum) of a tensor, in place. Raises RuntimeError if the group is lost.
 
-        To wait for it may also raise Diverged.
+        `wait()` on the result may also raise Diverged.
         """
         begun = None
         if self._adds_up_in_room and self._room is not None:
@@ -348,26 +352,27 @@ class Gang:
         return begun or process_group.Sum(self._group, tensor)
 
     def compute(self) -> None:
-        """Wait until this learner's own part of the backward pass is done, where that goes on beside the program."""
+        """Wait until this learner's own backward computation on the GPU is complete, and record its time."""
         if self.work is not None and self.device.type == "cuda":
             with nccl_group.aloud():
                 torch.cuda.current_stream(self.device).synchronize()
             self.work.done()
 
     def forget(self) -> None:
-        """What was begun, and nobody will wait for, is over. Raises RuntimeError when the group is lost."""
+        """Discard collectives whose result is no longer needed. Raises RuntimeError if the group is lost."""
         if self._room is not None:
             self._room.forget()
 
     def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
-        """The same in a gang that never changes, on its devices."""
+        """Start an all-reduce of gradients on the device, in a gang of fixed membership."""
         future: torch.futures.Future[list[torch.Tensor]] = self._group.allreduce([tensor]).get_future()
         return future
 
     def agree(self, line: int = 0) -> list[int]:
-        """At the end of an epoch: the lines at which learners leave the loop over epochs, by rank; 0 for who goes on.
+        """Exchange the lines at which learners leave the loop over epochs; 0 for those that continue.
 
-        All learners must call it. Zeros where others are lost, or came to another place of their program.
+        A collective call at the end of an epoch; returns one line per rank. Returns zeros if learners are lost or have
+        diverged.
         """
         lines = torch.zeros(self.size, dtype=torch.float64)
         lines[self.rank] = line
@@ -383,12 +388,12 @@ class Gang:
         return [int(one) for one in lines.tolist()]
 
     def begin(self, kind: Kind) -> None:
-        """Tell what is averaged next, where sums that go another way do not tell it."""
+        """Send the tag of the next all-reduce to all learners, if the all-reduce itself does not carry it."""
         if self._room is not None and not self._adds_up_in_room:
             self._room.begin(word_of(self.step, kind))
 
     def hear(self) -> None:
-        """Compare what all learners told: do they the same? Raises RuntimeError when the group is lost."""
+        """Compare the tags of all learners, and record a divergence. Raises RuntimeError if the group is lost."""
         if self._room is not None and not self._adds_up_in_room and self.diverged is None and not self.is_stranded:
             try:
                 self._try(self._room.forget)
@@ -396,7 +401,7 @@ class Gang:
                 self.part(error)
 
     def leave_pass(self, line: int) -> None:
-        """This learner leaves the loop over its batches at this line of the program: do all?"""
+        """Report that this learner leaves the loop over batches at this line, and check that all learners do."""
         room = self._room
         if room is None or self.is_stranded or self.diverged is not None:
             return
@@ -408,24 +413,24 @@ class Gang:
             self.part(error)
 
     def lines(self) -> list[int]:
-        """By rank the lines at which learners left a loop, where `diverged` says that they did."""
+        """Return, by rank, the lines at which learners left a loop, if that is how they diverged; otherwise zeros."""
         if self._room is None or self.diverged is None:
             return [0] * self.size
         has_left = [kind_of(word) is Kind.LEFT for word in self.diverged.words]
         return [int(self._room.first_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
 
     def part(self, error: Diverged) -> None:
-        """Learners came to different places of their program: nothing of this step counts."""
+        """Record that learners diverged: the step in flight does not count."""
         self.diverged = error
         self._gate.fail()
 
     def lost(self) -> None:
-        """A talk with the others failed in the step in flight."""
+        """Record that a collective of the step in flight failed."""
         self.is_stranded = True
         self._gate.fail()
 
     def _try(self, act: Callable[[], object]) -> None:
-        """Talk to the others; that they are lost is noted, where the gang can go on without them."""
+        """Run a collective. If it fails and the membership may change, mark the group as lost instead of raising."""
         try:
             act()
         except RuntimeError:
@@ -435,22 +440,22 @@ class Gang:
 
 
 class Averaging:
-    """The averaging of one model's gradients, bucket by bucket, while its backward pass goes on.
+    """The averaging of one model's gradients, bucket by bucket, during its backward pass.
 
-    In a gang that may change, DDP is told of each bucket that it is done already, and the last one waits for all: what
-    would come after a bucket by itself runs Python in gloo's own thread, which costs more than the rest of it.
+    In a gang of changing membership, DDP is given a completed future for each bucket, and the last bucket waits for
+    all. A callback per bucket would run Python in gloo's own thread, which costs more than everything else.
     """
 
     def __init__(self, gang: Gang) -> None:
         self._gang = gang
         self._begun: list[Any] = []
         self.passes = 0
-        """Count of backward passes that were averaged as a whole."""
+        """The number of backward passes that were averaged completely."""
         self._ready: dict[int, tuple[torch.Tensor, torch.futures.Future[torch.Tensor]]] = {}
-        """A bucket -> its memory, and what says that it is done: the same in each step."""
+        """Per bucket, its buffer and a completed future, which are the same in each step."""
 
     def begin(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Average this bucket. What is returned holds it, averaged once the backward pass has ended."""
+        """Start to average this bucket; return a future of it, which is averaged after the backward pass."""
         gang, buffer, number = self._gang, bucket.buffer(), bucket.index()
         if gang.is_alone:
             return self._now(number, buffer)
@@ -469,7 +474,7 @@ class Averaging:
         return averaged
 
     def finish(self) -> None:
-        """Wait for the buckets of a pass that did not come to its last one."""
+        """Wait for the buckets of a pass that did not reach its last bucket."""
         begun, self._begun = self._begun, []
         try:
             for one in begun:
@@ -488,7 +493,7 @@ class Averaging:
                 raise RuntimeError
             if gang.diverged is not None:
                 raise gang.diverged
-            if is_first and self._begun:  # of a pass that was broken off, by all
+            if is_first and self._begun:  # all learners aborted the previous pass
                 self._begun.clear()
                 gang.forget()
             self._begun.append(gang.add_up(buffer))
@@ -515,7 +520,7 @@ class Averaging:
 
 
 def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:
-    """Raise NotShareable for what works only in a gang that never changes."""
+    """Raise NotShareable for what works only in a gang of fixed membership."""
     what, why = "", ""
     if options.get("static_graph"):
         what, why = 'ddp={"static_graph": True}', "a learner that joins later has not seen the graph"
@@ -527,13 +532,14 @@ def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:
 
 
 def _settle(ddp: Any) -> None:
-    """Let DDP have its second thoughts about the order of its buckets now, in a group of one.
+    """Let DDP rebuild its bucket order now, in a group of one.
 
-    Otherwise it has them after a learner's first backward pass, and all must have them at once: who joins later
-    cannot. Here a pass of zeros goes back from the last parameter to the first, so that all learners come to the same.
+    DDP otherwise rebuilds it after the first backward pass, in all learners at once, which a learner that joins later
+    cannot do. Here a backward pass of zeros runs from the last parameter to the first, so that all learners get the
+    same order.
     """
     if ddp.find_unused_parameters:
-        return  # then it has none
+        return  # DDP does not rebuild buckets with this option
     reducer = ddp.reducer
     parameters, _ = ddp._build_params_for_reducer()
     gradients = [(one, one.grad) for one in parameters]
@@ -554,7 +560,7 @@ def _settle(ddp: Any) -> None:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with its tensors on a device."""
+    """Return a batch with its tensors moved to a device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):

@@ -1,11 +1,11 @@
 """Averaging at the end of a backward pass, for gradients that DistributedDataParallel does not average.
 
-DDP averages while a backward pass goes on. It needs a model that is called as a whole once for each pass, and the same
+DDP averages during a backward pass. It requires a model that is called as a whole once per pass, with the same
 trainable parameters in every pass. A program may unfreeze, add or replace parameters, call a part of a model or one of
-its methods, go backward twice, or leave parameters out. From the first such pass on, the gradients of that model are
-averaged once each pass has ended. Averaging twice is averaging once, so that this is right after any pass of DDP.
+its methods, go backward twice, or leave parameters out. From the first such pass on, that model's gradients are
+averaged at the end of each pass. Averaging is idempotent, so this is also correct after a pass that DDP averaged.
 
-Loaded by `ddp` only.
+Imported by `data_parallel` only.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ _registrations: Final[list[int]] = [0]
 
 
 def registrations() -> int:
-    """Count of parameters and modules that were registered since `count_registrations`: any model may have changed."""
+    """Return the number of parameters and modules registered since `count_registrations`.
+
+    If it has changed, any model may have changed.
+    """
     return _registrations[0]
 
 
 def count_registrations() -> None:
-    """Begin to count. Costs nothing but where a module gets a parameter or a module."""
+    """Start to count registrations. This only costs time when a module gets a parameter or a submodule."""
     if not _registrations[1:]:
         _registrations.append(1)
         untyped: Any = nn_module
@@ -49,7 +52,7 @@ def _count(*_: object) -> None:
 
 
 class PassEnd:
-    """Calls a function at the end of each backward pass that reaches one of the parameters that are watched."""
+    """A callback at the end of each backward pass that reaches a watched parameter."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
@@ -57,7 +60,7 @@ class PassEnd:
         self._in_pass = -1
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Watch these, and no others any more."""
+        """Watch these parameters only."""
         for one in self._handles:
             one.remove()
         self._handles = [
@@ -72,10 +75,10 @@ class PassEnd:
 
 
 class Averager:
-    """Averages the gradients of some parameters at the end of each backward pass that reaches one of them.
+    """The averaging of some parameters' gradients at the end of each backward pass that reaches one of them.
 
-    All learners must go backward equally often; which parameters a pass reaches may differ. A gradient that no learner
-    has stays None.
+    All learners must run the same number of backward passes; which parameters a pass reaches may differ. A gradient
+    that no learner has stays None.
     """
 
     def __init__(self, gang: Gang, parameters: Sequence[torch.nn.Parameter] = ()) -> None:
@@ -85,19 +88,22 @@ class Averager:
         self.take(parameters)
 
     def take(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Average the gradients of these from now on."""
+        """Average the gradients of these parameters from now on."""
         self.parameters = list(parameters)
         self._end.watch(self.parameters)
 
     def average(self) -> None:
-        """Average now, where there are others."""
+        """Average now, unless this learner is alone."""
         if not self._gang.is_alone and self.parameters:
             average(self._gang, self.parameters)
 
 
 @torch.no_grad()
 def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Average gradients over the gang, weighted by samples. All learners must call it with the same parameters."""
+    """Average gradients over the gang, weighted by samples.
+
+    A collective call, with the same parameters in all learners.
+    """
     has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.float32)
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
     for one in parameters:

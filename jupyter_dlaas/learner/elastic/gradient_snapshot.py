@@ -1,8 +1,7 @@
-"""What a step adds to that no optimiser holds: kept for the case that it is made again.
+"""Snapshots of what a step accumulates outside optimisers, in case the step is repeated.
 
-Gradients that are added up over several steps, and the running statistics of BatchNorm.
-
-Loaded by `running` only in a gang whose program uses torch.
+These are gradients that are accumulated over several steps, and the running statistics of BatchNorm. Imported only in a
+gang whose program uses torch.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ __all__ = ["Accumulated"]
 
 
 class Accumulated:
-    """Gradients and statistics at the last boundary, as far as the next steps build on them."""
+    """Gradients and statistics at the last boundary, as far as the next steps add to them."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._models = list(models)
         self._list()
         self._counted: list[torch.Tensor] = []
         self.is_open = False
-        """No optimiser has stepped since: the gradients are not complete yet."""
+        """True while no optimiser has stepped since: the gradients are still being accumulated."""
         self._kept: list[torch.Tensor | bool] = []
-        """Of each parameter whether it had a gradient; while they are added up, the gradient itself."""
+        """Per parameter, whether it had a gradient; while gradients are accumulated, the gradient itself."""
 
     def _list(self) -> None:
         self._registrations = registrations()
@@ -37,18 +36,18 @@ class Accumulated:
         self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
 
     def keep(self, *, may_lose: bool) -> None:
-        """At a boundary. `may_lose`: there are others in the gang who may be lost."""
+        """Take a snapshot at a boundary, if a learner may be lost in the next step (`may_lose`)."""
         if self._registrations != registrations():
             self._list()
         is_open = self.is_open
         self._kept, self._counted = [], []
         if may_lose:
             self._counted = [one.clone() for one in self._statistics]
-            # Not the gradients that the user's code is about to clear: their memory is what the next ones take.
+            # Gradients that the user's code is about to clear are not copied: the next ones reuse their memory.
             self._kept = [p.grad is not None and (not is_open or p.grad.clone()) for p in self._parameters]
 
     def undo(self) -> None:
-        """Take back what a step that does not count has added."""
+        """Undo what a failed step has added."""
         with torch.no_grad():
             for one, counted in zip(self._statistics, self._counted, strict=False):
                 one.copy_(counted)
@@ -58,17 +57,17 @@ class Accumulated:
             elif isinstance(kept, torch.Tensor):
                 parameter.grad = kept.clone()
             elif parameter.grad is not None:
-                # Either zeros, or what the user's code is about to clear, as it did before the other steps.
+                # The gradient was either zero, or the user's code is about to clear it as in the other steps.
                 parameter.grad.zero_()
 
     def snapshot(self) -> list[Any] | None:
-        """For a checkpoint, and for who joins; None where nothing is under way."""
+        """Return accumulated gradients, for checkpoints and joining learners; None if there are none."""
         if not self.is_open or all(p.grad is None for p in self._parameters):
             return None
         return [None if p.grad is None else p.grad.detach() for p in self._parameters]
 
     def put_back(self, found: Sequence[Any] | None) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self.is_open = found is not None
         for number, parameter in enumerate(self._parameters):
             parameter.grad = None if found is None or found[number] is None else found[number].to(parameter.device)

@@ -1,9 +1,9 @@
-"""Sums over GPUs: a communicator of NCCL's for one group, which can be given up.
+"""All-reduce on GPUs: an NCCL communicator for one group, which can be aborted.
 
-A learner that is lost leaves the kernels of the others waiting for ever: NCCL tells nobody. So the wait for a sum looks
-up now and then, and who hears that the group is lost gives the communicator up, which ends its kernels.
+When a learner is lost, the NCCL kernels of the others wait forever, and NCCL reports nothing. So waiting for an
+all-reduce polls, and a learner that finds the group lost aborts the communicator, which ends its kernels.
 
-Loaded with `groups`; a communicator is made only in a gang that trains on GPUs.
+Imported with `process_group`. A communicator is created only in a gang that trains on GPUs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _GIVE_UP: Final = timedelta(seconds=20)
 
 
 class DeviceFailed(Exception):
-    """This learner's own GPU failed in what the program did before: not a loss of others, which is a RuntimeError."""
+    """A CUDA error of this learner's own GPU. The loss of another learner is a RuntimeError instead."""
 
 
 @contextmanager
 def aloud() -> Iterator[None]:
-    """Whoever waits for a GPU hears of what failed on it before. Raises DeviceFailed."""
+    """Raise DeviceFailed for a CUDA error that surfaces inside this context."""
     try:
         yield
     except RuntimeError as error:
@@ -43,56 +43,56 @@ def aloud() -> Iterator[None]:
 
 
 def is_able() -> bool:
-    """Whether this torch is built with NCCL, can give a communicator up, and tells where a GPU is: 2.15 can."""
+    """Return whether this torch has NCCL, can abort a communicator, and reports GPU bus ids. torch 2.15 does."""
     knows_place = hasattr(getattr(torch._C, "_CudaDeviceProperties", None), "pci_bus_id")
     return dist.is_nccl_available() and hasattr(dist.ProcessGroupNCCL, "abort") and knows_place
 
 
 class Half(Protocol):
-    """The part of a group that adds up where the models are."""
+    """The part of a group that performs collectives on the models' device."""
 
     kind: Any
-    """Of torch's `ProcessGroup.BackendType`."""
+    """A value of torch's `ProcessGroup.BackendType`."""
     device: torch.device
     backend: Any
 
     def finish(self, work: Any, is_cut: Callable[[], bool]) -> None:
-        """Wait until all have done something together. Raises RuntimeError when the group is lost, or was cut."""
+        """Wait until a collective is complete. Raises RuntimeError if the group is lost or was cut."""
 
     def cut(self) -> None:
-        """Give it up: nothing of it is under way any more soon after. From any thread; waits for nothing."""
+        """Abort the communicator soon, without waiting. Callable from any thread."""
 
     def talks(self) -> int:
-        """How many talks were begun."""
+        """Return the number of collectives started."""
 
 
 class Nccl:
-    """NCCL's communicator among the learners of a group, made by all of them at once. Raises RuntimeError."""
+    """The NCCL communicator of a group. All learners create it at once. Raises RuntimeError."""
 
     def __init__(self, store: Any, rank: int, size: int, device: torch.device) -> None:
         self.kind = dist.ProcessGroup.BackendType.NCCL
         self.device = device
         self._is_over = threading.Event()
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = _GIVE_UP  # so long giving up may take; nothing else heeds it without a watchdog
-        torch.cuda.set_device(device)  # of this thread
+        options._timeout = _GIVE_UP  # The limit for aborting. Without a watchdog nothing else uses it.
+        torch.cuda.set_device(device)  # for this thread
         self.backend: Any = dist.ProcessGroupNCCL(store, rank, size, options)
         self.backend.eager_connect_single_device(device)
 
     def finish(self, work: Any, is_cut: Callable[[], bool]) -> None:
-        """Wait until all have done something together. Raises RuntimeError when the group is lost, or was cut."""
+        """Wait until a collective is complete. Raises RuntimeError if the group is lost or was cut."""
         with aloud():
             while not is_cut() and not work.is_completed():
                 time.sleep(_LOOK_S)
         if is_cut():
-            # Its kernels still write into the gradients, until it is given up.
+            # The kernels write into the gradients until the communicator is aborted.
             self._is_over.wait(_GIVE_UP.total_seconds())
             raise RuntimeError("the group was cut")
         with aloud():
-            work.wait()  # it is there: raises what went wrong
+            work.wait()  # complete; raises its error, if any
 
     def cut(self) -> None:
-        """Give it up: nothing of it is under way any more soon after. From any thread; waits for nothing."""
+        """Abort the communicator soon, without waiting. Callable from any thread."""
         threading.Thread(target=self._give_up, name="dlaas-nccl", daemon=True).start()
 
     def _give_up(self) -> None:
@@ -101,22 +101,21 @@ class Nccl:
         self._is_over.set()
 
     def talks(self) -> int:
-        """How many talks were begun."""
+        """Return the number of collectives started."""
         return int(self.backend._get_sequence_number_for_group())
 
 
 def without_watchdog() -> None:
-    """To be called before the first communicator, and before threads that read the environment.
+    """Disable torch's NCCL watchdog. Call before the first communicator, and before threads read the environment.
 
-    torch's watchdog ends the whole process when a peer is lost. With this setting there is none, and nobody reads the
-    records of what was begun; `Nccl.finish` looks itself (torch, `ProcessGroupNCCL`: "in blockingWait mode, we don't
-    need to enable the watchdog thread").
+    The watchdog ends the whole process when a peer is lost. With this setting there is none, and `Nccl.finish` polls
+    instead (torch, `ProcessGroupNCCL`: "in blockingWait mode, we don't need to enable the watchdog thread").
     """
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
 
 
 def have_a_gpu_each(store: Any, rank: int, size: int, device: torch.device) -> bool:
-    """Whether no two learners of a group are on one GPU, or parts of one: NCCL refuses these."""
+    """Return whether each learner of a group has a GPU of its own. NCCL rejects shared GPUs and parts of one."""
     found: Any = torch.cuda.get_device_properties(device)
     store.set(f"gpu-{rank}", f"{boot_id()} {found.pci_domain_id}:{found.pci_bus_id}:{found.pci_device_id}")
     return len({store.get(f"gpu-{other}") for other in range(size)}) == size

@@ -1,6 +1,6 @@
-"""A gang's group as the reducer of DistributedDataParallel sees it: a loss raises nothing within a backward pass.
+"""A process group that raises no exception in a backward pass, for DistributedDataParallel's reducer.
 
-Loaded by `ddp` only.
+Imported by `data_parallel` only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _c10d: Final[Any] = dist
 
 
 class QuietGroup(dist.ProcessGroup):
-    """A gang's group as DDP's reducer sees it: that it is lost is told to the gang, and raises nothing in backward."""
+    """A wrapper of the gang's group that reports a loss to the gang instead of raising in the backward pass."""
 
     def __init__(self, group: Any, gang: Gang) -> None:
         super().__init__(group.rank(), group.size())
@@ -39,12 +39,12 @@ class QuietGroup(dist.ProcessGroup):
                 self._gang.lost()
         self._attempt = _Attempt(
             work, self._gang, tensors[0].device
-        )  # kept: older versions of torch hold its C++ half only
+        )  # keep a reference: older versions of torch only hold its C++ half
         return self._attempt
 
 
 class _Attempt(_c10d._Work):  # type: ignore[misc]  # torch's own, untyped
-    """Something said in a group that may be lost meanwhile."""
+    """The work of a collective in a group that may be lost meanwhile."""
 
     def __init__(self, work: Any, gang: Gang, device: torch.device) -> None:
         super().__init__()

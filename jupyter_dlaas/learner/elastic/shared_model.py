@@ -1,6 +1,6 @@
-"""A model of the user's that learners train together: routed through DDP, and followed where it changes.
+"""A user's model that learners train together: routed through DDP, and tracked when its parameters change.
 
-Loaded by `ddp` only.
+Imported by `data_parallel` only.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["SharedModel", "attach"]
 
 _SLOT: Final = "_dlaas_ddp"
 _CLOSELY: Final = 4
-"""Backward passes in a new group, and in each epoch, in which every parameter is looked at."""
+"""The number of backward passes in a new group, and in each epoch, in which every parameter is checked."""
 _new_object: Final[Any] = vars(copyreg)["__newobj__"]
 _reconstructor: Final[Any] = vars(copyreg)["_reconstructor"]
 
 
 class SharedModel:
-    """One model and how its gradients are averaged: by DDP, or else at the end of each backward pass.
+    """A model and the averaging of its gradients: by DDP, or at the end of each backward pass.
 
-    Not a module, so that nothing that walks over modules sees it.
+    It is not a module, so that code that traverses modules does not see it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SharedModel:
         self._stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
     def follow(self) -> None:
-        """Before a forward pass: are the parameters still those that are averaged?"""
+        """Check before a forward pass whether parameters have changed, and update the averaging."""
         if self._registrations == registrations() and [one.requires_grad for one in self.parameters] == self._flags:
             return
         self._registrations = registrations()
@@ -65,7 +65,7 @@ class SharedModel:
         self.average_late()
 
     def average_late(self) -> None:
-        """From now on average at the end of each backward pass."""
+        """Average at the end of each backward pass from now on, without DDP."""
         if self.ddp is not None:
             ddp, self.ddp = self.ddp, None
             self._end.watch(())
@@ -75,7 +75,7 @@ class SharedModel:
         self._late.take([one for one in self.parameters if one.requires_grad])
 
     def watch(self, *, is_close: bool) -> None:
-        """Look whether DDP averages all that a backward pass reaches, in the next passes at each parameter."""
+        """Check in the next passes whether DDP averages all that they reach. `is_close`: at each parameter."""
         if self._is_watched and self.ddp is not None:
             self._closely = _CLOSELY if is_close else 0
             self._passes = self._hook.passes
@@ -83,7 +83,7 @@ class SharedModel:
             self._end.watch(trained if is_close else ())
 
     def _check_pass(self) -> None:
-        """At the end of a backward pass that reached this model."""
+        """Average now if DDP did not average the backward pass that has just ended."""
         if self._gang.is_alone or self.ddp is None:
             return
         if self._hook.passes == self._passes:
@@ -97,7 +97,7 @@ class SharedModel:
                 self._end.watch({trained[0], trained[-1]} if trained else ())
 
     def check_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before an optimiser steps with gradients of this model, if it does."""
+        """Average before an optimiser steps with gradients of this model that DDP has not averaged."""
         if self.ddp is None or not self._is_watched:
             return
         before = self._stepped.get(optimizer)
@@ -117,9 +117,9 @@ class SharedModel:
 
 
 def attach(model: torch.nn.Module, shared: SharedModel, gang: Gang) -> None:
-    """Route calls of the model through DDP, and nothing else: attributes, state_dict and pickles stay the model's own.
+    """Route calls of the model through DDP. Attributes, state_dict and pickles remain the model's own.
 
-    Its class becomes a subclass of the same name; only an instance's own class can change what calling it does.
+    The model's class becomes a subclass with the same name: only the class can change what calling an instance does.
     """
     plain = type(model)
 
@@ -142,7 +142,7 @@ def attach(model: torch.nn.Module, shared: SharedModel, gang: Gang) -> None:
         reduced: Any = twin.__reduce_ex__(protocol)
         how, arguments, *rest = reduced
         if how is _new_object and arguments == (plain,):
-            # pickle compares that one's class with the class of the object, which only looks like it
+            # pickle would compare the subclass with the class of the same name, and fail
             how, arguments = _reconstructor, (plain, object, None)
         return (how, arguments, *rest)
 
@@ -155,5 +155,5 @@ def attach(model: torch.nn.Module, shared: SharedModel, gang: Gang) -> None:
     }
     metaclass: Any = type(plain)
     model.__class__ = metaclass(plain.__name__, (plain,), body)
-    # Past the module's own __setattr__, which would make DDP a part of the model that it holds.
+    # Bypass the module's __setattr__, which would register DDP as a submodule.
     model.__dict__[_SLOT] = shared

@@ -1,9 +1,10 @@
-"""Sums over the learners of one machine, through memory that they share: no network, and no thread between them.
+"""All-reduce for the learners of one machine through shared memory, without a network or an intermediate thread.
 
-gloo takes a millisecond for the gradients of a small model, most of it to wake threads. Here each learner writes its
-part where the others read it, says so with a byte, and adds up all parts in rank order: the same bits for all of them.
+gloo takes a millisecond for the gradients of a small model, mostly to wake threads. Here each learner writes its part
+where the others can read it, signals them with one byte, and sums all parts in rank order. So all learners get bitwise
+identical results.
 
-Loaded by `groups` only in a gang whose program uses torch.
+Imported by `process_group` only in a gang whose program uses torch.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from jupyter_dlaas.runtime.system.process import boot_id
 __all__ = ["MOST", "Diverged", "Room", "meet"]
 
 MOST: Final = 16
-"""Above so many learners to add up in turns, as gloo does, is quicker than that each reads all."""
+"""The maximum number of learners. Beyond it, gloo's algorithm is faster than each learner reading all parts."""
 SPACE: Final = 32 << 20
-"""Bytes for what one learner writes in one pass. Only what is used takes memory, twice; larger tensors go by gloo."""
+"""Bytes per learner and pass, allocated twice. Only pages in use take memory; larger tensors use gloo."""
 _ALIGNED: Final = 64
 _PIECE: Final = 4 << 20
-"""What is given goes in pieces: one is written while the one before is read."""
+"""Bytes per piece of a broadcast: one is written while the one before is read."""
 _MEET_S: Final = 5.0
 _SAID: Final = b"."
 _WORDS: Final = [bytes([number]) for number in range(256)]
@@ -38,7 +39,7 @@ _ENOUGH: Final = 4096
 
 
 class Diverged(Exception):
-    """Learners came to different places of their program: `words` are those that were said, by rank."""
+    """The error for learners at different points of their program. `words`: their tags, by rank."""
 
     def __init__(self, words: Sequence[int]) -> None:
         super().__init__(f"learners said different words: {list(words)}")
@@ -46,35 +47,36 @@ class Diverged(Exception):
 
 
 class Room:
-    """The memory, and a connection to each of the others. For one thread, but for `cut`.
+    """The shared segment and a connection to each of the other learners. Single-threaded except for `cut`.
 
-    Sums that are under way at the same time make up a pass. What is written in one pass is read in it; the next one
-    writes elsewhere, and the one after that writes there again. By then all have read: nobody says a word in the next
-    pass before it has ended this one, and nobody ends that without a word of all.
+    All-reduces in flight at the same time form a pass. Data written in a pass is read in that pass. The next pass
+    writes to the other half of the segment, and the one after that reuses the first half. By then all learners have
+    read it: no learner signals in a pass before it has completed the one before, which requires a signal from all
+    learners.
     """
 
     def __init__(self, rank: int, peers: Sequence[socket.socket | None], memory: mmap.mmap) -> None:
-        """`peers`: by rank, None for this learner itself."""
+        """Create the segment's view. `peers`: connections by rank, None for this learner itself."""
         self._rank, self._memory = rank, memory
         self._peers = list(peers)
         self._others = [(number, one) for number, one in enumerate(peers) if one is not None]
         self.begun = 0
-        """How many sums were begun."""
+        """The number of all-reduces started."""
         self._said = [0] * len(self._peers)
-        """How many words each of the others has said."""
+        """The number of tags received from each of the other learners."""
         self._own = bytearray()
-        """Words of this learner that were not compared with the others' yet,"""
+        """This learner's tags that have not been compared yet."""
         self._heard = [bytearray() for _ in self._peers]
-        """and words of the others."""
+        """The other learners' tags that have not been compared yet."""
         self._compared = 0
         self._under_way = 0
         self._half = self._used = 0
         self._views: dict[tuple[int, int, int, torch.dtype], list[torch.Tensor]] = {}
 
     def add_up(self, tensor: torch.Tensor, word: int = 0) -> Sum | None:
-        """Begin to add a tensor up, in place. None where there is no room for it, which all find in the same way.
+        """Start an all-reduce (sum) in place; return None if the tensor does not fit, which all learners find alike.
 
-        `word`: below 256, says what is added up; all must say the same. Raises RuntimeError when others are lost.
+        `word`: the tag, below 256, which must be equal in all learners. Raises RuntimeError if learners are lost.
         """
         size, used = tensor.numel() * tensor.element_size(), self._used if self._under_way else 0
         if used + size > SPACE or not tensor.is_contiguous():
@@ -86,12 +88,12 @@ class Room:
         return Sum(self, self.begun, tensor, parts)
 
     def begin(self, word: int) -> None:
-        """Say a word with nothing to add up, and compare it with the next ones."""
+        """Send a tag without data; it is compared together with the next ones."""
         self._under_way += 1
         self.say(word)
 
     def give(self, tensor: torch.Tensor, source: int) -> None:
-        """One learner's tensor (contiguous) to all, however large. Raises RuntimeError when others are lost."""
+        """Broadcast one learner's contiguous tensor of any size. Raises RuntimeError if learners are lost."""
         for piece in tensor.view(-1).view(torch.uint8).split(_PIECE):
             there = self._write(0, len(piece), torch.uint8)[source]
             if source == self._rank:
@@ -102,7 +104,7 @@ class Room:
                 piece.copy_(there)
 
     def say(self, word: int = 0) -> None:
-        """Tell all others that what was to be written is there."""
+        """Signal all others that this learner's data is written."""
         said = _WORDS[word]
         self._own += said
         try:
@@ -113,7 +115,7 @@ class Room:
         self.begun += 1
 
     def _write(self, at: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Where each learner writes its own now, by rank: so many bytes from the start of what this pass has."""
+        """Return the regions in which the learners write, by rank. `at`: the offset in bytes within this pass."""
         if not self._under_way:
             self._half = 1 - self._half
         self._under_way += 1
@@ -127,9 +129,9 @@ class Room:
         return found
 
     def hear(self, number: int) -> None:
-        """Wait until all have begun so many sums.
+        """Wait until all learners have started this number of all-reduces.
 
-        Raises RuntimeError when others are lost, or after a cut, and Diverged where they said other words.
+        Raises RuntimeError if learners are lost or after a cut, and Diverged if tags differ.
         """
         for rank, one in self._others:
             while self._said[rank] < number:
@@ -158,24 +160,24 @@ class Room:
             raise Diverged(next(said for said in zip(*words, strict=True) if len(set(said)) > 1))
 
     def meet(self, few: torch.Tensor, word: int) -> None:
-        """Add up a few numbers where all others come to do so, too. Raises as `hear` does."""
+        """Sum a small tensor, if all learners reach a call with the same tag. Raises as `hear` does."""
         begun = self.add_up(few, word)
         assert begun is not None
         begun.wait()
 
     def first_of(self, rank: int) -> float:
-        """The number that a learner wrote first in this pass, as float64."""
+        """Return the first float64 that a learner wrote in this pass."""
         offset = (self._half * len(self._peers) + rank) * SPACE
         return float(torch.frombuffer(self._memory, dtype=torch.float64, count=1, offset=offset))
 
     def forget(self) -> None:
-        """Nobody will wait for what is under way: it is over once all have begun it. Raises RuntimeError."""
+        """Discard all-reduces in flight: wait until all learners have started them. Raises RuntimeError."""
         if self._under_way:
             self.hear(self.begun)
             self._under_way = 0
 
     def cut(self) -> None:
-        """End all connections: whoever waits, here or there, gets a RuntimeError. From any thread."""
+        """Close all connections: every waiting learner, here or elsewhere, gets a RuntimeError. From any thread."""
         for _, one in self._others:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -186,7 +188,7 @@ class Room:
 
 
 class Sum:
-    """A tensor that is being added up, in place."""
+    """An all-reduce (sum) in flight, in place."""
 
     __slots__ = ("_number", "_parts", "_room", "_tensor")
 
@@ -194,7 +196,7 @@ class Sum:
         self._room, self._number, self._tensor, self._parts = room, number, tensor, parts
 
     def wait(self) -> None:
-        """Until it is the sum. Raises RuntimeError when others are lost."""
+        """Wait for the sum. Raises RuntimeError if learners are lost."""
         self._room.hear(self._number)
         first, second, *others = self._parts
         sum_ = torch.add(first, second, out=self._tensor.view(-1))
@@ -203,15 +205,15 @@ class Sum:
 
 
 def meet(store: Any, rank: int, size: int) -> Room | None:
-    """A room for these learners, who find each other in the store. None, for all of them, where they cannot share one.
+    """Create a shared segment by rendezvous through the store. Return None in all learners if they cannot share one.
 
-    Raises RuntimeError when others do not come, as the store does.
+    Raises RuntimeError if learners do not arrive, as the store does.
     """
     if not 2 <= size <= MOST:
         return None
     with ExitStack() as until_ready:
         listening = until_ready.enter_context(socket.socket(socket.AF_UNIX))
-        listening.bind("")  # by a name that the kernel chooses, and that leaves no file behind
+        listening.bind("")  # a name chosen by the kernel, which leaves no file behind
         listening.listen(size)
         here = [boot_id(), str(Path("/proc/self/ns/net").readlink())]
         store.set(f"room-{rank}", json.dumps([*here, listening.getsockname().hex()]))
@@ -219,7 +221,7 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
         if any(one[:2] != here for one in told):
             return None
         room: Room | None = None
-        # They are not on speaking terms, say in containers: gloo then.
+        # The learners cannot connect, for example in separate containers: use gloo then.
         with suppress(OSError):
             names = [bytes.fromhex(one[2]) for one in told]
             peers = [
@@ -234,7 +236,7 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
 
 
 def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> list[socket.socket | None]:
-    """A connection to each of the others, by rank: those below are called, those above call. Raises OSError."""
+    """Connect to each of the others, by rank: to lower ranks, and accept higher ones. Raises OSError."""
     peers: list[socket.socket | None] = [None] * len(names)
     listening.settimeout(_MEET_S)
     with ExitStack() as on_failure:
@@ -255,7 +257,10 @@ def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> lis
 
 
 def _memory(peers: Sequence[socket.socket | None], rank: int) -> mmap.mmap:
-    """The memory, which learner 0 makes and gives to the others: it is gone with the last of them. Raises OSError."""
+    """Map the segment, which learner 0 creates and sends to the others. Raises OSError.
+
+    The kernel frees it with the last learner.
+    """
     size = 2 * len(peers) * SPACE
     if rank == 0:
         fd = os.memfd_create("dlaas")

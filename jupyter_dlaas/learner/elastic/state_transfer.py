@@ -1,6 +1,6 @@
-"""The state that goes from one learner to another, its large tensors apart: they travel as they lie in memory.
+"""The state sent from one learner to another, with large tensors separated and sent directly from memory.
 
-To write 200 MB into one piece of bytes, with checksums, and to read it again takes longer than to send it.
+Serialising 200 MB with checksums and reading it again takes longer than sending it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 __all__ = ["put_together", "room_for", "take_apart"]
 
 _LEAST: Final = 1 << 18
-"""Bytes of a tensor that is worth a talk of its own."""
+"""The minimum size in bytes of a tensor that is sent by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Where a large tensor was, the `number`-th."""
+    """The placeholder of the `number`-th large tensor."""
 
     number: int
     shape: tuple[int, ...]
@@ -28,9 +28,9 @@ class Gap:
 
 
 def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """The state with gaps, and what was in them: on the CPU and contiguous, sharing memory where it was so before.
+    """Return the state with placeholders, and the large tensors: on the CPU, contiguous, sharing memory if possible.
 
-    Looks into dicts, lists and tuples, as state_dicts are made of; what is elsewhere stays. `state` is not changed.
+    Only dicts, lists and tuples are searched, which is what state_dicts consist of. `state` is not changed.
     """
     found: list[torch.Tensor] = []
 
@@ -44,14 +44,14 @@ def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def room_for(state: Any) -> list[torch.Tensor]:
-    """Memory for what is to be put into the gaps, in their order."""
+    """Allocate tensors for the placeholders, in their order."""
     gaps: list[Gap] = []
     _mapped(state, lambda one: gaps.append(one) if isinstance(one, Gap) else one)
     return [torch.empty(one.shape, dtype=one.dtype) for one in sorted(gaps, key=lambda one: one.number)]
 
 
 def put_together(state: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The whole state again."""
+    """Return the state with tensors in place of the placeholders."""
     return _mapped(state, lambda one: tensors[one.number] if isinstance(one, Gap) else one)
 
 

@@ -1,8 +1,8 @@
-"""The step in flight: what of it is done, and what may still be done once others were lost in it.
+"""The gate of the step in flight: which optimisers and schedulers have stepped, and which may still step.
 
-In a plain loop it is the user's code that goes back, clips, and steps. When a learner is lost meanwhile, the gradients
-are not everybody's: what the rest of that step would do is not done, and the step is made again. What was done before
-the loss (the first of two optimisers, say) is not repeated then.
+In a plain loop the user's code runs the backward pass, clips and steps. If a learner is lost meanwhile, the gradients
+are not averaged over all learners. The rest of that step is then suppressed, and the step is repeated. What was done
+before the loss (by the first of two optimisers, for example) is not done again.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from typing import Any, Final
 __all__ = ["Gate"]
 
 _MOST: Final = 1 << 10
-"""More steps of optimisers, schedulers and scalers than one step of training has."""
+"""An upper bound of the steps of optimisers, schedulers and scalers within one training step."""
 
 
 class Gate:
-    """Lets optimisers, schedulers and scalers step only where their step counts."""
+    """The gate that lets optimisers, schedulers and scalers step only in a step that counts."""
 
     def __init__(self) -> None:
         self.has_failed = False
-        """The gradients of the step in flight are not everybody's."""
+        """True if the gradients of the step in flight are not averaged over all learners."""
         self.has_stepped = False
-        """An optimiser stepped in it."""
+        """True if an optimiser has stepped in the step in flight."""
         self.factor: Callable[[], float] | None = None
-        """What learning rates are multiplied by, for one step of an optimiser."""
+        """Returns the factor of learning rates for one step of an optimiser."""
         self.before_step: Callable[[], None] | None = None
         """Called before an optimiser steps; may raise, or set `has_failed`."""
         self.check: Callable[[Any], None] | None = None
-        """Called with an optimiser before it steps: are its gradients everybody's?"""
+        """Called with an optimiser before it steps, to average gradients that have not been averaged."""
         self.mean: Callable[[Any], Any] | None = None
-        """The mean of a loss over the gang; may set `has_failed`."""
+        """Returns the mean of a loss over the gang; may set `has_failed`."""
         self.may_lose: Callable[[], bool] = lambda: False
-        """Return whether other learners may be lost in the step, so that it is repeated."""
+        """Returns whether other learners may be lost in the step, so that it would be repeated."""
         self.on_failure: Callable[[], None] | None = None
-        """Called in the main thread once a step has failed, before the program goes on with the rest of it."""
+        """Called in the main thread once a step has failed, before the program continues with the rest of it."""
         self.on_step: Callable[[], None] | None = None
         """Called before an optimiser steps."""
         self._is_noted = False
         self._gated: dict[int, Any] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
-        """Objects, names of their methods, and what stood in the object's own dict before, else None."""
+        """Objects, names of replaced methods, and the former values in the objects' own dicts, or None."""
         self._is_open = False
         self._done: dict[str, int] = {}
-        """How often each object has stepped in the step in flight,"""
+        """The number of steps per object in the step in flight."""
         self._seen: dict[str, int] = {}
-        """and how often it was asked to since that was begun, maybe again."""
+        """The number of requests to step per object since the step began, or began again."""
 
-    # -- of a step
+    # -- the step
 
     def begin(self) -> None:
-        """A step begins, maybe again."""
+        """Begin a step, possibly a repetition."""
         self.has_failed = self.has_stepped = self._is_noted = False
         self._is_open = True
         self._seen.clear()
 
     def fail(self) -> None:
-        """Others are lost, or came to another place of the program: the step in flight does not count."""
+        """Mark the step in flight as failed, after a lost learner or a divergence."""
         self.has_failed = True
         self._note_failure()
 
     def _note_failure(self) -> None:
-        """Call `on_failure` once. A backward pass on a GPU runs in threads that do not see the program's variables."""
+        """Call `on_failure` once. GPU backward passes run in threads that do not see the program's variables."""
         if self._is_noted or not self.is_torn or self.on_failure is None:
             return
         if threading.current_thread() is threading.main_thread():
@@ -76,33 +76,33 @@ class Gate:
             self.on_failure()
 
     def end(self) -> bool:
-        """It ends. True if it counts; else it is to be made again."""
+        """End the step. Return whether it counts; otherwise it is to be repeated."""
         self._is_open = False
         if not self.has_failed:
             self._done.clear()
         return not self.has_failed
 
     def close(self) -> None:
-        """It ends, and is not to be made again, whatever happened."""
+        """End the step without repetition, whatever happened."""
         self._is_open = self.has_failed = False
         self._done.clear()
 
     @property
     def is_torn(self) -> bool:
-        """In the rest of a step that will be made again."""
+        """True in the rest of a failed step, which will be repeated."""
         return self._is_open and self.has_failed
 
     @property
     def done(self) -> dict[str, int]:
-        """How often each object stepped in a step that is to be made again."""
+        """The number of steps per object in a step that is to be repeated."""
         return dict(self._done)
 
     def take(self, done: Mapping[str, int]) -> None:
-        """Go on from another learner's state of a step."""
+        """Continue from another learner's state of a step."""
         self._done = dict(done)
 
     def progress(self, step: int) -> int:
-        """A number that is higher for the learner that is further."""
+        """Return a number that is higher for a learner further ahead: in steps, then within the step."""
         return step * _MOST + sum(self._done.values())
 
     def _may(self, name: str) -> bool:
@@ -116,13 +116,13 @@ class Gate:
         self._done[name] = done + 1
         return True
 
-    # -- of objects
+    # -- objects
 
     def optimizer(self, name: str, one: Any) -> None:
-        """Let this optimiser step only where it counts, with its learning rates multiplied by `factor`.
+        """Let this optimiser step only in a step that counts, with its learning rates multiplied by `factor`.
 
-        Also each optimiser that it holds (SAM's `base_optimizer`, Lookahead's `optimizer`): some programs call methods
-        of the outer one that are no `step`.
+        This includes optimisers that it holds (SAM's `base_optimizer`, Lookahead's `optimizer`), since some programs
+        call other methods of the outer optimiser than `step`.
         """
         if id(one) in self._gated:
             return
@@ -160,11 +160,11 @@ class Gate:
         self.held_by(name, one)
 
     def knows(self, optimizer: Any) -> bool:
-        """Whether this optimiser's steps are gated."""
+        """Return whether this optimiser's steps are gated."""
         return id(optimizer) in self._gated
 
     def held_by(self, name: str, one: Any) -> None:
-        """Gate the optimisers that an object holds."""
+        """Gate the optimisers that an object holds as attributes."""
         import torch
 
         for attribute, value in sorted(vars(one).items()):
@@ -189,10 +189,10 @@ class Gate:
     def _step_with(
         self, name: str, optimizer: Any, plain: Callable[..., Any], closure: Callable[[], Any], options: dict[str, Any]
     ) -> Any:
-        """A step of an optimiser that calls its closure as often as it likes, maybe at other weights.
+        """Run the step of an optimiser that may call its closure several times, at different weights.
 
-        The closure gives it the gang's mean loss, by which all learners search alike. What was changed is taken back
-        when others are lost in the midst of it.
+        The closure returns the gang's mean loss, so that line searches agree in all learners. Changes are undone if a
+        learner is lost meanwhile.
         """
         import torch
 
@@ -228,7 +228,7 @@ class Gate:
             return last[0]
 
     def scheduler(self, name: str, one: Any) -> None:
-        """Let this scheduler step only where it counts."""
+        """Let this scheduler step only in a step that counts."""
         plain, gate = one.step, self
 
         @functools.wraps(plain)
@@ -239,14 +239,14 @@ class Gate:
 
         @functools.wraps(kept)
         def state_dict(self: Any) -> dict[str, Any]:
-            # A scheduler's state is all of its attributes, these two would be among them.
+            # A scheduler's state includes all of its attributes, so these two are removed.
             return {key: value for key, value in kept().items() if key not in ("step", "state_dict")}
 
         self._replace(one, "step", step)
         self._replace(one, "state_dict", state_dict)
 
     def scaler(self, name: str, one: Any) -> None:
-        """Let this gradient scaler change its scale only where that counts; what it noted for a step it forgets."""
+        """Let this gradient scaler update its scale only in a step that counts; it still clears its per-step state."""
         plain, gate = one.update, self
 
         @functools.wraps(plain)
@@ -265,7 +265,7 @@ class Gate:
         setattr(one, method, types.MethodType(function, one))
 
     def release(self) -> None:
-        """Give objects their own methods back: the program is over, and its results are to hold nothing of the gang."""
+        """Restore the original methods when the program has ended, so that its results do not refer to the gang."""
         for one, method, before in reversed(self._replaced):
             if before is None:
                 vars(one).pop(method, None)
@@ -275,11 +275,11 @@ class Gate:
 
 
 class _Torn(Exception):
-    """Ends a step in which others were lost."""
+    """An internal exception that ends an optimiser's step in which learners were lost."""
 
 
 def _takes_one_gradient(optimizer: Any) -> bool:
-    """Whether it calls a closure once, before anything else, as most of torch's optimisers do; and needs none."""
+    """Return whether the optimiser's closure is optional and called once, first, as in most of torch's optimisers."""
     kind = type(optimizer)
     parameter = inspect.signature(kind.step).parameters.get("closure")
     is_needed = parameter is not None and parameter.default is parameter.empty
@@ -287,12 +287,12 @@ def _takes_one_gradient(optimizer: Any) -> bool:
 
 
 def _snapshot(optimizer: Any) -> Callable[[], None]:
-    """Keep an optimiser's parameters and state. Returns what puts them back."""
+    """Copy an optimiser's parameters and state; return a function that restores them."""
     import torch
 
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     kept = [one.detach().clone() for one in parameters]
-    # Keys are parameters, and stay these.
+    # The keys are the parameters themselves.
     state = {key: copy.deepcopy(value) for key, value in optimizer.state.items()}
 
     def put_back() -> None:

@@ -1,4 +1,4 @@
-"""How long this learner's own part of a step takes, and its wait for the others: who is slow, what talking costs."""
+"""Step times of this learner: its own computation, its wait for the others, and the whole step."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Final
 __all__ = ["Work"]
 
 _NEW: Final = 0.1
-"""What the last step counts in the moving mean."""
+"""The weight of the last step in the moving mean."""
 _TOLD_S: Final = 1.0
 
 
 class Work:
-    """Moving means of a step's time, in parts.
+    """Moving means of step times, in seconds.
 
-    From its beginning until this learner's gradients are there; from then until they are everybody's; the whole.
+    Measures the time until this learner's gradients are computed, the wait until they are averaged, and the whole step.
     """
 
     def __init__(self, tell: Callable[..., None], skew: float | None) -> None:
-        """`tell` takes a message for the guardian. `skew`: of all bytes that are exchanged, the largest tensor's."""
+        """Start without data. `tell` sends a message to the guardian.
+
+        `skew`: the largest tensor's share of all gradient bytes.
+        """
         self._tell = tell
         self._skew = skew
         self._began_s: float | None = None
@@ -31,12 +34,12 @@ class Work:
         self._told_s = 0.0
 
     def reset(self) -> None:
-        """Another gang: other shares of a batch."""
+        """Restart the means after a membership change, since shares of a batch differ."""
         self._began_s = self._done_s = None
         self._steps = 0
 
     def begin(self) -> None:
-        """A step begins, its data are still to be read."""
+        """Begin a step, before its data is read."""
         now_s = time.monotonic()
         if self._began_s is not None and self._done_s is not None:
             self._steps += 1
@@ -57,10 +60,10 @@ class Work:
         self._began_s, self._done_s, self._waited_s = now_s, None, 0.0
 
     def done(self) -> None:
-        """Gradients are there, for now: of several parts of the model the last counts."""
+        """Record that gradients are computed; if the model has several parts, the last call counts."""
         self._done_s = time.monotonic()
 
     def summed(self) -> None:
-        """They are everybody's."""
+        """Record that gradients are averaged."""
         if self._done_s is not None:
             self._waited_s += time.monotonic() - self._done_s

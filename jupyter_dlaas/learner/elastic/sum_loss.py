@@ -1,9 +1,9 @@
-"""Losses that add up over the samples of a batch: their gradients are to be added over the learners, not averaged.
+"""Losses that are sums over samples: their gradients are summed over the learners, not averaged.
 
-`run.prepare(model, opt, loss="sum")` says that a loss is one. Where it is not said, the first losses are looked at:
-the graph behind one tells whether it ends in a sum or in a mean.
+`run.prepare(model, opt, loss="sum")` declares such a loss. If it is not declared, the autograd graphs of the first
+losses are inspected for a final sum or mean.
 
-Loaded by `preparing` only.
+Imported by `preparation` only.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ __all__ = ["Kind", "add_up", "kind_of", "look"]
 _LOOKS: Final = 3
 _NODES_MAX: Final = 200
 _SUM: Final = 2
-"""torch's number for `reduction="sum"`."""
+"""The number of `reduction="sum"` in torch."""
 _THROUGH: Final = ("Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "View", "Squeeze", "Reshape", "Clone")
-"""Operations behind which a sum is still one."""
+"""Operations that keep a sum a sum."""
 _LAYERS: Final = re.compile(r"mm|mv|conv|embedding|dot|attention|rnn|linear", re.IGNORECASE)
 _untyped: Final[Any] = torch.autograd
 
 
 class Kind(StrEnum):
-    """What a loss does with the samples of a batch."""
+    """The way in which a loss combines the samples of a batch."""
 
     SUM = "sum"
     MEAN = "mean"
     MIXED = "mixed"
-    """It adds a sum to a mean: neither their sum nor their average over learners is what one learner computes."""
+    """A sum plus a mean: neither the sum nor the average over learners equals the result of one learner."""
     UNKNOWN = "unknown"
 
 
 def kind_of(loss: torch.Tensor, samples: int, total: int) -> Kind:
-    """Whether a loss adds up over samples, by the graph behind it.
+    """Return how a loss combines samples, from its autograd graph.
 
-    `samples`: of this learner; a sum that is divided by these, or a multiple of them, is a mean. `total`: of all
-    learners; a sum that is divided by that stays one.
+    `samples`: this learner's number; a sum divided by it or a multiple of it is a mean. `total`: that of all learners;
+    a sum divided by it is still a sum.
     """
     sums, is_mean, waiting = [], False, [loss.grad_fn]
     for _ in range(_NODES_MAX):
@@ -84,7 +84,7 @@ def _divides(node: Any, name: str, samples: int, total: int) -> bool:
 
 
 def _depends_on_samples(node: Any) -> bool:
-    """A model is behind this sum; else it adds up weights, as a regulariser does."""
+    """Return whether a model's layers are behind this sum; otherwise it is a regulariser over weights."""
     seen, waiting = {node}, [node]
     while waiting and len(seen) < _NODES_MAX:
         node = waiting.pop()
@@ -97,9 +97,9 @@ def _depends_on_samples(node: Any) -> bool:
 
 
 def look(samples: Callable[[], tuple[int, int] | None], found: Callable[[Kind], None]) -> None:
-    """Look at the first losses that go backward, and call `found` once for one that is a sum or mixed.
+    """Inspect the first losses that go backward, and call `found` once for one that is a sum or mixed.
 
-    `samples`: of this learner and of all, in the present step; None outside of one.
+    `samples`: returns the samples of this learner and of all learners in the current step; None outside a step.
     """
     plain, looks = torch.autograd.backward, [0]
 
@@ -121,7 +121,7 @@ def look(samples: Callable[[], tuple[int, int] | None], found: Callable[[Kind], 
 
 
 def add_up(gang: Gang) -> None:
-    """From now on learners' gradients add up: each counts by its share of the samples, and is larger by as much."""
+    """Sum gradients over learners from now on: divide each by the weight that averaging multiplies it by."""
     plain = torch.autograd.backward
 
     @functools.wraps(plain)

@@ -1,6 +1,6 @@
-"""Acts at the moment a module is loaded, without loading it for those who do not use it.
+"""Actions that run when a module is imported, without importing it for programs that do not use it.
 
-One finder for all who wait (seeds, pictures, autolog): as long as nothing is found it costs a look into a dict.
+All actions (seeds, figures, autolog) share one finder, which costs one dict lookup per import of another module.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final
 __all__ = ["Act", "after"]
 
 Act = Callable[[Any], object]
-"""Takes the module, just loaded."""
+"""Called with the module that has just been imported."""
 
 
 def after(name: str, act: Act) -> None:
-    """Call `act(module)` once the module of this name is loaded; at once where it is."""
+    """Call `act(module)` once the module with this name is imported; immediately if it is already."""
     module = sys.modules.get(name)
     if module is not None:
         act(module)
@@ -30,7 +30,7 @@ def after(name: str, act: Act) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the others find a module, and puts itself around its loader."""
+    """A finder that delegates to the others and wraps the loader of an awaited module."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -47,12 +47,12 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and what is to be done after it. Gone from the module once that is loaded."""
+    """A loader that runs the actions after another loader, and removes itself from the module."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:  # what tools ask loaders for before the module runs
+    def __getattr__(self, name: str) -> Any:  # for tools that query loaders before the module runs
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:

@@ -1,4 +1,4 @@
-"""Memory of a program: the limit of its allocations, and what the C library keeps of freed blocks."""
+"""Memory of a program: the limit of its allocations, and the freed blocks that the C library keeps."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import Final
 __all__ = ["keep_freed", "limit_data"]
 
 SLACK_BYTES: Final = 256 << 20
-"""Stacks of threads and arenas of the allocator are counted, though little of them is ever used."""
+"""An allowance for thread stacks and allocator arenas, which count although little of them is used."""
 
 _SETTINGS: Final = (
     ("MALLOC_MMAP_THRESHOLD_", -3, 32 << 20),
     ("MALLOC_TRIM_THRESHOLD_", -1, 64 << 20),
 )
-"""The user's variable, number for mallopt (glibc, malloc.h), bytes: the largest that glibc itself comes to."""
+"""The user's environment variable, the mallopt parameter (glibc, malloc.h), and glibc's own largest value in bytes."""
 
 
 def keep_freed() -> None:
-    """Let glibc hold on to freed blocks of up to 32 MiB, as it does of itself after it once freed one as large.
+    """Let glibc keep freed blocks of up to 32 MiB, as it does by itself once it has freed a block that large.
 
-    Until then gradients and temporaries of some MB go back to the kernel at each step, and every page of them is
-    faulted in again: a fork of a zygote, which frees nothing large while it imports, had 1,100 page faults a step of a
-    784-512-10 network, 30 % of its time; whether a plain process has them is chance. The user's own variables win.
+    Until then, gradients and temporaries of some MB are returned to the kernel at each step, and their pages are
+    faulted in again. A fork of a zygote, which frees nothing large during its imports, had 1,100 page faults per step
+    of a 784-512-10 network, 30 % of its time. Whether a plain process has them is chance. The user's own variables take
+    precedence.
     """
     with suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -36,10 +37,11 @@ def keep_freed() -> None:
 
 
 def limit_data(limit_bytes: int) -> None:
-    """Let an allocation fail that is far above the job's limit of memory (0: none), with an error that has a line.
+    """Make an allocation far above the job's memory limit (0: none) fail with an error that has a line.
 
-    What processes use is limited from outside (`runtime/guardian/resource_limits.py`), which notices it a moment later,
-    and cannot tell where. Counted here is what is allocated from now on, used or not, so twice the limit is allowed.
+    The memory that processes use is limited from outside (`runtime/guardian/resource_limits.py`), which reacts a moment
+    later and cannot name the line. This limit counts all memory allocated from now on, used or not, so it permits twice
+    the job's limit.
     """
     if not limit_bytes:
         return

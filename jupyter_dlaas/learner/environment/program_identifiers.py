@@ -1,4 +1,4 @@
-"""Identifiers of a program by its syntax tree, for rules about the program: comments and prose do not count."""
+"""Identifiers of a program from its syntax tree, for rules about the program: comments and prose do not count."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Words:
     names: frozenset[str] = frozenset()
     """Variables, attributes, keywords, definitions, parts of module names; also strings of one word: `env["RANK"]`."""
     methods: frozenset[str] = frozenset()
-    """Methods that are called, anywhere."""
+    """Methods that are called anywhere."""
     modules: frozenset[str] = frozenset()
     """Top-level packages that are imported."""
     logs: bool = False
-    """It calls `log` of what `dlaas.run()` returned."""
+    """True if it calls `log` on the result of `dlaas.run()`."""
 
 
 def words_in(path: Path) -> Words:
-    """Collect the words of a file; none where it is not valid Python."""
+    """Return the identifiers of a file; none if it is not valid Python."""
     return words_of(path.read_text(encoding="utf-8", errors="replace"))
 
 
 @lru_cache(maxsize=64)
 def words_of(text: str) -> Words:
-    """Collect the words of a program's text; none where it is not valid Python."""
+    """Return the identifiers of a program's text; none if it is not valid Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -81,7 +81,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _is_run(node: ast.AST) -> bool:
-    """`dlaas.run()`, `run()`."""
+    """Return whether this is the call `dlaas.run()` or `run()`."""
     match node:
         case ast.Call(func=ast.Name(id="run") | ast.Attribute(attr="run"), args=[], keywords=[]):
             return True

@@ -1,7 +1,7 @@
-"""One seed per job: every learner and every restart begins with the same random numbers.
+"""One seed per job: every learner and every restart begins with the same random state.
 
-So the cells before the training (a random split, say) give the same on each of them. Training itself then gets its own
-numbers per learner (see `running`).
+So the code before the training (a random split, for example) gives the same result in each of them. The training itself
+then uses a separate seed per learner (see `training_run`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {
 
 
 def seed_of(job: str) -> int:
-    """The seed of a job: the same for all its learners, at every start."""
+    """Return the seed of a job, which is the same for all its learners at every start."""
     return derive(job)
 
 
 def derive(*parts: object) -> int:
-    """A seed from anything that names what it is for."""
+    """Return a seed derived from values that identify its purpose."""
     text = ":".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def seed_all(seed: int, *, later: bool = False) -> None:
-    """Seed Python, NumPy, torch and TensorFlow as far as they are loaded; `later`: the others as soon as they are."""
+    """Seed Python, NumPy, torch and TensorFlow if they are loaded; `later`: also those that are imported later."""
     random.seed(seed)
     for name, seeder in _SEEDERS.items():
         if later or name in sys.modules:

@@ -1,4 +1,4 @@
-"""An exception of user code, told in the user's cells: "cell [7], line 3"."""
+"""Exceptions of user code, described in terms of the user's cells: "cell [7], line 3"."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Cell:
     last: int
     label: str
     line: int
-    """The line of the cell that stands at `first`."""
+    """The line of the cell that corresponds to `first`."""
 
 
 class CellMap:
-    """From lines of train.py to lines of cells."""
+    """The mapping from lines of train.py to lines of cells."""
 
     def __init__(self, script: Path, cells: Mapping[str, str]) -> None:
         self.script = str(script)
@@ -55,11 +55,11 @@ class CellMap:
         self._cells = sorted(found, key=lambda cell: cell.first)
 
     def find(self, line: int) -> Cell | None:
-        """The cell that a line of train.py came from."""
+        """Return the cell that a line of train.py came from; None if there is none."""
         return next((cell for cell in self._cells if cell.first <= line <= cell.last), None)
 
     def where(self, path: str, line: int, function: str | None) -> Where:
-        """A place in the user's words, with some lines around it."""
+        """Return a location for the user, with the source lines around it."""
         cell = self.find(line) if path == self.script else None
         first, last = max(1, line - _AROUND), line + _AROUND
         label, shift = Path(path).name, 0
@@ -74,13 +74,13 @@ class CellMap:
         return Where(label=label, line=line + shift, function=name, first_line=first + shift, source=tuple(source))
 
     def place(self, path: str, line: int, function: str) -> str:
-        """A place in a few of the user's words."""
+        """Return a short description of a location for the user."""
         cell = self.find(line) if path == self.script else None
         label, line = (cell.label, line - cell.first + cell.line) if cell is not None else (Path(path).name, line)
         return f"{label}, line {line}" + ("" if function == "<module>" else f", in {function}")
 
     def rewrite(self, text: str) -> str:
-        """A traceback's text with cells in place of train.py's lines."""
+        """Return a traceback's text with cells in place of train.py's lines."""
 
         def said(match: re.Match[str]) -> str:
             cell = self.find(int(match[1]))
@@ -92,7 +92,7 @@ class CellMap:
 
 
 def _dedent(lines: list[str]) -> list[str]:
-    """Without the common indentation: the training cell stands under an `if` in train.py."""
+    """Return the lines without common indentation: the training cell stands under an `if` in train.py."""
     widths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     width = min(widths, default=0)
     return [line[width:] for line in lines]
@@ -103,7 +103,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _user_part(tb: TracebackType | None) -> TracebackType | None:
-    """Without our own frames at the outer end; all of it where there are only ours."""
+    """Return the traceback without our own outer frames; the whole traceback if all frames are ours."""
     inner = tb
     while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next
@@ -116,7 +116,7 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int, str]]:
 
 
 def in_cells(error: BaseException, cells: CellMap) -> str:
-    """The traceback as the log shows it: in cells, without our frames, of bounded length."""
+    """Return the traceback for the log: with cells, without our frames, of bounded length."""
     text = "".join(traceback.format_exception(type(error), error, _user_part(error.__traceback__)))
     return _clipped(cells.rewrite(text), _LONGEST)
 
@@ -131,13 +131,13 @@ def _clipped(text: str, longest: int) -> str:
 def failure_of(
     error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
 ) -> Failure:
-    """Cause, what, where and advice for an exception that ended user code. A group is told by its first exception."""
+    """Return the failure for an exception that ended user code. A group is described by its first exception."""
     told = in_cells(error, cells)
     first, others = _first_of_group(error)
     where = _where(first, cells, own_folder) or _where(error, cells, own_folder)
     names, message = class_names(first), _message(first)
     failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone, has_gpus=has_gpus)
-    if type(first) is KeyboardInterrupt and _is_raised(first):  # no signal came: trying again cannot help
+    if type(first) is KeyboardInterrupt and _is_raised(first):  # not from a signal: retrying cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
     elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
@@ -149,7 +149,7 @@ def failure_of(
 
 
 def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
-    """The first exception that is no group, and how many others there are beside it."""
+    """Return the first exception that is not a group, and the number of other exceptions."""
     others = 0
     while isinstance(error, BaseExceptionGroup):
         others += len(error.exceptions) - 1
@@ -158,7 +158,7 @@ def _first_of_group(error: BaseException) -> tuple[BaseException, int]:
 
 
 def _is_raised(error: BaseException) -> bool:
-    """Whether a `raise` statement raised it, not a signal handler or a library in C."""
+    """Return whether a `raise` statement raised it, not a signal handler or a C library."""
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
@@ -166,7 +166,7 @@ def _is_raised(error: BaseException) -> bool:
 
 
 def _is_raised_by_user(error: BaseException, cells: CellMap, own_folder: Path) -> bool:
-    """Whether a `raise` of the user's own code raised it."""
+    """Return whether a `raise` in the user's own code raised it."""
     *_, path = (cells.script, *(one[0] for one in _frames(error)))
     return _is_raised(error) and (path == cells.script or path.startswith(str(own_folder)))
 
@@ -187,7 +187,7 @@ def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | No
 
 
 def _told_by_worker(error: BaseException) -> str:
-    """The traceback of another process as text, where the error came from one: a DataLoader's, or a pool's."""
+    """Return the traceback text of a worker process in which the error arose (DataLoader or pool); otherwise ""."""
     cause = error.__cause__
     if cause is not None and class_names(cause)[0] in ("RemoteTraceback", "_RemoteTraceback"):
         return _text(cause)
@@ -196,7 +196,7 @@ def _told_by_worker(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """What it says, without the text of another process' traceback around it."""
+    """Return the message of an exception, without another process's traceback around it."""
     text = _text(error)
     found = _IN_WORKER.match(text)
     if found is None:
@@ -206,18 +206,18 @@ def _message(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What it says, of bounded length; its arguments where it cannot be asked."""
+    """Return the exception's text, of bounded length; its arguments if its `__str__` fails."""
     try:
         return _clipped(str(error), _LONGEST)
-    except Exception:  # noqa: BLE001 - an exception of any class may fail in any way when it is printed
+    except Exception:  # noqa: BLE001 - the `__str__` of any exception may fail in any way
         return arguments_text(error)
 
 
-# -- by nothing that the class of an exception can change --------------------------------------------------------------
+# -- without code of the exception's class ---------------------------------------------------------------------------
 
 
 def class_names(error: BaseException) -> list[str]:
-    """The names of its class and the classes that it derives from, the nearest first."""
+    """Return the names of the exception's class and its base classes, in method resolution order."""
     return [_class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
 
 
@@ -227,7 +227,7 @@ def _class_name(cls: type) -> str:
 
 
 def arguments_text(error: BaseException) -> str:
-    """Its arguments, as far as they are plain values."""
+    """Return the exception's arguments as text, as far as they are plain values."""
     parts = []
     for one in BaseException.__dict__["args"].__get__(error)[:_ARGUMENTS_MAX]:
         kind = type(one)

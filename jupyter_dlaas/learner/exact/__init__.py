@@ -1,1 +1,1 @@
-"""Exact mode: the same numbers for every number of learners."""
+"""Exact mode: bitwise identical results for every number of learners."""

@@ -1,11 +1,12 @@
-"""Exact mode: the same weights, to the last bit, for any number of learners, whatever happens meanwhile.
+"""Exact mode: bitwise identical weights for any number of learners, whatever happens meanwhile.
 
-A batch is cut into shards by its length alone. Each shard has random numbers of its own (from seed, step and shard),
-and begins with the buffers that the step began with. Gradients, weighted by samples, and buffers (BatchNorm's running
-statistics) are added up in a fixed binary tree over the shards. So nothing depends on who computes which shard.
-Holds for one type of device, one version of PyTorch, and deterministic kernels, which are switched on here.
+The shards of a batch depend only on its length. Each shard has its own random numbers (from seed, step and shard) and
+starts with the buffers of the beginning of the step. Gradients, weighted by samples, and buffers (the running
+statistics of BatchNorm) are summed in a fixed binary tree over the shards. So the result does not depend on which
+learner computes which shard. This holds for one type of device, one version of PyTorch, and deterministic kernels,
+which are enabled here.
 
-Loaded by `running` only where exact mode is asked for.
+Imported only if exact mode is requested.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from jupyter_dlaas.learner.exact.requirements import NotExact
 __all__ = ["Exact", "Parts"]
 
 THREADS: Final = 1
-"""How many a sum is split over changes its last bit; a job with one learner and one with four have other numbers."""
+"""The number of threads per learner, which affects the last bit of a sum. Its default depends on the number of
+learners.
+"""
 
 
 class Parts:
-    """A batch in exact mode: this learner's shards of it. `run.train_step(fn, batch)` takes it, nothing else can."""
+    """This learner's shards of a batch in exact mode. Only `run.train_step(fn, batch)` accepts it."""
 
     def __init__(self, shards: int, own: Sequence[tuple[int, Any, int]]) -> None:
         self.shards = shards
         self.own = {number: (part, count) for number, part, count in own}
-        """By the shard's number: what goes to the user's function, how many samples it counts."""
+        """By shard number: the argument of the user's function, and how many samples count."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return stored.exact_batch, (self.shards, [(number, *parts) for number, parts in self.own.items()])
@@ -59,11 +62,11 @@ class Parts:
 
 @dataclass(slots=True)
 class _Sum:
-    """What is added up: per type of numbers one vector, and a few numbers of which the last digit must be kept."""
+    """The terms of the summation: one vector per dtype, and some numbers in float64."""
 
     vectors: dict[torch.dtype, torch.Tensor]
     numbers: torch.Tensor
-    """float64: samples, loss × samples, per parameter whether it has a gradient, whole-number buffers of shard 0."""
+    """Samples, loss × samples, per parameter whether it has a gradient, and integer buffers of shard 0."""
 
     def __add__(self, other: _Sum) -> _Sum:
         vectors = {kind: one + other.vectors[kind] for kind, one in self.vectors.items()}
@@ -71,13 +74,13 @@ class _Sum:
 
 
 class Exact:
-    """Makes the steps of one run in exact mode."""
+    """The executor of a run's steps in exact mode."""
 
     def __init__(self, shards: int, objects: Sequence[tuple[str, Any]], seed: int) -> None:
         self.shards = shards
         self.seed = seed
         self.gang: Any = None
-        """None: one learner, for good."""
+        """None if the job always has one learner."""
         self._models = [one for _, one in objects if isinstance(one, torch.nn.Module)]
         self._optimizers = [one for _, one in objects if isinstance(one, torch.optim.Optimizer)]
         self._scaler = next((one for _, one in objects if isinstance(one, torch.amp.GradScaler)), None)
@@ -100,7 +103,7 @@ class Exact:
         self._buffers = self._all_buffers()
 
     def _follow(self) -> None:
-        """Before a step: parameters that were frozen, unfrozen or put into a model since the last one."""
+        """Update the lists before a step if parameters were frozen, unfrozen or added, and broadcast new ones."""
         if self._registrations == registrations() and [one.requires_grad for one in self._of_models] == self._flags:
             return
         known = {id(one) for one in (*self._of_models, *self._parameters, *self._buffers)}
@@ -118,7 +121,7 @@ class Exact:
         return list(found.values())
 
     def _all_buffers(self) -> list[torch.Tensor]:
-        """Those that belong to the state: others are constants, which each learner makes by itself."""
+        """Return the persistent buffers. Others are constants that each learner computes itself."""
         found: dict[int, torch.Tensor] = {}
         for model in self._models:
             for module in model.modules():
@@ -129,7 +132,7 @@ class Exact:
         return list(found.values())
 
     def share(self) -> None:
-        """Begin with rank 0's weights."""
+        """Broadcast rank 0's weights and buffers."""
         self.gang.share([*self._parameters, *self._buffers])
 
     def _check_step(self, *_: object) -> None:
@@ -144,7 +147,7 @@ class Exact:
     def step(
         self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None, step: int
     ) -> torch.Tensor:
-        """One step. Returns the mean loss; NaN when others were lost meanwhile and the step will be made again."""
+        """Run one step and return the mean loss; NaN if learners were lost, so that the step will be repeated."""
         if not isinstance(batch, Parts):
             raise NotExact("run.train_step: give it a batch of run.batches as it is")
         self._follow()
@@ -170,7 +173,7 @@ class Exact:
             return torch.tensor(float("nan"))
         seed_all(derive(self.seed, step))
         if not total.numbers[0].item():
-            self._put_buffers(before)  # not one sample of this batch could be read
+            self._put_buffers(before)  # no sample of this batch could be read
             return torch.tensor(float("nan"))
         self._put(total)
         self._is_stepping = True
@@ -220,7 +223,7 @@ class Exact:
         with torch.no_grad():
             vectors = {kind: torch.cat(parts) for kind, parts in kinds.items()}
             for vector in vectors.values():
-                vector.mul_(count) if count else vector.zero_()  # what does not count may be infinite
+                vector.mul_(count) if count else vector.zero_()  # samples that do not count may be infinite
         return _Sum(vectors, torch.tensor(numbers, dtype=torch.float64))
 
     def _put_buffers(self, values: Sequence[torch.Tensor]) -> None:
@@ -230,7 +233,7 @@ class Exact:
 
     @torch.no_grad()
     def _put(self, total: _Sum) -> None:
-        """Take over gradients and buffers of the whole batch."""
+        """Set gradients and buffers to those of the whole batch."""
         samples = total.numbers[0].item()
         for vector in total.vectors.values():
             vector.div_(samples)
@@ -248,10 +251,10 @@ class Exact:
                 found, whole = whole[: buffer.numel()], whole[buffer.numel() :]
                 buffer.copy_(found.view_as(buffer))
 
-    # -- with the others
+    # -- collectives
 
     def _meet(self, mine: dict[cuts.Node, _Sum], nodes: Sequence[list[cuts.Node]], shards: int) -> _Sum:
-        """The sum over all shards. Raises RuntimeError when the group is lost."""
+        """Return the sum over all shards. Raises RuntimeError if the group is lost."""
         if self.gang.is_stranded:
             raise RuntimeError("the group is lost")
         gang, vectors = self.gang, {}
@@ -279,9 +282,9 @@ class Exact:
         length: int,
         whole: torch.Tensor,
     ) -> torch.Tensor:
-        """Each learner adds up one stretch of the vector over all shards, in the tree's order; then all get all.
+        """Sum one stretch of the vector per learner over all shards, in tree order; then gather all stretches.
 
-        `whole`: zeros, a row for each of this learner's nodes, as many columns for each learner.
+        `whole`: zeros, with a row per node of this learner and equally many columns per learner.
         """
         gang, stretch = self.gang, whole.shape[1] // self.gang.size
         for row, node in enumerate(nodes[gang.rank]):

@@ -1,4 +1,4 @@
-"""What exact mode cannot do: refused before anything trains."""
+"""Requirements of exact mode, checked before training starts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _TALKS = ("SyncBatchNorm", "DistributedDataParallel", "FullyShardedDataParallel"
 
 
 class NotExact(DlaasError):
-    """Something that exact mode cannot do."""
+    """A request that exact mode does not support."""
 
     code = "not_exact"
 
 
 def begin(run: Run, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
-    """Let a run make its steps in exact mode. Raises NotExact."""
+    """Enable exact mode for a run. Raises NotExact."""
     most = max(run._context.spec.learners_max or 1, run.world_size) if run._context else 1
     check(shards, given, is_first=run._exact is None, ddp=ddp, learners=most)
     exact = importlib.import_module("jupyter_dlaas.learner.exact.exact_step")
-    # What the program seeded holds, so that two jobs with one seed are one training; else the job's own seed.
+    # The program's own seed is used if it sets one, so that two jobs with one seed are one training; else the job's.
     run._seed = derive("exact", sys.modules["torch"].initial_seed())
     run._exact = exact.Exact(shards, run._objects, run._seed)
 
@@ -38,7 +38,7 @@ def begin(run: Run, shards: int | None, ddp: dict[str, Any] | None, given: list[
 def check(
     shards: int | None, given: Sequence[Any], *, is_first: bool, ddp: dict[str, Any] | None, learners: int
 ) -> None:
-    """Raises NotExact where what run.prepare was given cannot be trained in exact mode."""
+    """Raise NotExact if the arguments of `run.prepare` cannot be trained in exact mode."""
     torch = sys.modules.get("torch")
     if not is_first:
         raise NotExact("exact mode: hand everything over in one run.prepare(model, opt, …, shards=…)")
@@ -82,7 +82,7 @@ def _check_model(torch: Any, model: Any) -> None:
 
 
 def check_data(source: Source, shards: int, *, grows: bool) -> None:
-    """Raises NotExact where these batches cannot be cut into shards that depend on nothing else."""
+    """Raise NotExact if these batches cannot be divided into shards that depend on nothing else."""
     if grows:
         raise NotExact('run.batches(batch="grow"): a batch that depends on the number of learners is not exact')
     if source.groups is None and source.batch_size < shards:

@@ -1,4 +1,4 @@
-"""Where training is, by the progress bars that are open: which one counts epochs, which one counts steps. Pure."""
+"""The training position from open progress bars: detects which bar counts epochs and which counts steps. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "Bars"]
 
 _EPOCHS_MOST = 1000
-"""A lone bar over a longer range counts steps."""
+"""The maximum range of a single bar that counts epochs; a longer one counts steps."""
 
 
 @dataclass(slots=True, eq=False)
 class Bar:
-    """One open bar. `done` is how many of `total` are over."""
+    """An open bar. `done` of `total` iterations are complete."""
 
     total: int | None
     counts_numbers: bool = False
-    """It runs over a range."""
+    """True if it iterates over a range."""
     label: str = ""
     done: int = 0
     has_inner: bool = False
     step: int = 0
-    """Of the bar that counts epochs: steps that are done, over all epochs."""
+    """For the bar that counts epochs, the number of steps done over all epochs."""
     each: int = 0
-    """Of the bar that counts epochs: the length of its longest inner bar."""
+    """For the bar that counts epochs, the length of its longest inner bar."""
 
 
 @dataclass(slots=True)
 class Bars:
-    """All bars of a program, as they open, move and close. `place` is what its printed lines tell."""
+    """All bars of a program, as they open, move and close. `place`: the position from printed lines."""
 
     place: Place = field(default_factory=Place)
     open: list[Bar] = field(default_factory=list)
     opened: dict[int, int] = field(default_factory=dict)
-    """Of bars that stand alone: total -> how often one was opened."""
+    """For bars without an outer bar: total -> how often a bar with this total was opened."""
 
     def add(self, bar: Bar) -> None:
         if self.open:
@@ -57,7 +57,7 @@ class Bars:
             self.open.remove(bar)
 
     def spot(self) -> Spot | None:
-        """The place of training; None: the open bars do not tell."""
+        """Return the training position; None if the open bars do not determine it."""
         if not self.open:
             return None
         outer = self.open[0]
@@ -69,7 +69,7 @@ class Bars:
         return self._alone(outer)
 
     def _counts_epochs(self, bar: Bar) -> bool:
-        """Whether the lines between its steps tell of the same epochs, or of none."""
+        """Return whether the printed lines between the bar's steps show the same epochs, or none."""
         index = self.place.index
         return index is None or abs(index - bar.done) <= 1
 
@@ -85,7 +85,7 @@ class Bars:
         return Spot(step=outer.step, done=outer.done, epochs=outer.total, steps=steps or None, fraction=fraction)
 
     def _alone(self, bar: Bar) -> Spot | None:
-        """One bar for each epoch, or one for all: which of the two the lines or its own label may tell."""
+        """Return the position from a single bar, which counts either one epoch or all of the training."""
         if bar.total is None:
             return Spot(step=bar.done)
         if not self._is_main(bar):
@@ -102,7 +102,7 @@ class Bars:
         return Spot(step=step, done=index)
 
     def _is_main(self, bar: Bar) -> bool:
-        """False for the shorter of the two bars that an epoch has: what it counts is validation."""
+        """Return False for the shorter of two bars per epoch, which counts validation."""
         phase = _phase(bar.label)
         if phase is not None:
             return phase == "train"
@@ -118,7 +118,7 @@ class Bars:
 
 @functools.lru_cache(100)
 def _found_in(label: str) -> Found | None:
-    """What a label says: read once, though a bar may be asked ten thousand times."""
+    """Parse a label. Cached, since a bar may be read ten thousand times."""
     if not may_matter(label):
         return None
     from jupyter_dlaas.learner.log_capture.line_parser import Recogniser  # its patterns take milliseconds to compile

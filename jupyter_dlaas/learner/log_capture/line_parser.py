@@ -1,7 +1,7 @@
-"""Numbers that training programs print, recognised: "Epoch 3/10, train loss: 0.52 | val acc: 92.3%". Pure.
+"""A parser for metrics in printed lines: "Epoch 3/10, train loss: 0.52 | val acc: 92.3%". Pure.
 
-A number counts when its name holds a word that people use for what they watch (loss, accuracy, F1 …), or when it is
-named on a line that says which epoch or step it is about. Sizes, times, paths, versions and prose do not count.
+A number counts as a metric if its name contains a metric's word (loss, accuracy, F1 …), or if it is named on a line
+that states an epoch or step. Sizes, times, paths, versions and prose are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Found", "Recogniser"]
 _LONGEST: Final = 1000
 _NAME_WORDS_MOST: Final = 5
 _COUNT_MAX: Final = 2**53
-"""The largest epoch or step: up to here floats are exact, and what is computed of it cannot overflow."""
+"""The largest epoch or step: floats are exact up to here, and computations with it cannot overflow."""
 
 _NUMBER: Final = (
     r"(?<![\w.@])(?<![A-Za-z]-)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)"
@@ -68,7 +68,7 @@ _TIMED: Final = (
     # "1m 54s (- 26m 31s) (5000 6%) 2.8499"
     re.compile(r"^\s*\d+m\s+\d+s\s+\(-[^()]*\)\s*\((?P<step>\d+)\s+\d{1,3}%\)"),
 )
-"""A step with the time that was used: what follows without a name is the loss."""
+"""A step with the elapsed time; an unnamed number after it is the loss."""
 _LEADING: Final = (
     # "[3, 2000] loss: …": epoch and step
     (re.compile(r"^\s*\[\s*(?P<epoch>\d+)\s*,\s*(?P<step>\d+)\s*\]"), "epoch"),
@@ -79,7 +79,7 @@ _LEADING: Final = (
         ),
         "epoch",
     ),
-    # "[640/60000 (1%)] loss: …": samples, of one epoch
+    # "[640/60000 (1%)] loss: …": samples of one epoch
     (re.compile(r"^\s*[\[(]\s*(?P<step>\d+)\s*/\s*(?P<steps>\d+)\s*\(\s*[\d.]+\s*%\s*\)\s*[\])]"), "step"),
     # "[3/10] loss: …", "3/10: loss …"
     (re.compile(r"^\s*[\[(]?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*[\])]?(?=[\s:,|-])"), "either"),
@@ -95,7 +95,7 @@ _MEANS: Final = re.compile(r"\s*[:=]\s*")
 _PARAMETER: Final = re.compile(
     r"(?:^|[\s(\[@,])(?:k|n|top_?k|alpha|beta|gamma|tau|eps|epsilon|thresh|threshold|thr|temperature|seed|lam|margin)\s*$"
 )
-"""A parameter for which a metric holds: "acc@k=5: 0.8" does not mean an accuracy of 5."""
+"""The parameter of a metric: "acc@k=5: 0.8" is not an accuracy of 5."""
 _MEANS_FOR: Final = re.compile(r"[)\]]?\s*(?:[:=]|\bis\b)\s*")
 _PREPOSITIONS: Final = frozenset({"of", "on", "for", "over", "after", "at", "in"})
 _RATIO: Final = re.compile(r"\s*/\s*(\d+)(?![\w.])")
@@ -122,7 +122,7 @@ _DELIMITER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one line says. `step` counts within the epoch where `epoch` is known, else over all."""
+    """The content of one line. `step` counts within the epoch if `epoch` is known, otherwise over all epochs."""
 
     values: dict[str, float] = field(default_factory=dict)
     epoch: int | None = None
@@ -141,7 +141,7 @@ class _Line:
     at: dict[str, int] = field(default_factory=dict)
     phase: str = ""
     pending: list[str] = field(default_factory=list)
-    """What "Loss step 10:" names: the number behind the counter."""
+    """In "Loss step 10:", the name of the number after the counter."""
 
     @property
     def has_counter(self) -> bool:
@@ -154,13 +154,13 @@ class _Line:
 
 
 class Recogniser:
-    """Reads a program's lines, one by one. Keeps nothing but the header of the table that it is in."""
+    """A parser of a program's lines, one by one. Its only state is the header of the current table."""
 
     def __init__(self) -> None:
         self._columns: Columns | None = None
 
     def read(self, text: str) -> Found | None:
-        """What a line says; None: nothing."""
+        """Return the content of a line; None if there is none."""
         if len(text) > _LONGEST:
             return None
         if self._columns is not None:
@@ -184,7 +184,7 @@ class Recogniser:
 
 
 def _plain(text: str) -> str:
-    """The line without what looks like numbers and is none: dates, times, paths, versions; and without its prefix."""
+    """Return the line without its prefix, dates, times, paths and versions, whose digits are no metrics."""
     text = _CHINESE_EPOCH.sub(r" epoch \1 ", text)
     text = text.replace("：", ": ").replace("，", ", ").replace("\u00a0", " ").replace("^2", "2").replace("²", "2")
     text = _BLANKS.sub(" ", text)
@@ -196,7 +196,7 @@ def _plain(text: str) -> str:
 
 
 def _parted(match: re.Match[str]) -> str:
-    """Write "Gen/Dis Loss: 0.7/0.6" as two pairs; without the numbers where the names do not say which is which."""
+    """Write "Gen/Dis Loss: 0.7/0.6" as two pairs; drop the numbers if the names are not metrics."""
     first, second, what, *values = match.groups()
     names = (f"{first} {what}", f"{second} {what}") if what else (first, second)
     if not all(is_metric(words_of(name)) for name in names):
@@ -205,7 +205,7 @@ def _parted(match: re.Match[str]) -> str:
 
 
 def _unbracketed(match: re.Match[str]) -> str:
-    """Write "[LOSS]: 0.25" as "LOSS: 0.25"; labels such as "[rank]: 0" stay."""
+    """Write "[LOSS]: 0.25" as "LOSS: 0.25"; keep labels such as "[rank]: 0"."""
     words = words_of(match[1])
     return f"{match[1]}: " if is_metric(words) or (words and words[-1] in EPOCHS | COUNTERS) else match[0]
 
@@ -221,8 +221,8 @@ def _read(text: str) -> _Line:
         return line
     numbers = list(_NUMBERS.finditer(text, start))
     _counters(text, start, numbers, line)
-    used = start  # up to here the line is told
-    segment = start  # where the clause began that the number stands in
+    used = start  # the line is parsed up to here
+    segment = start  # the start of the clause that contains the number
     for at, match in enumerate(numbers):
         if match.start() < used:
             continue
@@ -255,7 +255,7 @@ def _timed(text: str, line: _Line) -> bool:
 
 
 def _leading(text: str, line: _Line) -> int:
-    """Counters without a name at the begin of a line; returns where they end."""
+    """Read unnamed counters at the beginning of a line; return where they end."""
     for pattern, kind in _LEADING:
         match = pattern.match(text)
         if match is None:
@@ -269,7 +269,7 @@ def _leading(text: str, line: _Line) -> int:
 
 
 def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) -> None:
-    """Epochs and steps, before all else: a line that says where training is may name its numbers as it likes."""
+    """Read epochs and steps first: a line that states the position may use any names for its numbers."""
     end = start
     for match in numbers:
         if match.start() < end:
@@ -284,13 +284,13 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
             end = of_batches.end()
             continue
         is_far = _FLOAT.fullmatch(match[0]) and not _named_before(gap)  # not "acc over epoch: 0.32"
-        if kind == "epoch" and is_far:  # "'epoch': 0.32": so far into the first
+        if kind == "epoch" and is_far:  # "'epoch': 0.32": this part of the first epoch
             line.put(epoch=int(match[0].partition(".")[0]))
         count = match[0].removesuffix(".")  # "Iteration: 10. Loss: …"
         if kind is None or not count.isdigit():
             continue
         total = _TOTAL.match(text, behind)
-        if kind.endswith("s") and not total:  # "Epochs: 20" says how many there will be
+        if kind.endswith("s") and not total:  # "Epochs: 20" is the number of epochs
             continue
         most = int(total[1]) if total else None
         end = total.end() if total else behind
@@ -305,7 +305,7 @@ def _counters(text: str, start: int, numbers: list[re.Match[str]], line: _Line) 
 
 
 def _counter_of(gap: str) -> str | None:
-    """Whether a number behind this text is an epoch or a step ("epochs", "steps" where the word has an s)."""
+    """Return "epoch" or "step" if this text names a counter ("epochs", "steps" for a plural), otherwise None."""
     if gap.rstrip().endswith(","):
         gap = gap.rstrip()[:-1]
         if not gap.endswith(("'", '"')):
@@ -325,7 +325,7 @@ def _counter_of(gap: str) -> str | None:
 
 
 def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, *, is_said: bool, gap: str) -> int:
-    """Judge one number by its name; returns up to where the line is told now."""
+    """Classify one number by its name; return the position up to which the line is parsed."""
     end = match.end()
     pending, line.pending = line.pending, []
     if pending and (_MEANS.fullmatch(gap) or _MEANS_FOR.fullmatch(gap)):
@@ -383,7 +383,7 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
 
 
 def _named_before(gap: str) -> list[str]:
-    """The metric in front of a counter: "Loss step ", "Training loss (for one batch) at step "."""
+    """Return the metric before a counter: "Loss step ", "Training loss (for one batch) at step "."""
     head: list[str] = []
     for word in words_of(gap):
         if word in EPOCHS or word in COUNTERS or word in _PREPOSITIONS:
@@ -395,7 +395,7 @@ def _named_before(gap: str) -> list[str]:
 
 
 def _label(text: str) -> str:
-    """The phase that a label like "[train]" or "Test set:" in front of the names tells."""
+    """Return the phase of a label such as "[train]" or "Test set:" before the names."""
     for part in _DELIMITER.split(text):
         words = [word for word in words_of(part or "") if word not in FILLERS]
         if len(words) == 1 and words[0] in PHASES:
@@ -404,7 +404,7 @@ def _label(text: str) -> str:
 
 
 def _phase_of(bare: str, words: list[str]) -> str:
-    """train, val or test where it stands as a word of its own: it holds for what follows on the line, too."""
+    """Return train, val or test if it is a separate word. It also applies to the rest of the line."""
     for word in words:
         if word in PHASES and re.search(rf"(?<![\w]){re.escape(word)}(?![\w'])", bare, re.IGNORECASE):
             return PHASES[word]
@@ -412,7 +412,7 @@ def _phase_of(bare: str, words: list[str]) -> str:
 
 
 def _of_clause(clause: str, told: list[str], phase: str) -> tuple[list[str], str]:
-    """ "Accuracy of the network on the 10000 test images: 55": named by the begin of its clause."""
+    """Return the name from the beginning of a clause: "Accuracy of the network on the 10000 test images: 55"."""
     words = words_of(clause)
     if not 2 <= len(words) <= 16 or {"class", "label", "category"} & set(words):
         return told, phase
@@ -431,7 +431,7 @@ def _of_clause(clause: str, told: list[str], phase: str) -> tuple[list[str], str
 
 
 def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
-    """The number with what belongs to it: a per cent sign, or the whole of which it is a part."""
+    """Return the number's value and end, with a per cent sign or the total of which it is a part."""
     raw = match[0].replace(",", "")
     value = float(raw)
     ratio = _RATIO.match(text, match.end())
@@ -447,6 +447,6 @@ def _value(text: str, match: re.Match[str]) -> tuple[float, int]:
 
 
 def _hundredth(raw: str, value: float) -> float:
-    """92.3 % as 0.923, not as 0.9229999: with the digits that were printed."""
+    """Return a percentage as a fraction with the printed digits: 92.3 % is 0.923, not 0.9229999."""
     digits = len(raw.partition(".")[2]) if "e" not in raw.lower() else 12
     return round(value / 100, digits + 2)

@@ -1,4 +1,4 @@
-"""Where training is, from lines that each tell a part of it: "Epoch 3/10" here, "step 40/100" there. Pure."""
+"""The training position from lines that each state a part of it: "Epoch 3/10", "step 40/100". Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Place", "Spot"]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """`step` counts over the whole training; `done`: epochs that are over."""
+    """A training position. `step` counts over the whole training; `done`: the number of completed epochs."""
 
     step: int | None = None
     done: int | None = None
@@ -23,22 +23,22 @@ class Spot:
 
 
 class Place:
-    """Remembers what the lines before said."""
+    """The position from all lines so far."""
 
     def __init__(self, epochs: int | None = None) -> None:
-        """`epochs`: how many there will be, where that is known already."""
+        """Start without a position. `epochs`: their number, if known."""
         self._epochs = epochs
         self._label: int | None = None
         self._first = 1
         self._each: int | None = None
-        """Steps of an epoch, as the lines say."""
+        """Steps per epoch, if a line states them."""
         self._before = 0
-        """Steps of the epochs before, where no line says how many an epoch has."""
+        """Steps of the epochs before, if no line states the steps per epoch."""
         self._within = 0
 
     @property
     def index(self) -> int | None:
-        """Which epoch it is, from 0 on."""
+        """The current epoch, from 0."""
         return None if self._label is None else max(self._label - self._first, 0)
 
     @property
@@ -47,18 +47,18 @@ class Place:
 
     @property
     def counts_epochs_alone(self) -> bool:
-        """True while no line said anything of steps: then epochs are the steps."""
+        """True until a line states a step; epochs count as steps until then."""
         return self._label is not None and not self._each and not self._within
 
     def take(self, found: Found) -> Spot:
-        """The place that a line tells of, given those before it."""
+        """Return the position after a line."""
         if found.epoch is not None and found.epoch != self._label:
             if found.epoch == 0:
                 self._first = 0
             self._before = 0 if self._label is None or found.epoch < self._label else self._before + self._within
             self._label, self._within = found.epoch, 0
         if found.epochs is not None:
-            is_last = self._first == 0 and found.epoch == found.epochs  # "Epoch 0/24" to "Epoch 24/24" are 25
+            is_last = self._first == 0 and found.epoch == found.epochs  # "Epoch 0/24" to "Epoch 24/24" are 25 epochs
             self._epochs = found.epochs + is_last
         if found.step is not None:
             self._within, self._each = found.step, found.steps
@@ -73,11 +73,11 @@ class Place:
         return Spot(step=found.step, steps=found.steps, fraction=fraction)
 
     def _in_epoch(self, found: Found, index: int) -> Spot:
-        begun = 0.0  # how much of this epoch is over
+        begun = 0.0  # the completed part of this epoch
         if found.step is not None:
             begun = min(found.step / self._each, 1.0) if self._each else 0.0
         elif found.values:
-            begun = 1.0  # results are told at the end
+            begun = 1.0  # results are printed at the end of an epoch
         index = max(index, 0)
         if self._each:
             step: int | None = index * self._each + (

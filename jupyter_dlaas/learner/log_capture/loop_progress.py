@@ -1,7 +1,7 @@
-"""How far a program's own loops are, read from its source and its variables while it runs. Changes nothing in it.
+"""The progress of a program's own loops, from its source and its variables while it runs. Does not affect the program.
 
 `for epoch in range(start, n)`, `for i, batch in enumerate(loader)`, `while step < n`, nested and across functions: the
-loops around the line that runs are known from the syntax tree; where they are, their variables tell.
+syntax tree gives the loops around the current line, and their variables give the position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Names = Mapping[str, Any]
 
 _CHARS_MAX: Final = 500_000
 _EPOCHS_MAX: Final = 1000
-"""A lone loop over a longer range counts steps."""
+"""The maximum range of a single loop that counts epochs; a longer one counts steps."""
 _ITEMS_MAX: Final = 10_000
 _BARS: Final = re.compile(r"tqdm|^track$|^progress_bar$|^master_bar$|^progressbar$", re.IGNORECASE)
 _TRAINS: Final = re.compile(
@@ -47,7 +47,7 @@ _PLAIN: Final = (int, float, str)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One level of the stack: the line that runs, and the variables that can be seen there."""
+    """One level of the stack: the current line, and the variables visible there."""
 
     program: Program
     line: int
@@ -55,12 +55,12 @@ class Frame:
     first_line: int
     names: Names
     key: int
-    """Tells one call of a function from another."""
+    """A key that differs between calls of a function."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """`done` rounds of `total` are over."""
+    """The position in a loop: `done` of `total` iterations are complete."""
 
     loop: Loop
     done: int
@@ -71,7 +71,7 @@ class Program:
     """The loops of one file."""
 
     def __init__(self, text: str, *, entry_alone: bool = False) -> None:
-        """`entry_alone`: of the module's own lines, only those under `if __name__ == "__main__":` count."""
+        """Parse the file. `entry_alone`: of module level, only lines under `if __name__ == "__main__":` count."""
         tree = ast.parse(text) if len(text) <= _CHARS_MAX else ast.Module([], [])
         self._tree = tree
         self._body = _entry(tree) if entry_alone else tree.body
@@ -86,7 +86,7 @@ class Program:
         return found
 
     def body(self, frame: Frame) -> Sequence[ast.stmt]:
-        """The statements of the function that a frame runs, or of the module."""
+        """Return the statements of a frame's function, or of the module."""
         if frame.function == "<module>":
             return self._body
         lines = [(node.lineno, *(one.lineno for one in node.decorator_list)) for node in self._named(frame.function)]
@@ -99,18 +99,18 @@ class Program:
         return self.functions.get(name, ())
 
     def counted(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """The statements that take rounds of training; where none is known to train, all that take rounds."""
+        """Return the statements with loops that train; if none is known to train, all statements with loops."""
         rounds = [node for node in body if not isinstance(node, _DEFINES) and self._is(node, self._takes_rounds)]
         return [node for node in rounds if self.trains(node)] or rounds
 
     def trains(self, node: ast.AST) -> bool:
-        """It takes training steps, as far as names and the file's own functions tell."""
+        """Return whether it runs training steps, by names and through the file's own functions."""
         return self._is(node, self._trains)
 
     def _is(self, node: ast.AST, what: Callable[[ast.AST], bool]) -> bool:
         key = (id(node), what.__name__)
         if key not in self._known:
-            self._known[key] = False  # a function that calls itself
+            self._known[key] = False  # in case a function calls itself
             self._known[key] = any(map(what, ast.walk(node)))
         return self._known[key]
 
@@ -133,19 +133,19 @@ class Program:
 
 @dataclass(slots=True)
 class Loops:
-    """Where the loops of a running program are, from look to look."""
+    """The positions of a running program's loops, from sample to sample."""
 
     _totals: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
-    """Of a loop in a call: start, step and length, as they were when it was first seen."""
+    """Per loop in a call: start, step and length when it was first seen."""
     _fraction: float = 0.0
     _step: int = 0
     _before: int = 0
-    """Trainings that are over, of several one after another."""
+    """The number of completed trainings, if several run one after another."""
     _each: int = 0
-    """Rounds of the longest loop within an epoch."""
+    """The iterations of the longest loop within an epoch."""
 
     def look(self, stack: Sequence[Frame]) -> Spot | None:
-        """The place of training; `stack` is outermost first. None: it cannot be known."""
+        """Return the training position; None if it is unknown. `stack` is outermost first."""
         known: list[At] = []
         begin, width = 0.0, 1.0
         before, parts = 0, 1
@@ -155,7 +155,7 @@ class Loops:
             counted = frame.program.counted(body)
             now = next((at for at, node in enumerate(counted) if _is_in(node, frame.line)), None)
             if not counted:
-                continue  # a decorator, say
+                continue  # a decorator, for example
             if now is None:
                 break
             if len(counted) > 1 and not known:  # one training after another
@@ -191,7 +191,7 @@ class Loops:
         step, steps = 0, 1
         for one in known[: at + 1]:
             step, steps = step * one.total + one.done, steps * one.total
-        if self._each:  # also while what runs is not the loop over batches: a validation, say
+        if self._each:  # also while another loop runs, such as validation
             step, steps = step * self._each + (inner.done if inner is not None else 0), steps * self._each
         self._step = max(self._step, self._before * steps + step)
         steps *= parts
@@ -221,11 +221,11 @@ class Loops:
         return At(loop, min(max((value - start) // step, 0), total), total)
 
 
-# ------------------------------------------------------------------------------------------------------ what loops say
+# ----------------------------------------------------------------------------------------- loops in the syntax tree
 
 
 def _counted(loop: ast.For | ast.AsyncFor) -> tuple[str | None, ast.expr]:
-    """The variable that tells the round, and what it goes over; bars around it are taken off."""
+    """Return the loop's counter variable and the iterable, without progress bars around it."""
     source = _bare(loop.iter)
     match loop.target, source:
         case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Name(id="enumerate"), args=[_, *_]):
@@ -247,7 +247,7 @@ def _bare(node: ast.expr) -> ast.expr:
 
 
 def _extent(source: ast.expr, names: Names) -> tuple[int, int, int] | None:
-    """Start, step and length of a count."""
+    """Return start, step and length of a counting iterable; None if unknown."""
     match source:
         case ast.Call(func=function, args=[_, *_] as args) if _name(function) in _RANGES:
             numbers = [number for one in args if (number := _whole(_value(one, names))) is not None]
@@ -280,14 +280,14 @@ def _length(node: ast.expr, names: Names) -> int | None:
     if kind in _SIZED or (kind.__module__, kind.__name__) == ("torch.utils.data.dataloader", "DataLoader"):
         try:
             return len(found)
-        except Exception:  # noqa: BLE001 - a dataset of the user's own, or one without an end
+        except Exception:  # noqa: BLE001 - a user's dataset, or one without an end
             return None
     shape = getattr(found, "shape", None) if kind.__module__.partition(".")[0] in ("numpy", "torch") else None
     return int(shape[0]) if shape else None
 
 
 def _in_items(loop: Loop, source: ast.expr, value: Any, names: Names) -> At | None:
-    """A loop over a list, a tuple or a dict: which of its items it is at, where they differ."""
+    """Return the position in a loop over a list, a tuple or a dict, if its items differ."""
     inner = source.func.value if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) else source
     whole = _value(inner, names)
     if type(whole) not in (list, tuple, dict) or not 0 < len(whole) <= _ITEMS_MAX:
@@ -297,7 +297,10 @@ def _in_items(loop: Loop, source: ast.expr, value: Any, names: Names) -> At | No
 
 
 def _of_while(loop: ast.While, names: Names) -> At | None:
-    """`while step < n`, also as one of several conditions; and `while True` with `if step >= n: break` in it."""
+    """Return the position in `while step < n`, or in `while True` with `if step >= n: break`.
+
+    `step < n` may be one of several conditions.
+    """
     tests = loop.test.values if isinstance(loop.test, ast.BoolOp) and isinstance(loop.test.op, ast.And) else [loop.test]
     if isinstance(loop.test, ast.Constant):
         ends = [one.test for one in loop.body if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Break)]
@@ -318,7 +321,7 @@ def _of_while(loop: ast.While, names: Names) -> At | None:
 
 
 def _turned(test: ast.expr) -> ast.expr | None:
-    """`step < n` for `step >= n` and `step == n`, `step <= n` for `step > n`."""
+    """Return `step < n` for `step >= n` and `step == n`, and `step <= n` for `step > n`."""
     match test:
         case ast.Compare(ops=[ast.GtE() | ast.Eq()]):
             return ast.Compare(left=test.left, ops=[ast.Lt()], comparators=test.comparators)
@@ -341,7 +344,7 @@ def _grows(name: str, loop: ast.While) -> bool:
 
 
 def _value(node: ast.expr, names: Names) -> Any:
-    """What an expression is worth, without running any code of the program: None where that would be needed."""
+    """Return the value of an expression without running the program's code; None if that would be necessary."""
     match node:
         case ast.Constant(value=value):
             return value
@@ -374,7 +377,7 @@ def _value(node: ast.expr, names: Names) -> Any:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number of Python's or NumPy's."""
+    """Return an int of Python or NumPy as an int; None for other values."""
     if type(value) is int:
         return value
     is_numpy = type(value).__module__ == "numpy" and type(value).__name__.startswith(("int", "uint"))
@@ -382,7 +385,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _attribute(owner: Any, attr: str) -> Any:
-    """An attribute that is stored in an object or in its class; a property would run code."""
+    """Return an attribute stored in an object or its class; properties are not called."""
     try:
         own = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -393,7 +396,7 @@ def _attribute(owner: Any, attr: str) -> Any:
     return next((vars(kind)[attr] for kind in kinds if attr in vars(kind)), None)
 
 
-# ------------------------------------------------------------------------------------------------------- where they are
+# -------------------------------------------------------------------------------------- loops around the current line
 
 
 def _entry(tree: ast.Module) -> Sequence[ast.stmt]:
@@ -406,7 +409,7 @@ def _is_in(node: ast.stmt, line: int) -> bool:
 
 
 def _around(node: ast.stmt, line: int) -> Iterator[Loop]:
-    """The loops in whose bodies a line stands, outermost first."""
+    """Return the loops whose bodies contain a line, outermost first."""
     if isinstance(node, Function | ast.ClassDef):
         return
     if isinstance(node, Loop) and any(_is_in(one, line) for one in node.body):
@@ -419,13 +422,13 @@ def _around(node: ast.stmt, line: int) -> Iterator[Loop]:
 
 
 def _innermost(node: ast.stmt, line: int) -> ast.stmt:
-    """The statement that runs, without those around it."""
+    """Return the innermost statement at a line."""
     inner = [one for one in ast.walk(node) if isinstance(one, ast.stmt) and _is_in(one, line)]
     return max(inner, key=lambda one: (one.lineno, one.col_offset), default=node)
 
 
 def _is_stored(name: str, body: Sequence[ast.stmt]) -> bool:
-    """The program gives the loop's variable another value in the loop."""
+    """Return whether the program assigns the loop's variable within the loop."""
     return any(
         isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
         for one in body

@@ -1,6 +1,6 @@
-"""Looks twice a second at where the program's own loops are, from the control thread: the loops cost nothing more.
+"""A sampler of the program's own loops: reads their positions twice a second from the control thread.
 
-For loops that no framework, bar or printed line tells the end of.
+It serves loops whose end no framework, progress bar or printed line reveals. The loops themselves are not slowed down.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Sampler", "names_in"]
 
 _DEEPEST: Final = 200
 _OPTIMIZED: Final = 0x1
-"""The flag of code whose variables are not in a dict: that of functions."""
+"""The flag of function code, whose variables are not in a dict."""
 _LIVE_LOCALS: Final = sys.version_info >= (3, 13)
-"""A frame's `f_locals` is a view of its variables (PEP 667); before, a copy that the frame keeps."""
+"""True if a frame's `f_locals` is a view of its variables (PEP 667); before, it is a copy that the frame keeps."""
 _READERS: Final = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
-"""Functions by which a program may use that copy itself."""
+"""Functions through which a program may use that copy itself."""
 
 
 class Sampler:
-    """Reads the main thread's stack, and tells how far its loops are."""
+    """The sampler: reads the main thread's stack and reports the progress of its loops."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class Sampler:
         self._is_over = False
 
     def look(self) -> None:
-        """Look once. An error ends the looking, not the learner."""
+        """Take one sample. An error stops the sampling, not the learner."""
         if self._is_over:
             return
         try:
@@ -55,7 +55,7 @@ class Sampler:
             self._tell(spot)
 
     def end(self) -> None:
-        """The program is through with its loops."""
+        """Stop when the program's loops have ended."""
         self._is_over = True
         if not run._runs:
             self._meter.tell_last()
@@ -68,7 +68,7 @@ class Sampler:
             self._meter.show(spot.done or 0, spot.epochs, spot.step or 0, spot.steps, spot.fraction)
 
     def _stack(self) -> list[Frame]:
-        """The user's part of the main thread's stack, outermost first."""
+        """Return the user's part of the main thread's stack, outermost first."""
         found: list[Frame] = []
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         frames: list[FrameType] = []
@@ -100,9 +100,9 @@ class Sampler:
 
 
 def names_in(frame: FrameType) -> dict[str, Any] | None:
-    """The variables that can be seen in a frame; None where reading them might be felt.
+    """Return the variables visible in a frame; None if reading them could affect the program.
 
-    Before Python 3.13 the frame keeps a copy of its variables, which would hold a batch in memory for longer.
+    Before Python 3.13 the frame keeps a copy of its variables, which would extend the life of a batch.
     """
     code = frame.f_code
     if not code.co_flags & _OPTIMIZED:

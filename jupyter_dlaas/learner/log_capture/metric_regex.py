@@ -1,4 +1,4 @@
-"""Numbers out of printed lines: what `--metric 'loss: ([0-9.]+)'` asks for."""
+"""Metrics extracted from printed lines by the user's patterns: `--metric 'loss: ([0-9.]+)'`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LONGEST: Final = 100_000
 
 
 def find(patterns: Sequence[re.Pattern[str]], line: str) -> dict[str, float]:
-    """The numbers that the patterns find in a line.
+    """Return the numbers that the patterns find in a line.
 
-    A named group gives the metric its name; else the word before the group in the pattern does (`loss: (…)` -> loss).
+    A named group names its metric; otherwise the last word before the group does (`loss: (…)` -> loss).
     """
     found: dict[str, float] = {}
     for number, pattern in enumerate(patterns, 1):
@@ -38,7 +38,7 @@ def _name(pattern: re.Pattern[str], number: int) -> str:
 
 
 class Tee:
-    """A standard stream that shows each whole line to somebody, after it was written."""
+    """A standard stream that passes each complete line to a callback, after writing it."""
 
     def __init__(self, stream: Any, on_line: Callable[[str], None]) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ class Tee:
 
     def write(self, text: str) -> int:
         written: int = self._write(text)
-        if text == "\n":  # the most frequent: what print() ends with
+        if text == "\n":  # the most frequent case: the end of print()
             line, self._rest = self._rest, ""
             if line:
                 self._on_line(line)
@@ -70,6 +70,6 @@ class Tee:
 
 
 def listen(on_line: Callable[[str], None]) -> None:
-    """Show somebody each line that this process prints."""
+    """Call `on_line` for each line that this process prints."""
     sys.stdout = Tee(sys.stdout, on_line)
     sys.stderr = Tee(sys.stderr, on_line)

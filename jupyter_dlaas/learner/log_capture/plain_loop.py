@@ -1,6 +1,6 @@
-"""What a plain PyTorch loop does without saying so: its steps are counted, the loss that it goes back from is drawn.
+"""Observation of a plain PyTorch loop: counts its steps and records the loss of its backward passes.
 
-The lowest of all sources, for loops that print nothing and have neither a bar nor a writer.
+The source of lowest precedence, for loops that print nothing and use neither a progress bar nor a writer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["Loop", "watch"]
 
 _TELL_S: Final = 0.2
 _HOLD_S: Final = 2.0
-"""So long loops may take to say something themselves before their losses are drawn."""
+"""The time in seconds in which a loop can report metrics itself before its losses are recorded."""
 _READS: Final = 200
 _EVERY_S: Final = 0.25
-"""After that many, losses are read four times a second: reading waits for a GPU."""
+"""The interval in seconds between reads of the loss after the first _READS, since reading waits for a GPU."""
 _OTHERS_MOST: Final = 8
 _BACKWARDS: Final = 64
-"""After that many without an optimiser, going back is itself a step."""
+"""The number of backward passes without an optimiser after which each counts as a step."""
 
 
 class Loop:
-    """Takes what PyTorch does, in rank 0 of a job."""
+    """The observed loop of rank 0."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,25 +43,27 @@ class Loop:
         self._began_s: float | None = None
         self._names: dict[tuple[CodeType, int], str] = {}
         self.on_silent: list[Callable[[], None]] = []
-        """What ends the looking at losses, once nothing of it will be drawn any more."""
+        """Called to remove the hook on backward passes, once no loss will be recorded any more."""
         self.on_vain: list[Callable[[], None]] = []
-        """What ends the counting of steps, once nobody needs them: each costs a few calls with cold caches."""
+        """Called to remove the hook that counts steps, once nothing uses the count: it costs a few cold calls per
+        step.
+        """
 
     def stepped(self, optimizer: object) -> None:
-        """An optimiser took a step. One of several leads: a GAN's two are one step together."""
+        """Count a step of an optimiser. With several, one leads: the two of a GAN make one step together."""
         who, new = id(optimizer), 1
         if who != self._leader:
             self._others = self._others + 1 if who == self._other else 1
             self._other = who
             if self._leader and self._others <= _OTHERS_MOST:
                 return
-            self._leader, new = who, self._others  # the next training: what it did so far counts
+            self._leader, new = who, self._others  # the next training: its steps so far count
         self._others = 0
         self._steps += new
         self._tell()
 
     def went_back(self, loss: Any, frame: FrameType) -> None:
-        """`loss.backward()` was called in `frame`."""
+        """Record the loss of a `loss.backward()` called in `frame`."""
         self._backwards += 1
         if not self._steps and self._backwards >= _BACKWARDS:
             self._tell()
@@ -78,7 +80,7 @@ class Loop:
         self._draw(self._name(loss, frame), loss.detach().item(), now)
 
     def end(self) -> dict[str, object]:
-        """The training is over: what was held back is drawn, if nobody else spoke."""
+        """Report the final state, with the losses held back if no other source has reported any."""
         self._tell(is_last=True)
         self._release()
         return {}
@@ -97,7 +99,7 @@ class Loop:
                 independence_check.look_at_steps()
 
     def _leave(self) -> None:
-        """Look no longer, where others have the say for good. Not for an optimiser's hook: hooks are gone over then."""
+        """Remove hooks that are no longer needed. Not called from an optimiser's hook, while hooks are iterated."""
         one = recorder()
         if one is None or not one.is_loop_silent:
             return
@@ -123,7 +125,7 @@ class Loop:
             record_metrics({name: value}, source=Source.LOOP, step=step)
 
     def _name(self, loss: object, frame: FrameType) -> str:
-        """The variable that goes back; `loss` for an expression and for a name that tells nothing."""
+        """Return the variable's name of the loss; "loss" for an expression or an uninformative name."""
         place = (frame.f_code, frame.f_lineno)
         if place not in self._names:
             found = [name for name, value in frame.f_locals.items() if value is loss and len(name) > 2]
@@ -132,7 +134,7 @@ class Loop:
 
 
 def watch(context: Context) -> None:
-    """Watch PyTorch once it is loaded."""
+    """Observe PyTorch once it is loaded."""
     loop = Loop()
     import_hooks.after("torch.optim.optimizer", lambda module: _optimizers(module, loop))
     import_hooks.after("torch._tensor", lambda module: _backward(module.Tensor, loop))
@@ -155,7 +157,7 @@ def _backward(tensor: Any, loop: Loop) -> None:
         return done
 
     def put_back() -> None:
-        if tensor.backward is backward:  # else somebody else has put theirs around it
+        if tensor.backward is backward:  # otherwise another hook wraps this one
             tensor.backward = back
 
     tensor.backward = backward

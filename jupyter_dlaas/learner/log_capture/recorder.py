@@ -1,8 +1,7 @@
-"""Curves and progress without a changed line: the one door for tqdm, printed lines, writers and frameworks' callbacks.
+"""Metrics and progress without code changes: the entry point for tqdm, printed lines, writers and framework callbacks.
 
-Who says more exactly wins: `run.log`, then `--metric` patterns, then callbacks of a framework, then a SummaryWriter,
-then what was recognised in the log, last what a loop does in silence. A curve that came from one of them is not drawn
-a second time from one below it.
+Precedence: `run.log`, then `--metric` patterns, framework callbacks, a SummaryWriter, numbers recognised in the log,
+and last the observed plain loop. A metric recorded from one source is not recorded again from a lower one.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ __all__ = [
 ]
 
 NAMES_MOST: Final = 50
-"""Distinct curves that are made without being asked for."""
+"""The maximum number of distinct metrics that are recorded without being requested."""
 
 _POINTS_PER_S: Final = 20.0
 _BURST: Final = 2000
 
 
 class Source(StrEnum):
-    """Where a number comes from, highest first."""
+    """The source of a number, highest precedence first."""
 
     RUN = "run"
     ASKED = "asked"
@@ -60,7 +59,7 @@ class Source(StrEnum):
 
     @property
     def on_wire(self) -> str:
-        """What metrics.jsonl says: patterns, bars and lines are "from the log"; a loop is watched, as by a callback."""
+        """The name in metrics.jsonl: "log" for patterns, bars and lines; "callback" for a plain loop."""
         if self is Source.LOOP:
             return Source.CALLBACK.value
         return "log" if self in (Source.ASKED, Source.BAR) else self.value
@@ -76,7 +75,7 @@ _SAME: Final[Mapping[str, str]] = {
 
 @functools.lru_cache(1000)
 def key_of(name: str) -> tuple[str, ...]:
-    """What two names of one curve share: "Loss/train", "train_loss" and "Training loss" are the same."""
+    """Return a common key for names of one metric: "Loss/train", "train_loss" and "Training loss" are the same."""
     parts = re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
     kept = {_SAME.get(part, part) for part in parts} - {"", "train"}
     return tuple(sorted(kept)) or tuple(parts)
@@ -85,9 +84,9 @@ def key_of(name: str) -> tuple[str, ...]:
 def record_metrics(
     values: Mapping[str, Any], *, source: Source = Source.CALLBACK, step: int | None = None, epoch: int | None = None
 ) -> None:
-    """Add a point to curves, where this process is rank 0 of a job; else nothing happens. Never raises for a value.
+    """Record a point of metrics in rank 0 of a job; does nothing elsewhere. Never raises for a value.
 
-    `step` counts over the whole training; None: where `record_progress` said that training is.
+    `step` counts over the whole training; None: the position from `record_progress`.
     """
     one = recorder()
     if one is not None:
@@ -96,7 +95,7 @@ def record_metrics(
 
 @contextmanager
 def in_one_piece() -> Iterator[None]:
-    """Points that are recorded meanwhile are written together, which costs less."""
+    """Return a context in which recorded points are written together, which is cheaper."""
     one = recorder()
     if one is None:
         yield
@@ -114,7 +113,7 @@ def record_progress(
     steps: int | None = None,
     fraction: float | None = None,
 ) -> None:
-    """Say how far training is. `epoch`: how many are done (the first one that is trained is 0); `steps`: in all."""
+    """Record the training progress. `epoch`: completed epochs (the first trained epoch is 0); `steps`: the total."""
     one = recorder()
     if one is not None:
         one.progress(source, epoch, epochs, step, steps, fraction)
@@ -122,7 +121,7 @@ def record_progress(
 
 @contextmanager
 def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
-    """While a framework trains, nothing below it is recorded: what it prints and writes are the same numbers."""
+    """Return a context in which sources below this one are ignored: a framework's output repeats its callbacks."""
     one = recorder()
     if one is None:
         yield
@@ -136,7 +135,7 @@ def leading(source: Source = Source.CALLBACK) -> Iterator[None]:
 
 
 def is_led(source: Source) -> bool:
-    """Whether somebody above this source trains now: what it says is not looked at."""
+    """Return whether a source of higher precedence leads now, so that this source is ignored."""
     one = recorder()
     return one is not None and any(rank < source.rank for rank in one.leaders)
 
@@ -145,17 +144,17 @@ _recorders: list[tuple[Context, Recorder]] = []
 
 
 def made_recorder() -> Recorder | None:
-    """What records this process, if something was recorded already; asking makes none."""
+    """Return this process's recorder if it exists; do not create one."""
     return _recorders[0][1] if _recorders and _recorders[0][0] is current() else None
 
 
 def recorder() -> Recorder | None:
-    """What records this process; None outside of a job, in other ranks and in processes that it started."""
+    """Return this process's recorder; None outside a job, in other ranks and in child processes."""
     context = current()
     if context is None or context.rank:
         return None
     if not _recorders or _recorders[0][0] is not context:
-        if is_being_made():  # it tells of a damaged checkpoint, say: a line of ours, with nothing to record
+        if is_being_made():  # our own output, about a damaged checkpoint for example, holds no metrics
             return None
         made = Recorder(run_of(context), does_log=_logs_itself(context))
         context.at_end.append(made.end)
@@ -164,32 +163,32 @@ def recorder() -> Recorder | None:
 
 
 def _logs_itself(context: Context) -> bool:
-    """Whether the program means to use run.log: then what it prints is for people."""
+    """Return whether the program calls run.log, so that its output is meant for people only."""
     return words_in(context.job_dir / "train.py").logs
 
 
 class Recorder:
-    """What is recorded of one learner, by precedence. May be called from any thread."""
+    """The recorder of one learner, with precedence of sources. Thread-safe."""
 
     def __init__(self, run: Run, *, does_log: bool = False) -> None:
-        """`does_log`: the program means to use `run.log`."""
+        """Create a recorder. `does_log`: the program calls `run.log`."""
         self.leaders: list[int] = []
-        """Ranks of the sources that lead now."""
+        """The ranks of the sources that lead now."""
         self.was_led = False
         self._run = run
         self._does_log = does_log
         self._lock = threading.Lock()
         self._best: dict[tuple[str, ...], int] = {}
-        """Curve -> rank of the highest source that it came from."""
+        """Metric -> rank of the highest source that has reported it."""
         self._names: set[str] = set()
         self._told_by = Source.LOOP.rank
         self._has_end = False
-        """What was told last says how long training goes on."""
+        """True if the last progress included the end of training."""
         self._loops: Spot | None = None
         self._epoch = 0
         self._step: int | None = None
         self._last: dict[str, tuple[int, int]] = {}
-        """Name -> its last step, and what is added since a count began anew."""
+        """Name -> its last step, and the offset added since the source restarted its count."""
         self._tokens, self._filled_s = float(_BURST), time.monotonic()
         self._held: tuple[dict[str, float], int, int, Source] | None = None
 
@@ -207,7 +206,7 @@ class Recorder:
 
     @property
     def is_loop_silent(self) -> bool:
-        """A loop that says anything says what counts: what it does in silence is not drawn from then on."""
+        """True if another source has reported metrics: the losses of a plain loop are not recorded then."""
         return self.was_led or any(rank < Source.LOOP.rank for rank in self._best.values())
 
     def _may(self, name: str, source: Source) -> bool:
@@ -253,7 +252,10 @@ class Recorder:
             self._held = (held | found, at, where, source)
 
     def _has_token(self, source: Source) -> bool:
-        """At most so many points a second, after a burst: a program may print each of a million steps."""
+        """Return whether a point may be written: a token bucket limits the rate of points.
+
+        A program may print numbers at each of a million steps.
+        """
         if source is Source.ASKED:
             return True
         now = time.monotonic()
@@ -281,7 +283,7 @@ class Recorder:
             if source.rank > self._told_by or any(rank < source.rank for rank in self.leaders):
                 return
             if source is Source.LOOP and self.was_led:
-                return  # the loop was a framework's, which says itself how far it is
+                return  # the loop belongs to a framework, which reports its own progress
             self._told_by = source.rank
             if epoch is not None:
                 self._epoch = epoch
@@ -294,14 +296,14 @@ class Recorder:
                 self._show_loops(self._loops)
 
     def loops(self, spot: Spot) -> None:
-        """Take where the program's own loops are: they tell their end, where nobody else tells one."""
+        """Record the position of the program's own loops, which is used if no other source knows the end."""
         with self._lock:
             self._loops = None if self.was_led or self.leaders else spot
             if self._loops is not None and not self._has_end:
                 self._show_loops(spot)
 
     def _show_loops(self, spot: Spot) -> None:
-        """Points keep the place that their own source gives them: what is looked at now and then lags behind it."""
+        """Show the loops' position. Points keep the step of their own source, since sampling lags behind it."""
         step, steps, done, fraction = spot.step, spot.steps, spot.done or self._epoch, spot.fraction
         if self._step is not None:
             step, steps = self._step, None
@@ -311,13 +313,13 @@ class Recorder:
         self._run.show(done, spot.epochs, step, steps, fraction)
 
     def release(self, source: Source) -> None:
-        """All bars are closed: others may tell how far training is."""
+        """Let other sources report progress, after all bars were closed."""
         with self._lock:
             if self._told_by == source.rank:
                 self._told_by, self._step, self._has_end = Source.LOOP.rank, None, False
 
     def end(self) -> dict[str, Any]:
-        """The points that were held back last: a curve must end where the training did."""
+        """Write the points held back last, so that metrics end where the training did."""
         with self._lock:
             if self._held is not None:
                 self._write(*self._held)
@@ -327,5 +329,5 @@ class Recorder:
 def _number(name: str, value: Any) -> float | None:
     try:
         return number_of(name, value)
-    except Exception:  # noqa: BLE001 - a text, a tensor of many elements: not for run.log, so it ends no training
+    except Exception:  # noqa: BLE001 - a text or a tensor of many elements is no metric, and ends no training
         return None

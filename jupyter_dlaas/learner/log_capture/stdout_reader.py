@@ -1,4 +1,4 @@
-"""What a program prints, read for curves and progress, at a bounded cost."""
+"""A reader of a program's output for metrics and progress, with bounded overhead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BURST_S: Final = 0.25
 
 
 class Budget:
-    """How much time may go into reading: a share of what has passed, and a burst at first."""
+    """The time budget for reading: a share of the elapsed time, with an initial burst."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class Budget:
         self._last_s = clock()
 
     def begin(self) -> float | None:
-        """The time now; None: there is none left for another line."""
+        """Return the current time; None if the budget is used up."""
         now = self._clock()
         self._left_s = min(_BURST_S, self._left_s + (now - self._last_s) * _SHARE)
         self._last_s = now
@@ -44,12 +44,12 @@ class Budget:
 
 
 class Reader:
-    """Takes the lines of a program, one after another."""
+    """The reader of a program's lines."""
 
     def __init__(
         self, patterns: Sequence[str], place: Place, *, recognises: bool, budget: Budget | None = None
     ) -> None:
-        """`patterns` are the user's own (`--metric`). Raises re.error for a bad one."""
+        """Create a reader. `patterns`: the user's own (`--metric`). Raises re.error for a bad one."""
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._recognises = recognises
         self._recogniser: Recogniser | None = None
@@ -72,7 +72,7 @@ class Reader:
         self._budget.end(begun)
 
     def end(self) -> None:
-        """The last line counts, also where there was no time for it before."""
+        """Read the last line if there was no budget for it before."""
         if self._skipped is not None:
             self._recognise(self._skipped)
 
@@ -99,7 +99,7 @@ class Reader:
 
 
 def watch(context: Context) -> None:
-    """Read what this learner prints, draws and writes from now on. Raises re.error for a bad pattern."""
+    """Read the output, bars and plots of this learner from now on. Raises re.error for a bad pattern."""
     spec = context.spec
     place = Place(spec.epochs)
     tqdm_bars.install(place if spec.autolog else None)
@@ -121,7 +121,7 @@ def watch(context: Context) -> None:
 
 
 def _look_at_loops(context: Context) -> None:
-    """Look at the program's own loops now and then. What that takes is loaded when the program has begun."""
+    """Sample the program's own loops. The sampler's modules are loaded once the program has begun."""
     samplers: list[Sampler] = []
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""Tables that are printed row by row: a header of names, then numbers below them. Pure."""
+"""A parser for tables printed row by row: a header of names, then rows of numbers. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The header of a table: its names, and what parts them."""
+    """The header of a table: its names and its separator."""
 
     names: tuple[str, ...]
     parted_by: str
 
     def row(self, text: str) -> Row | None:
-        """The numbers of a row; None where this is no row of the table."""
+        """Return the numbers of a row; None if this is not a row of the table."""
         if _RULE.fullmatch(text):
             return None
         cells = _cells(text, self.parted_by)
@@ -54,7 +54,7 @@ class Columns:
 
 
 def header_of(text: str) -> Columns | None:
-    """The columns that a line names, where it is the header of a table with something to watch in it."""
+    """Return the columns of a line that is the header of a table with metrics; otherwise None."""
     for parted_by in ("|", "\t", ",", "  "):
         names = _cells(text, parted_by)
         if len(names) >= 2 and all(_is_name(name) for name in names):

@@ -1,4 +1,4 @@
-"""SummaryWriter, PyTorch's and tensorboardX': what it writes for TensorBoard is drawn on the card, too."""
+"""Metrics of SummaryWriter, in PyTorch and tensorboardX: what it writes for TensorBoard is shown on the card, too."""
 
 from __future__ import annotations
 

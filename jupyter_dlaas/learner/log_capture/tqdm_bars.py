@@ -1,4 +1,4 @@
-"""tqdm in a job: its bars are text in every variant, redrawn twice a second at most, and tell curves and progress."""
+"""tqdm in a job: text bars in every variant, redrawn at most twice a second, and read for metrics and progress."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ __all__ = ["install"]
 
 _EVERY_S: Final = 0.5
 _REPORT_S: Final = 0.2
-_MININTERVAL: Final = 6  # its place among tqdm's parameters
+_MININTERVAL: Final = 6  # the position among tqdm's parameters
 
 
 def install(place: Place | None) -> None:
-    """Patch tqdm once it is loaded. `place`: what printed lines tell; None: bars are only drawn, not read."""
+    """Patch tqdm once it is loaded. `place`: the position from printed lines; None: bars are only drawn, not read."""
     import_hooks.after("tqdm.std", lambda std: _patch(std, None if place is None else _Reader(place)))
     import_hooks.after("tqdm.notebook", _to_text)
     import_hooks.after("tqdm", lambda tqdm: setattr(tqdm, "__getattr__", _variant))
 
 
 def _variant(name: str) -> Any:
-    """`tqdm.notebook` after a mere `import tqdm`: in a kernel, others have loaded it already (`tqdm.auto` does)."""
+    """Import `tqdm.notebook` after a plain `import tqdm`: in a kernel, another module has already done so."""
     if name in ("notebook", "auto", "autonotebook"):
         return importlib.import_module(f"tqdm.{name}")
     raise AttributeError(f"module 'tqdm' has no attribute {name!r}", name=name)
 
 
 def _to_text(module: Any) -> None:
-    """`tqdm.notebook`: the same bar as text, whether ipywidgets is there or not."""
+    """Replace the bar of `tqdm.notebook` with the text bar, with or without ipywidgets."""
     std = sys.modules["tqdm.std"]
     module.tqdm = module.tqdm_notebook = std.tqdm
     module.trange = module.tnrange = std.trange
 
 
 class _Reader:
-    """Takes what bars do, as long as this process is rank 0 of a job."""
+    """The reader of bars in rank 0 of a job."""
 
     def __init__(self, place: Place) -> None:
         self._bars = Bars(place)
@@ -90,7 +90,7 @@ class _Reader:
             )
 
     def said(self, text: str) -> None:
-        """A description or a postfix as text: "loss: 0.5"."""
+        """Read a description or a postfix as text: "loss: 0.5"."""
         if not may_matter(text):
             return
         from jupyter_dlaas.learner.log_capture.line_parser import (
@@ -102,7 +102,7 @@ class _Reader:
             self._record(found.values)
 
     def named(self, values: dict[str, Any]) -> None:
-        """What `set_postfix` was given: every number in it was put there to be watched."""
+        """Record the numbers given to `set_postfix`, which the program chose to display."""
         found = {}
         for name, value in values.items():
             if _is_watched(name):
@@ -111,7 +111,7 @@ class _Reader:
             self._record(found)
 
     def _record(self, values: dict[str, Any]) -> None:
-        self.tell(is_due=True)  # so that the point stands where the bar is now
+        self.tell(is_due=True)  # so that the point has the bar's current step
         record_metrics(values, source=Source.BAR)
 
 
@@ -122,7 +122,7 @@ def _is_watched(name: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers are often given as text: "0.512", "92.3%"."""
+    """Return a number given as text as a float: "0.512", "92.3%"."""
     if isinstance(value, str):
         try:
             return float(value.strip().removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
@@ -132,13 +132,13 @@ def _plain(value: Any) -> Any:
 
 
 def _patch(std: Any, reader: _Reader | None) -> None:
-    """Put our parts around tqdm's own methods, in the class that all its variants come from."""
+    """Wrap tqdm's methods in the base class of all its variants."""
     cls = std.tqdm
     begin, walk, update, close = cls.__init__, cls.__iter__, cls.update, cls.close
 
     @functools.wraps(begin)
     def begun(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("display", None)  # the notebook's variant knows it
+        kwargs.pop("display", None)  # a parameter of the notebook's variant
         if len(args) <= _MININTERVAL:
             kwargs.setdefault("mininterval", _EVERY_S)
         self._dlaas_bar = None
@@ -179,7 +179,10 @@ def _patch(std: Any, reader: _Reader | None) -> None:
 
 
 def _patch_words(cls: Any, reader: _Reader | None) -> None:
-    """What people hang on bars. It redraws them each time, also ten thousand times a second: here no more than due."""
+    """Wrap the methods that set a bar's text, and limit their redraws.
+
+    tqdm redraws the bar on each call, up to ten thousand times a second.
+    """
     postfix, postfix_str = cls.set_postfix, cls.set_postfix_str
     description, description_str = cls.set_description, cls.set_description_str
 

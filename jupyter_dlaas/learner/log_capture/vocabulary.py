@@ -1,4 +1,4 @@
-"""The words of training logs: what people watch, what counts, and what is beside the point. Pure."""
+"""The vocabulary of training logs: names of metrics, counters, and words that exclude a number. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ ASIDE: Final = frozenset({
     "total", "num", "number", "n", "per", "patience", "warmup", "loading", "load", "save", "saved", "saving", "log",
     "counter",
 })  # fmt: skip
-"""Words before "epoch" that make it another number than the one that is trained."""
+"""Words before "epoch" after which the number is not the current epoch."""
 
 NEVER: Final = frozenset({
     "eltime", "walltime", "runtime", "time", "times", "sec", "secs", "second", "seconds", "minutes", "hours", "eta",
@@ -109,24 +109,24 @@ _WORD: Final = re.compile(r"[^\W_][^\W_]*(?:@\d+)?(?:'s\b)?")
 _UNNAMED: Final = re.compile(
     r"\s*(?:\d+\s+\d{1,3}%\s+\(|\d+m\s+\d+s\s+\(-|\d+\s*/\s*\d+\s*:\s*[-+]?\d*\.\d+(?:[eE][-+]?\d+)?\s*$)"
 )
-"""Positions and losses without a word: "3 60% (0m 1s) 0.25", "1m 54s (- 26m 31s) (5000 6%) 2.8", "1000/5000: 0.25"."""
+"""Positions and losses without a name: "3 60% (0m 1s) 0.25", "1m 54s (- 26m 31s) (5000 6%) 2.8", "1000/5000: 0.25"."""
 
 
 def may_matter(text: str) -> bool:
-    """Quick: whether a line could say anything. Most lines of most programs end here."""
+    """Return quickly whether a line may contain a metric or a position. Most lines of most programs do not."""
     low = text.lower()
     return any(stem in low for stem in _STEMS) or _UNNAMED.match(text) is not None
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a name: "Train Loss", "train_loss", "trainLoss" and "Loss/train" are two words each."""
+    """Return the words of a name: "Train Loss", "train_loss", "trainLoss" and "Loss/train" are two words each."""
     if not text.islower():
         text = _CAMEL.sub(" ", text)
     return [word.lower().removesuffix("'s") for word in _WORD.findall(text)]
 
 
 def is_metric(words: list[str]) -> bool:
-    """Whether a name of these words is one that people watch."""
+    """Return whether a name of these words names a metric."""
     if not METRICS.isdisjoint(words):
         return True
     return any("@" in word and word.partition("@")[0] in METRICS for word in words) or any(
@@ -135,7 +135,7 @@ def is_metric(words: list[str]) -> bool:
 
 
 def name_of(words: list[str]) -> str:
-    """The name of a curve: the phase first and short, whatever way it was written."""
+    """Return the normalised name of a metric: the phase first and abbreviated."""
     said = [PHASES.get(word, word) for word in words]
     phases = [word for word in said if word in PHASES]
     return "_".join([*dict.fromkeys(phases), *(word for word in said if word not in PHASES)])

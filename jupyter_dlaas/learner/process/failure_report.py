@@ -1,7 +1,7 @@
 """The report of an exception that ended a program: the failure for the card, and the traceback for the log.
 
 User code may leave anything behind: exceptions that cannot be printed, closed descriptors, signal handlers that raise,
-other builtins. Where the full report fails or does not end, a minimal one keeps class, message, cell and line.
+replaced builtins. If the full report fails or does not end, a minimal one keeps class, message, cell and line.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _NAMES: Final = vars(builtins)
 _BUILTINS: Final = dict(_NAMES)
 
 _reserve: list[bytearray] = [bytearray(_RESERVE_BYTES)]
-"""Memory for the report of a program that has used up all other; it takes no pages until then."""
+"""Reserved memory for the report of a program that has exhausted all other; it uses no pages until then."""
 
 
 def restore_builtins() -> None:
-    """Give the names of `builtins` their own values again. Calls nothing that a program can have replaced."""
+    """Restore the names of `builtins`. Calls nothing that a program can have replaced."""
     _NAMES.update(_BUILTINS)
 
 
 @contextmanager
 def calm() -> Iterator[None]:
-    """Keep what the program set up from disturbing its own report: signal handlers, trace functions, limits."""
+    """Return a context that disables what the program has set up: signal handlers, trace functions, limits."""
     _reserve.clear()
     handlers: dict[int, Any] = {}
     for number in signal.valid_signals():
@@ -72,15 +72,15 @@ def calm() -> Iterator[None]:
     finally:
         sys.setrecursionlimit(limit)
         for caught, handler in handlers.items():
-            if caught != signal.SIGTERM:  # what is left is short, and must not be cut in two
+            if caught != signal.SIGTERM:  # what is left is short, and must not be interrupted
                 signal.signal(caught, handler)
 
 
 def report(
     error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
 ) -> Report:
-    """Describe an exception; with less detail where its own methods or the state of the process do not allow more."""
-    if issubclass(type(error), MemoryError):  # whatever its __class__ says
+    """Describe an exception, with less detail if its methods or the state of the process prevent a full report."""
+    if issubclass(type(error), MemoryError):  # regardless of its __class__
         traceback.clear_frames(error.__traceback__)
     found = _within(_FULL_S, lambda: _full(error, cells, own_folder, is_alone, has_gpus))
     if found is None:
@@ -95,13 +95,13 @@ def _full(error: BaseException, cells: CellMap, own_folder: Path, is_alone: bool
 
 
 def is_success(end: SystemExit) -> bool:
-    """Return whether this exit is a success: by the interpreter's rule, None and 0 are."""
+    """Return whether this exit is a success: None or 0, as for the interpreter."""
     code = _code_of(end)
     return code is None or (issubclass(type(code), int) and code == 0)
 
 
 def report_exit(end: SystemExit, cells: CellMap, own_folder: Path) -> tuple[int, Failure, str]:
-    """The exit code, failure and log text of a program that ends itself with an error."""
+    """Return the exit code, failure and log text of a program that ended itself with an error."""
     code = _code_of(end)
     failure, _ = report(end, cells, own_folder)
     if isinstance(code, int):
@@ -121,7 +121,7 @@ def _code_of(end: SystemExit) -> object:
 
 
 def _clean(failure: Failure) -> Failure:
-    """Texts that can be sent and stored: of bounded length, without zero bytes and half characters."""
+    """Return the failure with texts of bounded length, without zero bytes and lone surrogates."""
     where = failure.where
     if where is not None:
         source = tuple(_sendable(line, _LINE_MAX) for line in where.source)
@@ -137,14 +137,14 @@ def _sendable(text: str, limit: int) -> str:
 
 
 def show(text: str, log: Path) -> None:
-    """Write to the log through the program's own stream, or to the file itself where there is none that works."""
+    """Write to the log through the program's own stream, or directly to the file if no stream works."""
     if not _within(_SHOW_S, lambda: _written(text)):
         with suppress(OSError), log.open("ab") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def call_hook(error: BaseException) -> None:
-    """Call the program's own `sys.excepthook`, as the interpreter does: experiment trackers mark failed runs by it."""
+    """Call the program's own `sys.excepthook`: experiment trackers use it to mark failed runs."""
     if sys.excepthook is not sys.__excepthook__:
         _within(_HOOK_S, lambda: sys.excepthook(type(error), error, error.__traceback__))
 
@@ -161,7 +161,7 @@ def _written(text: str) -> bool:
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T | None:
-    """Call something that may raise or never return; None then. In a thread of its own, with a stack of its own."""
+    """Return the result of a call in a separate thread; None if it raises or exceeds the time limit."""
     found: list[T] = []
 
     def run() -> None:
@@ -171,18 +171,18 @@ def _within(limit_s: float, call: Callable[[], T]) -> T | None:
     helper = threading.Thread(target=run, name="dlaas-report", daemon=True)
     try:
         helper.start()
-    except (RuntimeError, MemoryError):  # no memory for a stack, or no further thread allowed
+    except (RuntimeError, MemoryError):  # no memory for a stack, or the thread limit is reached
         run()
     else:
         helper.join(limit_s)
     return found[0] if found else None
 
 
-# -- the minimal report ------------------------------------------------------------------------------------------------
+# -- minimal report --------------------------------------------------------------------------------------------------
 
 
 def minimal(error: BaseException, cells: CellMap) -> Report:
-    """Class, message, cell and line, by nothing that the exception's class can change."""
+    """Describe class, message, cell and line, without any code of the exception's class."""
     names = class_names(error)
     message = arguments_text(error)
     frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _traceback(error)]
@@ -197,7 +197,7 @@ def minimal(error: BaseException, cells: CellMap) -> Report:
     text = cells.rewrite("Traceback (most recent call last):\n" + "".join(rows)) + f"{said}\n"
     try:
         return from_exception(names, message, where=where, traceback=text), text
-    except Exception:  # noqa: BLE001 - the table of causes needs more than there is: the cause itself is known
+    except Exception:  # noqa: BLE001 - not enough resources for the table of causes: the cause itself is known
         advice = "See the line and the log."
         failure = Failure(cause=Cause.YOUR_CODE, code="your_code", what=said, advice=advice, where=where)
         return failure, text

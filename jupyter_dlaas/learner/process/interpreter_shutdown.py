@@ -1,7 +1,7 @@
-"""The end of a learner, as the interpreter ends a script, without taking every imported module apart.
+"""The end of a learner: like the interpreter's shutdown for a script, without tearing down imported modules.
 
-A process that imported torch needs 0.15 s to tear itself down, so the runner leaves by `os._exit`. What a script may
-rely on comes before that, in the interpreter's order: threads, exit handlers, open files.
+A process that imported torch takes 0.15 s to tear itself down, so the learner ends with `os._exit`. What a script may
+rely on runs before that, in the interpreter's order: threads, exit handlers, open files.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from typing import Any, Final
 __all__ = ["Shutdown", "flush_streams", "join_threads"]
 
 Place = Callable[[str, int, str], str]
-"""File, line and function as a place in the user's words."""
+"""Describes a location, given by file, line and function, for the user."""
 
 _EXIT_S: Final = 600.0
-"""Time for exit handlers and open files together; child processes that are no daemons are waited for without limit."""
+"""The time in seconds for exit handlers and open files; non-daemon child processes are waited for without limit."""
 _FAILED_EXIT_S: Final = 60.0
-"""The same for a program that failed, its child processes included."""
+"""The same time for a program that failed, including its child processes."""
 _REARM_S: Final = 5.0
 _THREADS_S: Final = 5.0
-"""Time for the threads of a program that failed."""
+"""The time in seconds for the threads of a program that failed."""
 _SILENCE_S: Final = 2.0
 _NAMED_MAX: Final = 5
 _COMMAND_MAX: Final = 100
 _HELPERS: Final = ("multiprocessing", "loky", "torch._inductor", "wandb-core")
-"""Words in the command lines of processes that libraries start and end themselves."""
+"""Parts of command lines of processes that libraries start and end themselves."""
 _CONSTANT: Final = (ModuleType, FunctionType, BuiltinFunctionType, type, str, bytes, int, float, complex, type(None))
-"""Values that hold no file, and that finalizers of others may need."""
+"""Types of values that hold no file, and that other objects' finalizers may need."""
 _INSTALLED: Final = tuple(
     f"{folder}{os.sep}" for folder in (sys.prefix, sys.base_prefix, Path(__file__).parent.parent.parent)
 )
-"""Folders whose modules are not the user's, though they may lie in the directory where the program runs."""
+"""Directories of installed modules, which are not the user's even if they lie in the working directory."""
 _OWN_FILES: Final = frozenset({"metrics.jsonl", "prelude.lock", "stdout.log"})
 
 
-# -- threads -----------------------------------------------------------------------------------------------------------
+# -- threads ----------------------------------------------------------------------------------------------------------
 
 
 def join_threads(place: Place) -> None:
-    """Wait for threads as the interpreter does: executors shut down first, then every non-daemon thread ends by itself.
+    """Wait for threads as the interpreter does: shut down executors first, then join every non-daemon thread.
 
-    A wait that lasts is explained in the log, once.
+    A long wait is explained once in the log.
     """
     hint = threading.Timer(_SILENCE_S, _explain, [place])
     hint.daemon = True
@@ -71,19 +71,22 @@ def join_threads(place: Place) -> None:
 
 
 def _others() -> list[threading.Thread]:
-    """List the threads that the interpreter would wait for."""
+    """Return the threads that the interpreter would wait for."""
     mine = (threading.current_thread(), threading.main_thread())
     return [one for one in threading.enumerate() if one not in mine and not one.daemon]
 
 
 def _shut_executors_down() -> None:
-    """Call what concurrent.futures, joblib and others registered for the time before threads are joined, last first."""
+    """Call handlers that concurrent.futures, joblib and others registered to run before threads are joined.
+
+    The handler registered last runs first.
+    """
     handlers: list[Callable[[], object]] = vars(threading).get("_threading_atexits", [])
     while handlers:
         handler = handlers.pop()
         try:
             handler()
-        except Exception:  # noqa: BLE001 - a library's; the interpreter shows it and goes on, too
+        except Exception:  # noqa: BLE001 - a library's handler; the interpreter also shows the error and continues
             traceback.print_exc()
 
 
@@ -101,7 +104,7 @@ def _say(kind: str, names: Sequence[str], limit: str) -> None:
 
 
 def _at(frame: FrameType | None, place: Place) -> str:
-    """Say where a thread is: in the program if it is there, else in the innermost function."""
+    """Describe a thread's location: in the program if it is there, otherwise in the innermost function."""
     stack = list(_outwards(frame))
     if not stack:
         return ""
@@ -116,11 +119,11 @@ def _outwards(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
         frame = frame.f_back
 
 
-# -- exit handlers and child processes ---------------------------------------------------------------------------------
+# -- exit handlers and child processes --------------------------------------------------------------------------------
 
 
 def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -> None:
-    """Explain exit handlers that take long, and grant child processes their time, as the interpreter does."""
+    """Explain slow exit handlers, and extend the limit for child processes, for which the interpreter waits, too."""
     is_explained = False
     while not handlers_ran.wait(_REARM_S if is_explained else _SILENCE_S):
         children = _children()
@@ -139,13 +142,13 @@ def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -
 
 
 def _children() -> list[Any]:
-    """List the processes of `multiprocessing` that its exit handler waits for."""
+    """Return the `multiprocessing` processes that its exit handler waits for."""
     process = sys.modules.get("multiprocessing.process")
     return [one for one in tuple(vars(process).get("_children", ())) if not one.daemon] if process is not None else []
 
 
 def _running_programs() -> list[str]:
-    """The command lines of children that run programs of their own; helpers of multiprocessing are none."""
+    """Return the command lines of child processes that run other programs; multiprocessing's helpers are excluded."""
     own, found = _command_line(os.getpid()), []
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
@@ -156,33 +159,33 @@ def _running_programs() -> list[str]:
 
 
 def _command_line(pid: int) -> str:
-    """What a process runs; empty for one that has ended."""
+    """Return a process's command line; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- shutdown ---------------------------------------------------------------------------------------------------------
 
 
 class Shutdown:
-    """Ends a program after its result was written. Made before the program runs."""
+    """The shutdown of a program after its result was written. Created before the program runs."""
 
     def __init__(self, own_folders: Iterable[Path], job_dir: Path) -> None:
-        """`own_folders`: where the user's own modules lie."""
+        """Record the files open at present. `own_folders`: the directories of the user's own modules."""
         self._own_folders = tuple(f"{folder}{os.sep}" for folder in own_folders)
         self._job_dir = str(job_dir)
         self._before = self._files()
 
     def run(self, place: Place, *, has_failed: bool) -> None:
-        """Run exit handlers and write out what is in open files. What hangs is cut short; the log shows where."""
+        """Run exit handlers and flush open files. A step that hangs is ended after a limit; the log shows where."""
         flush_streams()
         faulthandler.dump_traceback_later(_FAILED_EXIT_S if has_failed else _EXIT_S, exit=True)
         handlers_ran = threading.Event()
-        with suppress(RuntimeError):  # no further thread: nothing is explained
+        with suppress(RuntimeError):  # thread limit reached: nothing is explained
             threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed], daemon=True).start()
-        if has_failed and _others():  # nothing that such a program still does may hold its devices for long
+        if has_failed and _others():  # a failed program must not keep its devices for long
             helper = threading.Thread(target=join_threads, args=[lambda *_: ""], daemon=True)
             helper.start()
             helper.join(_THREADS_S)
@@ -195,12 +198,12 @@ class Shutdown:
         with suppress(BaseException):
             self._finalize()
         with suppress(Exception):
-            ctypes.CDLL(None).fflush(None)  # what C libraries print
+            ctypes.CDLL(None).fflush(None)  # flush the output of C libraries
 
     def _finalize(self) -> None:
-        """Let go of the program's values, so that files are closed and `__del__` runs; then flush what is still open.
+        """Drop the program's values, so that files are closed and `__del__` runs; then flush files that are still open.
 
-        Costs next to nothing where no file is open and no value has a `__del__`.
+        Costs almost nothing if no file is open and no value has a `__del__`.
         """
         modules = [one for one in list(sys.modules.values()) if self._is_own(one)]
         names = [vars(one) for one in modules]
@@ -210,7 +213,7 @@ class Shutdown:
         has_values = any(hasattr(type(one), "__del__") for own in names for one in own.values())
         if not (has_classes or has_values or self._has_open_files()):
             return
-        threading.excepthook = lambda *_: None  # daemon threads miss the names now
+        threading.excepthook = lambda *_: None  # daemon threads now miss their names
         for own in names:
             _clear(own)
         if has_classes:  # an object in a cycle may have one; the collector closes files in any order, so flush first
@@ -220,7 +223,7 @@ class Shutdown:
             _write_out(closes=True)
 
     def _name_processes(self) -> None:
-        """Say in the log which programs still run: they end with the job, where a script would leave them behind."""
+        """Report in the log which child programs still run: unlike those of a script, they end with the job."""
         left = _running_programs()
         if left:
             names = "; ".join(left[:_NAMED_MAX]) + (f" and {len(left) - _NAMED_MAX} more" * (len(left) > _NAMED_MAX))
@@ -228,7 +231,7 @@ class Shutdown:
             print(text, file=sys.stderr, flush=True)
 
     def _is_own(self, module: object) -> bool:
-        if not isinstance(module, ModuleType):  # libraries put other things there, too
+        if not isinstance(module, ModuleType):  # libraries also put other objects there
             return False
         if module is sys.modules["__main__"]:
             return True
@@ -240,15 +243,15 @@ class Shutdown:
     def _has_open_files(self) -> bool:
         try:
             return bool(self._files() - self._before)
-        except OSError:  # no descriptor is left for the look
+        except OSError:  # no descriptor is left for the listing
             return True
 
     def _files(self) -> set[tuple[str, str]]:
-        """The descriptors of this process that are open for writing, with the names of their files or pipes."""
+        """Return this process's descriptors that are open for writing, with the names of their files or pipes."""
         found = set()
         for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
             with suppress(OSError):
-                name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - no path either: "pipe:[4711]"
+                name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - not a path either: "pipe:[4711]"
                 mode = fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_ACCMODE
                 if mode != os.O_RDONLY and self._may_be_the_programs(name):
                     found.add((fd, name))
@@ -261,7 +264,7 @@ class Shutdown:
             return False
         if name.startswith(self._job_dir) and name.rpartition("/")[2] in _OWN_FILES:
             return False
-        return name.startswith("/dev/shm/") or not name.startswith("/dev/")  # noqa: S108 - looked at, not used
+        return name.startswith("/dev/shm/") or not name.startswith("/dev/")  # noqa: S108 - checked, not used
 
 
 def _is_finalized(cls: type, modules: Iterable[ModuleType]) -> bool:
@@ -269,7 +272,7 @@ def _is_finalized(cls: type, modules: Iterable[ModuleType]) -> bool:
 
 
 def _clear(names: dict[str, Any]) -> None:
-    """Drop a module's values in the order in which they were bound; functions, classes and constants stay."""
+    """Drop a module's values in the order of their binding; keep functions, classes and constants."""
     for name in list(names):
         is_special = name.startswith("__") and name.endswith("__")
         if not is_special and not issubclass(type(names[name]), _CONSTANT):
@@ -277,9 +280,9 @@ def _clear(names: dict[str, Any]) -> None:
 
 
 def _write_out(*, closes: bool) -> None:
-    """Flush the files that something still refers to (a closure, a cycle, a library), the outermost layer first.
+    """Flush the files that something still refers to (a closure, a cycle, a library), outermost layer first.
 
-    `closes`: also write what archives and compressed files write when they are closed.
+    `closes`: also close archives and compressed files, which write their last data on close.
     """
     objects = gc.get_objects()
     kinds = {type(one) for one in objects}
@@ -301,13 +304,13 @@ def _write_out(*, closes: bool) -> None:
 
 
 def _loaded(*names: str) -> tuple[type, ...]:
-    """The classes of these names whose modules are imported."""
+    """Return the classes with these names whose modules are imported."""
     found = (getattr(sys.modules.get(name.partition(".")[0]), name.partition(".")[2], None) for name in names)
     return tuple(one for one in found if isinstance(one, type))
 
 
 def _spare_teardown() -> None:
-    """Leave out what only takes torch's operator tables apart: 0.15 s for a process that is about to be gone."""
+    """Skip finalizers that only tear down torch's operator tables, which take 0.15 s."""
     registry: dict[Any, Any] = vars(weakref.finalize).get("_registry", {})
     for finalizer, info in list(registry.items()):
         if getattr(info.func, "__module__", None) == "torch.library":
@@ -315,7 +318,7 @@ def _spare_teardown() -> None:
 
 
 def flush_streams() -> None:
-    """Write out what was printed."""
+    """Flush the standard streams."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, None, or of a class of the program's
+        with suppress(Exception):  # closed, None, or of a class of the program
             stream.flush()

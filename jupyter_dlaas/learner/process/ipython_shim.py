@@ -1,4 +1,4 @@
-"""What `ip = get_ipython()` gives in a job: None, or the part of IPython's shell that a program uses there."""
+"""A replacement for `get_ipython()` in a job: returns None, or the part of IPython's shell that the program uses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NO_EFFECT: Final = frozenset({
     "autoreload", "autosave", "colors", "config", "load_ext", "matplotlib", "pdb", "precision", "pylab", "reload_ext",
     "unload_ext", "xmode",
 })  # fmt: skip
-"""Line magics that set a notebook up and change nothing in a job."""
+"""Line magics that configure a notebook and have no effect in a job."""
 
 
 class JobShell:
-    """Commands of IPython's shell that a job can run; others are refused in words."""
+    """The commands of IPython's shell that a job can run; others raise a RuntimeError."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -35,11 +35,11 @@ class JobShell:
 
     @property
     def user_ns(self) -> dict[str, Any]:
-        """The names of the program."""
+        """The program's global names."""
         return vars(sys.modules["__main__"])
 
     def run_line_magic(self, name: str, line: str = "", *_: object) -> object:
-        """Run a line magic: shell commands, `%cd` and `%env`."""
+        """Run a line magic: shell commands, `%cd` and `%env`. Magics that only configure a notebook do nothing."""
         if name in ("sx", "system"):
             return shell_lines(line)
         if name == "cd":
@@ -54,18 +54,18 @@ class JobShell:
         return None
 
     def run_cell_magic(self, name: str, line: str, cell: str) -> None:
-        """Run a cell magic: those of the shell."""
+        """Run a cell magic of the shell: %%bash, %%sh or %%script."""
         if name not in ("bash", "sh", "script"):
             self._refuse(f"%%{name} {line}".strip())
         shell(cell)
 
     def magic(self, text: str) -> object:
-        """Run a line magic as it is typed."""
+        """Run a line magic given as typed."""
         name, _, line = text.lstrip("% ").partition(" ")
         return self.run_line_magic(name, line)
 
     def run_cell(self, source: str, *_: object, **__: object) -> None:
-        """Run Python in the names of the program."""
+        """Run Python code in the program's global names."""
         exec(compile(source, "<cell>", "exec"), self.user_ns)  # noqa: S102 - the user's own program
 
     def _refuse(self, command: str) -> NoReturn:
@@ -78,7 +78,7 @@ class JobShell:
 
 
 def install(program: str) -> None:
-    """Let `get_ipython` give the program what it uses, and None where it only asks whether it runs in a notebook."""
+    """Install `get_ipython`: it returns a shell if the program runs commands, otherwise None."""
     if not _uses_commands(program):
         vars(builtins)["get_ipython"] = lambda: None
         return
@@ -97,12 +97,12 @@ def _patch(module: Any, given: JobShell) -> None:
 
 
 def _is_program() -> bool:
-    """Whether the program asks, not a library that looks for a notebook."""
+    """Return whether the program itself calls, not a library that looks for a notebook."""
     return sys._getframe(2).f_globals.get("__name__") == "__main__"
 
 
 def _uses_commands(program: str) -> bool:
-    """Whether a program runs commands through IPython's shell."""
+    """Return whether a program runs commands through IPython's shell."""
     if "get_ipython" not in program:
         return False
     try:

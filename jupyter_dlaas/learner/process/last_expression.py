@@ -1,4 +1,4 @@
-"""The value of a cell's last expression, shown in a job as a notebook shows it below the cell."""
+"""The value of a cell's last expression, shown in a job as in a notebook."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jupyter_dlaas.learner.environment.tracebacks import CellMap
 __all__ = ["SHOW", "with_last_values"]
 
 SHOW: Final = "__dlaas_show__"
-"""A builtin in jobs made of cells: shows a value."""
+"""The name of a builtin, in jobs made of cells, that shows a value."""
 _COROUTINE: Final = "_training_cell"
-"""The function that `train.py` makes of a training cell with a top-level `await`."""
+"""The function in `train.py` that holds a training cell with a top-level `await`."""
 _PASSED_OVER: Final = (tokenize.COMMENT, tokenize.NEWLINE, tokenize.NL, tokenize.DEDENT, tokenize.INDENT)
 
 
 def with_last_values(tree: ast.Module, text: str, script: Path, cells: Mapping[str, str]) -> ast.Module:
-    """Let the last statement of each cell of the main part show its value, where it is an expression without `;`.
+    """Make the last statement of each cell of the main part show its value, if it is an expression without `;`.
 
-    `tree` is the main part: one `if __name__ == "__main__":`. Lines stay as they are.
+    `tree` is the main part: a single `if __name__ == "__main__":`. Line numbers do not change.
     """
     entry = tree.body[-1] if tree.body else None
     if not isinstance(entry, ast.If) or not hasattr(builtins, SHOW):
@@ -44,7 +44,7 @@ def with_last_values(tree: ast.Module, text: str, script: Path, cells: Mapping[s
 
 
 def _returning(node: ast.AsyncFunctionDef, text: str) -> None:
-    """Let a cell with a top-level `await`, which runs as a coroutine, give its last value to who runs it."""
+    """Make a cell with a top-level `await`, which runs as a coroutine, return its last value."""
     last = node.body[-1]
     if isinstance(last, ast.Expr) and not _is_quiet(last, text):
         node.body[-1] = ast.copy_location(ast.Return(value=last.value), last)
@@ -59,7 +59,7 @@ def _showing(node: ast.Expr) -> ast.Expr:
 
 
 def _is_quiet(node: ast.Expr, text: str) -> bool:
-    """A semicolon behind it keeps a notebook from showing it."""
+    """Return whether a semicolon follows, which suppresses the value in a notebook."""
     lines = text.splitlines()[(node.end_lineno or node.lineno) - 1 :][:1]
     rest = "".join(lines).encode()[node.end_col_offset or 0 :].decode(errors="replace")
     try:

@@ -1,6 +1,6 @@
-"""Runs a job's train.py as this process' `__main__` and leaves its last word in result.json.
+"""The main program of a learner: runs a job's train.py as `__main__` and writes its result to result.json.
 
-`python -m jupyter_dlaas.learner.process.main JOB_DIR MEMBER`, or the same `main` in a fork of a zygote.
+Started as `python -m jupyter_dlaas.learner.process.main JOB_DIR MEMBER`, or as `main` in a fork of a zygote.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ def main(arguments: list[str]) -> NoReturn:
         context.control.beats.is_limited = context.spec.hang_after_s is not None
         context.control.start()
         code, body = _run(context, cells, raised)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be cut in two
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be interrupted
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.state(storing=True)
             body |= _store_results(context)
         body |= _at_end(context)
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
-            body["outcome"] = "left"  # a loop of the user's own that ended because it was asked to
+            body["outcome"] = "left"  # a custom loop that ended on request
         body["at_s"] = body.get("at_s") or time.time()
         _write(context, body)
         if raised:
             failure_report.call_hook(raised.pop())
         ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
-    except BaseException as error:  # noqa: BLE001 - ours, not the user's: told in the log, and by the exit code
+    except BaseException as error:  # noqa: BLE001 - our own error, not the user's: the log and the exit code show it
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
         with failure_report.calm():
-            if raised:  # a signal handler of the program, say, came before its error was reported
+            if raised:  # for example, a signal handler of the program ran before its error was reported
                 code, body = _ended_by(raised[0], context, cells)
                 _write(context, body | {"at_s": time.time()})
             else:
@@ -87,12 +87,12 @@ def main(arguments: list[str]) -> NoReturn:
         try:
             interpreter_shutdown.flush_streams()
         finally:
-            # Not through the interpreter's end: after `import torch` that takes longer than most of what came before.
+            # Skip the interpreter's shutdown: after `import torch` it takes longer than most of the learner's own work.
             os._exit(code)
 
 
 def _at_end(context: Context) -> dict[str, Any]:
-    """What others add to the result. It is theirs: what goes wrong in it is told in the log, and costs no result."""
+    """Return the additions of other modules to the result. An error in one is logged, and does not lose the result."""
     body: dict[str, Any] = {}
     for at_end in context.at_end:
         try:
@@ -105,7 +105,7 @@ def _at_end(context: Context) -> dict[str, Any]:
 
 
 def _write(context: Context, body: dict[str, Any]) -> None:
-    """Leave the result where the guardian reads it; where the disk takes nothing, tell it the failure."""
+    """Write the result for the guardian; if the disk is full, send it the failure."""
     if body["failure"] is not None and context.mask.forms:
         body = body | {"failure": encode(masked_failure(decode(Failure, body["failure"]), context.mask))}
     try:
@@ -141,7 +141,7 @@ def _context(job_dir: Path, member: int) -> Context:
 
 
 def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
-    """Make this process what a script of the user's would find; returns how it is to end."""
+    """Set up this process like one that runs the user's script; return its shutdown."""
     job_dir, spec = context.job_dir, context.spec
     if not isinstance(sys.stdout.buffer, Output):  # a fork has these already
         restream()
@@ -186,10 +186,10 @@ def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
 
 
 def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
-    """What the program forks ends at SIGTERM, as it would in a script: our handler is the learner's alone.
+    """Let processes that the program forks end at SIGTERM, as in a script: our handler is only for the learner.
 
-    Held back while it forks: the interpreter forgets, in a child, a signal that came before the child's first line, and
-    a worker that nobody ends is waited for without end.
+    SIGTERM is blocked during a fork. A child's interpreter loses a signal that arrives before its first line, and a
+    worker that does not end would be waited for forever.
     """
     held = threading.local()
     mine = {signal.SIGTERM}
@@ -210,17 +210,17 @@ def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
 
 
 def _told(message: dict[str, Any]) -> None:
-    """Before run() takes over: the one thing that concerns any program."""
+    """Handle the request to leave before run() does: the only message that concerns every program."""
     if message.get("t") == "leave":
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple[int, dict[str, Any]]:
-    """User code, from its first line to its last thread. `raised` takes the error that ended it."""
+    """Run the user's code until its last thread ends. `raised` receives the exception that ended it."""
     script = context.job_dir / "train.py"
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
-    # A real module of that name: spawned data workers read its file, pickles look classes up in it.
+    # A real module with this name: spawned data workers read its file, and pickles look up classes in it.
     sys.modules["__main__"] = module
     _be_main_process(module)
     context.script = module.__dict__
@@ -231,7 +231,7 @@ def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple
             if isinstance(end, Leave) or context.is_terminated or not failure_report.is_success(end):
                 raise
         interpreter_shutdown.join_threads(cells.place)
-    except BaseException as error:  # noqa: BLE001 - whatever user code raises becomes its failure
+    except BaseException as error:  # noqa: BLE001 - any exception of user code becomes its failure
         raised.append(error)
         failure_report.restore_builtins()
         with failure_report.calm():
@@ -243,10 +243,10 @@ def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple
 
 
 def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
-    """Exit code and result of a program that came to its end by an exception."""
-    kind = type(error)  # whatever its __class__ says
-    if issubclass(kind, Leave) or context.is_terminated:  # also one that took the signal for an error
-        # The guardian passes over a failure where it asked the learner to end.
+    """Return the exit code and result of a program that an exception ended."""
+    kind = type(error)  # regardless of its __class__
+    if issubclass(kind, Leave) or context.is_terminated:  # includes a program that handled the signal as an error
+        # The guardian ignores the failure if it requested the end.
         is_signal = context.is_terminated and not context.is_orphaned
         failure = encode(from_exit(None, signal.SIGTERM)) if is_signal else None
         return 0, {"outcome": "left", "code": 0, "failure": failure}
@@ -266,9 +266,9 @@ def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[i
 
 
 def _be_main_process(main: types.ModuleType) -> None:
-    """Let multiprocessing take this process for the one in which it was imported, also if a zygote imported it.
+    """Make this process multiprocessing's main process, even if a zygote imported it.
 
-    Spawned workers name the classes of the program by `__mp_main__`; the key of one job is not that of another.
+    Spawned workers find the program's classes through `__mp_main__`, and each job has its own authentication key.
     """
     process = sys.modules.get("multiprocessing.process")
     if process is not None:

@@ -1,4 +1,4 @@
-"""What notebooks take for granted and a job does not have: input(), display(), plt.show(), get_ipython() …"""
+"""Replacements for what notebooks provide and jobs lack: input(), display(), plt.show(), get_ipython() and others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _GUI: Final = re.compile(r"module://|tk|qt|gtk|wx|macosx|nbagg|notebook|inline|i
 
 
 class NoKeyboard(EOFError):
-    """Training code asked for input."""
+    """The error for training code that requests keyboard input."""
 
 
 def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True) -> Callable[[], dict[str, Any]]:
-    """Put the stand-ins where notebook code looks for them; returns what is to be done at the program's end.
+    """Install the replacements; return a function to call at the program's end.
 
-    `output()` gives the folder of the job's artifacts; with `keeps` False pictures are dropped (they are rank 0's).
-    `program` is the text of what runs.
+    `output()` returns the directory of the job's artifacts. If `keeps` is False, images are dropped, since rank 0
+    stores them. `program` is the text of the program.
     """
     pictures = Pictures(output, keeps=keeps)
     showing = _Showing(pictures)
@@ -38,10 +38,10 @@ def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True
     vars(builtins)["display"] = showing.display
     ipython_shim.install(program)
     vars(builtins)[SHOW] = showing.show_value
-    for name in ("exit", "quit"):  # `site` binds them, where it is loaded
+    for name in ("exit", "quit"):  # `site` defines them, if it is loaded
         vars(builtins).setdefault(name, sys.exit)
     sys.breakpointhook = _no_debugger
-    # Not imported here: loading them for those who do not use them would cost half a second.
+    # Not imported here: loading these modules for programs that do not use them would take half a second.
     import_hooks.after("getpass", _patch_getpass)
     import_hooks.after("matplotlib", _patch_backend)
     import_hooks.after("matplotlib.figure", pictures.patch_figure)
@@ -78,7 +78,7 @@ def _no_debugger(*_: object, **__: object) -> None:
 
 
 def _patch_backend(matplotlib: Any) -> None:
-    """A job has no screen: to ask for a window or for the notebook is no reason to fail."""
+    """Ignore requests for a window or a notebook backend: a job has no screen, which is no reason to fail."""
     use = matplotlib.use
 
     def with_files_only(backend: str, *, force: bool = True) -> None:
@@ -89,7 +89,7 @@ def _patch_backend(matplotlib: Any) -> None:
 
 
 class Redrawing:
-    """A stream whose last line can be drawn anew: its newline is held back until something follows."""
+    """A stream whose last line can be overwritten: its newline is held back until more text follows."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -104,7 +104,7 @@ class Redrawing:
         return len(text)
 
     def redraw(self) -> None:
-        """What is written next takes the place of the last line."""
+        """Let the next text overwrite the last line."""
         if self._is_held:
             self._is_held = False
             self._stream.write("\r")
@@ -119,14 +119,14 @@ class Redrawing:
 
 
 class _Showing:
-    """display() and clear_output(), IPython's own, for a log."""
+    """Replacements for IPython's display() and clear_output() that write to a log."""
 
     def __init__(self, pictures: Pictures) -> None:
         self._pictures = pictures
         self._redrawing: Redrawing | None = None
 
     def display(self, *objects: object, display_id: object = None, clear: bool = False, **_: Any) -> _Handle | None:
-        """Print each object as text; what has a picture is kept as a file, too."""
+        """Print each object as text, and store its image, if it has one."""
         if clear:
             self.clear_output()
         elif display_id is not None:
@@ -139,7 +139,7 @@ class _Showing:
         return None if display_id is None else _Handle(self)
 
     def show_value(self, one: object) -> None:
-        """Show the value of a cell's last expression. One that cannot be shown ends no job."""
+        """Show the value of a cell's last expression. A value that cannot be shown does not end the job."""
         if one is None:
             return
         try:
@@ -147,7 +147,7 @@ class _Showing:
             if text:
                 print(text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}… ({len(text):,} characters)")
             self._pictures.keep(one)
-        except Exception as error:  # noqa: BLE001 - its own code raises; in a notebook, too, the cell has run
+        except Exception as error:  # noqa: BLE001 - its own code raises; as in a notebook, the cell itself has run
             print(f"[the value of the last expression cannot be shown: {type(error).__name__}: {error}]")
 
     def update(self, one: object, **_: Any) -> None:
@@ -155,12 +155,12 @@ class _Showing:
         self.display(one)
 
     def clear_output(self, wait: bool = False) -> None:
-        """What comes next takes the place of the last line, and of the last pictures."""
+        """Let the next output replace the last line and the last images."""
         self._stream().redraw()
         self._pictures.redraw()
 
     def _stream(self) -> Redrawing:
-        """From now on the last line may be drawn anew."""
+        """Return the output stream that can overwrite its last line; install it on first use."""
         if self._redrawing is None:
             self._redrawing = Redrawing(sys.stdout)
             sys.stdout = self._redrawing
@@ -178,7 +178,7 @@ class _Showing:
 
 
 class _Handle:
-    """What display(…, display_id=…) returns: draws anew in the same place."""
+    """The result of display(…, display_id=…): updates the displayed object in place."""
 
     def __init__(self, showing: _Showing) -> None:
         self._showing = showing
@@ -191,7 +191,7 @@ class _Handle:
 
 
 def _text_of(one: object) -> str:
-    """As a notebook would show it, without what only a browser can draw."""
+    """Return the text that a notebook would show, without what only a browser can draw."""
     if isinstance(one, str):
         return one
     kind = type(one)

@@ -1,7 +1,7 @@
-"""The cells above the training cell run once first: in one learner alone, after it in the others.
+"""Serialised execution of the cells above the training cell: first in one learner, then in the others.
 
-So a download or a cache is made once, and never raced for. The turns are taken by a lock on a file of the job, which
-the system opens when its holder dies, whatever it died of.
+So a download or a cache is created once, without a race. The order is enforced by a lock on a file of the job, which
+the operating system releases when the process that holds it dies for any reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["execute"]
 
 LOCK: Final = "prelude.lock"
 _PATIENCE_S: Final = 10.0
-"""How long the others wait for the first learner to have its turn: it may have died before it came to that."""
+"""The time in seconds for which others wait for the first learner's turn: it may have died before."""
 _SILENCE_S: Final = 5.0
 _POLL_S: Final = 0.01
 _ENTRY: Final = '\nif __name__ == "__main__":\n'
@@ -43,11 +43,11 @@ _MEETINGS: Final = (
     ("torch.distributed.distributed_c10d", "init_process_group"),
     ("jax.distributed", "initialize"),
 )
-"""Calls that return only when all learners are there: who makes one in the prelude lets the others have theirs."""
+"""Collectives that wait for all learners: a learner that calls one in the prelude ends its turn."""
 
 
 def execute(script: Path, names: dict[str, Any], context: Context) -> None:
-    """Run a program in a module's names. In a gang, what a notebook's cells put above the training cell has turns."""
+    """Run a program in a module's namespace. In a gang, the cells above the training cell run in turns."""
     source, path = script.read_bytes(), str(script)
     parts = _parts(source.decode(errors="replace"), script, context.spec.cells) if context.spec.cells else None
     if parts is None:
@@ -68,9 +68,10 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
 
 
 def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType, ast.Module] | None:
-    """A program made from cells: what stands above `if __name__ == "__main__":`, and the rest of it, on its own lines.
+    """Return the two parts of a program made from cells: above its `if __name__ == "__main__":`, and the rest.
 
-    None for any other program. The upper part may hold a large literal, and is not made a tree of.
+    The rest keeps its line numbers. Returns None for any other program. The upper part is not parsed to a syntax tree,
+    as it may hold a large literal.
     """
     at = text.rfind(_ENTRY)
     while at >= 0:
@@ -79,7 +80,7 @@ def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType,
             main = ast.parse(text[at + 1 :], str(script))
             code: CodeType = compile(above, str(script), "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            at = text.rfind(_ENTRY, 0, at)  # the line stands in a string
+            at = text.rfind(_ENTRY, 0, at)  # the line is part of a string
             continue
         if not _is_entry(main):
             return None
@@ -89,7 +90,7 @@ def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType,
 
 
 def _is_entry(tree: ast.Module) -> bool:
-    """Is it `if __name__ == "__main__":` alone, in which every program made from cells ends?"""
+    """Return whether it is a single `if __name__ == "__main__":`, with which every program made from cells ends."""
     match tree.body:
         case [
             ast.If(
@@ -109,7 +110,7 @@ def _compiled(main: ast.Module, path: str, flags: int) -> CodeType:
 
 
 def _pieces(tree: ast.Module, path: str) -> Iterator[CodeType]:
-    """The statements of a program, each compiled as it would be among the others."""
+    """Yield the statements of a program, each compiled as in the whole program."""
     flags = 0
     for node in tree.body:
         piece = compile(ast.Module([node], []), path, "exec", flags=flags, dont_inherit=True)
@@ -120,7 +121,7 @@ def _pieces(tree: ast.Module, path: str) -> Iterator[CodeType]:
 
 @contextmanager
 def _turn(context: Context) -> Iterator[Callable[[], None]]:
-    """This learner's turn; what it gives is to be called before each statement."""
+    """Hold this learner's turn; yield a function to call before each statement."""
     turn = _Turn(context.job_dir / LOCK, context.generation, is_first=context.rank == 0)
     try:
         turn.take()
@@ -130,9 +131,9 @@ def _turn(context: Context) -> Iterator[Callable[[], None]]:
 
 
 class _Turn:
-    """The first one is alone. So is each that follows, until one fetched nothing: then the rest go at once.
+    """One learner's turn. Turns are exclusive until a learner has downloaded nothing; then all others run at once.
 
-    So those that fetch the file again each time, since nothing was kept of it, do that one after the other, too.
+    So learners that download a file each time, since it was not cached, also do so one after the other.
     """
 
     def __init__(self, path: Path, generation: int, *, is_first: bool) -> None:
@@ -144,7 +145,7 @@ class _Turn:
         self._looked: set[str] = set()
 
     def take(self) -> None:
-        """Wait for it."""
+        """Wait for the turn."""
         hint = threading.Timer(_SILENCE_S, self._say_why)
         hint.daemon = True
         hint.start()
@@ -178,7 +179,7 @@ class _Turn:
             self._is_alone = True
 
     def look(self) -> None:
-        """See to it that a meeting of all learners ends this turn, if what calls for one was imported meanwhile."""
+        """Make a collective of all learners end this turn, if its module was imported meanwhile."""
         for module, name in _MEETINGS:
             found = sys.modules.get(module)
             original = getattr(found, name, None)
@@ -194,7 +195,7 @@ class _Turn:
             self._undo.callback(setattr, found, name, original)
 
     def leave(self) -> None:
-        """Let the others have their turns. Once."""
+        """End the turn and release the others. Later calls do nothing."""
         if self._is_over:
             return
         self._is_over = True
@@ -202,7 +203,7 @@ class _Turn:
         is_through = sys.exception() is None
         if self._is_alone and is_through and not self._has_fetched and _children() == self._children:
             self._write(is_quiet=True)
-        self._lock(fcntl.LOCK_UN)  # by name: children that were forked meanwhile hold the file open
+        self._lock(fcntl.LOCK_UN)  # explicitly: forked children keep the file open
         os.close(self._fd)
 
     def _fetched(self) -> None:
@@ -219,7 +220,7 @@ class _Turn:
         return int(body["generation"]), bool(body["is_quiet"])
 
     def _write(self, *, is_quiet: bool) -> None:
-        """One write of one length, so that there is no moment at which half of it stands there."""
+        """Write the state in a single write of fixed length, so that no reader sees a part of it."""
         body = json.dumps({"generation": self._generation, "is_quiet": is_quiet}).ljust(80)
         os.pwrite(self._fd, body.encode(), 0)
 
@@ -228,13 +229,13 @@ class _Turn:
 
 
 def _children() -> tuple[float, int, int]:
-    """Changes when a child process has ended: a download may have been its work."""
+    """Return values that change when a child process ends, which may have downloaded something."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime, used.ru_minflt, used.ru_nvcsw
 
 
 def _watch_connections(seen: Callable[[], None]) -> Callable[[], None]:
-    """Call `seen` at each connection over a network from now on; returns how to stop that."""
+    """Call `seen` at each network connection from now on; return a function that stops this."""
 
     def connect(self: socket.socket, address: Any) -> None:
         if self.family != socket.AF_UNIX:

@@ -1,4 +1,4 @@
-"""Shell commands of a notebook in a job: `dlaas.shell` for `!command`, `dlaas.shell_lines` for `names = !command`."""
+"""Notebook shell commands in a job: `dlaas.shell` for `!command`, `dlaas.shell_lines` for `names = !command`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK: Final = 65_536
 
 
 class Lines(list[str]):
-    """The lines that a command wrote; `s`, `n` and `l` as those of IPython's list."""
+    """The lines of a command's output; `s`, `n` and `l` work as in IPython's list."""
 
     @property
     def l(self) -> list[str]:  # noqa: E743 - IPython's name
@@ -33,14 +33,14 @@ class Lines(list[str]):
 
     @property
     def s(self) -> str:
-        """The lines in one, with a space between each two."""
+        """The lines joined by spaces."""
         return " ".join(self)
 
     spstr = s
 
 
 def shell(command: str, **_: object) -> None:
-    """Run a command through the shell; its output goes to the log. `{name}` and `$name` are filled in as by IPython."""
+    """Run a command in the shell; its output goes to the log. `{name}` and `$name` are expanded as in IPython."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     command = _filled_in(command, _names_of_caller())
     sys.stdout.flush()
@@ -57,7 +57,7 @@ def shell(command: str, **_: object) -> None:
 
 
 def shell_lines(command: str, split: bool = True, **_: object) -> Lines | str:
-    """Run a command through the shell and return the lines of its output; one text where `split` is False."""
+    """Run a command in the shell and return the lines of its output; one text if `split` is False."""
     command = _filled_in(command, _names_of_caller())
     done = subprocess.run(  # noqa: S602 - the user's own command
         command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -72,10 +72,10 @@ def _names_of_caller() -> Mapping[str, Any]:
 
 
 def _filled_in(command: str, names: Mapping[str, Any]) -> str:
-    """The command with its variables' values; as it is where the shell must know one of them."""
+    """Return the command with variables expanded; unchanged if an expression cannot be evaluated here."""
     try:
         return "".join(_parts(command, names))
-    except Exception:  # noqa: BLE001 - an expression of the user's, or no expression at all: `awk '{print $1}'`
+    except Exception:  # noqa: BLE001 - a failing expression of the user's, or no expression at all: `awk '{print $1}'`
         return command
 
 

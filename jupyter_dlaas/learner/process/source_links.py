@@ -1,4 +1,4 @@
-"""Files beside own modules that did not travel: links to the folders that the modules came from."""
+"""Links to files beside the user's modules that were not sent with the job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["link_originals"]
 
 _INPUT: Final = "inputs/originals.json"
 _LINKS_MAX: Final = 5000
-"""Links in one folder."""
+"""The maximum number of links per directory."""
 
 
 def link_originals(job_dir: Path) -> None:
-    """Link what did not travel into the folders of the job's modules, where their own folders are within reach."""
+    """Link the original files into the directories of the job's modules, if the originals are accessible."""
     try:
         originals: Mapping[str, Sequence[str]] = json.loads((job_dir / _INPUT).read_bytes())
     except FileNotFoundError:
@@ -31,7 +31,7 @@ def _link(folder: Path, original: str) -> None:
     try:
         names = os.listdir(original)  # noqa: PTH208 - names are what is needed
     except OSError:
-        return  # another machine, or it is gone: what travelled is there
+        return  # another machine, or deleted: the files sent with the job remain
     for name in sorted(names)[:_LINKS_MAX]:
         here, there = folder / name, f"{original}{os.sep}{name}"
         if name == "__pycache__":
@@ -39,5 +39,5 @@ def _link(folder: Path, original: str) -> None:
         if here.is_dir() and not here.is_symlink():
             _link(here, there)
         else:
-            with suppress(OSError):  # it travelled, or another learner was first
+            with suppress(OSError):  # already sent, or linked by another learner
                 here.symlink_to(there)

@@ -1,4 +1,4 @@
-"""Pictures that a program draws or displays, kept as files among the job's artifacts: the card shows them."""
+"""Figures and images that a program draws or displays, stored as artifacts of the job and shown on its card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 __all__ = ["MOST", "Pictures"]
 
 MOST: Final = 200
-"""Files of one job: a program may show a figure at each of a million steps."""
+"""The maximum number of files per job: a program may show a figure at each of a million steps."""
 
 _FORMS: Final = (
     ("_repr_png_", "image/png", "png"),
@@ -24,7 +24,7 @@ _FORMS: Final = (
 
 
 class Pictures:
-    """Keeps pictures under numbered names. What is drawn again after a `redraw` takes the place of what was there."""
+    """Image files with numbered names. After a `redraw`, new images replace the ones before."""
 
     def __init__(self, output: Callable[[], Path], *, keeps: bool = True) -> None:
         self._output = output
@@ -32,9 +32,9 @@ class Pictures:
         self._pid = os.getpid()
         self._count = 0
         self._since: list[Path] = []
-        """Kept since the last redraw."""
+        """Files written since the last redraw."""
         self._again: list[Path] = []
-        """To be overwritten, in this order."""
+        """Files to overwrite, in this order."""
         self._shown: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # -- matplotlib ----------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class Pictures:
         module.Figure.show = show
 
     def show(self) -> None:
-        """What plt.show() does: every open figure becomes a PNG. As in a notebook they are closed then."""
+        """Replace plt.show(): store every open figure as a PNG, and close them, as a notebook does."""
         pyplot: Any = sys.modules.get("matplotlib.pyplot")
         if pyplot is None:
             return
@@ -58,17 +58,17 @@ class Pictures:
         pyplot.close("all")
 
     def show_rest(self) -> None:
-        """At the end: figures that were left open, as a notebook shows them below the cell."""
+        """Store figures that are still open at the end, which a notebook would show below the cell."""
         pyplot: Any = sys.modules.get("matplotlib.pyplot")
         for number in pyplot.get_fignums() if pyplot is not None else ():
             figure = pyplot.figure(number)
             if figure not in self._shown and figure.axes:
                 self.keep(figure)
 
-    # -- anything that has a picture -----------------------------------------------------------------------------------
+    # -- objects with an image -----------------------------------------------------------------------------------------
 
     def keep(self, one: Any) -> None:
-        """Keep the picture of an object, where it has one."""
+        """Store the image of an object, if it has one."""
         if not self._keeps or os.getpid() != self._pid:
             return
         if _is_figure(one):
@@ -89,11 +89,11 @@ class Pictures:
                 print(f"[kept as {path.name}]")
 
     def redraw(self) -> None:
-        """What is kept next takes the place of what was kept since the last redraw."""
+        """Let the next images replace those stored since the last redraw."""
         self._again, self._since = [*self._since, *self._again], []
 
     def _next(self, stem: str, ending: str) -> tuple[Path | None, bool]:
-        """Where the next picture goes, and whether it is a new one; None: there are enough."""
+        """Return the path of the next image, and whether it is new; a path of None if the limit is reached."""
         for path in self._again:
             if re.fullmatch(rf"{stem}-\d+\.{ending}", path.name):
                 self._again.remove(path)
@@ -118,7 +118,7 @@ def _is_figure(one: Any) -> bool:
 
 
 def _form_of(one: Any) -> tuple[bytes, str] | None:
-    """An object's picture as Jupyter would ask for it, and the ending of its file."""
+    """Return an object's image in the first format that Jupyter would use, and its file extension."""
     if isinstance(one, type):
         return None
     bundle = _called(one, "_repr_mimebundle_")

@@ -1,4 +1,4 @@
-"""What was logged: metrics.jsonl, and `run.history` made of it, whole over halts, resizes and crashes."""
+"""Logged metrics: metrics.jsonl and `run.history`, complete across halts, resizes and crashes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from jupyter_dlaas.wire.codec import decode_float, encode_float
 __all__ = ["History", "Metrics", "number_of"]
 
 _PATIENCE_S: Final = 5.0
-"""Who was the writer is on its way out, or is dead: so long its last line is waited for."""
+"""The time in seconds to wait for the last line of the former writer, which is about to end or dead."""
 History = dict[str, list[float]]
 """Metric -> all its values in the order in which they were logged."""
 
 
 def number_of(name: str, value: Any) -> float:
-    """Convert a logged value to a float: also a tensor or array of one element, or anything with `__float__`.
+    """Convert a logged value to a float; accepts a tensor or array of one element, or an object with `__float__`.
 
-    Raises TypeError, which names the metric and what to log instead. A device that fails while it is asked for the
-    value raises its own error.
+    Raises TypeError with the metric's name and what to log instead. If a device fails while the value is read, its own
+    error is raised.
     """
     if type(value) is float:
         return value
@@ -36,7 +36,7 @@ def number_of(name: str, value: Any) -> float:
     try:
         if hasattr(value, "item"):
             value = value.item()
-    except RuntimeError as error:  # CUDA reports what failed earlier here: that is the cause to show
+    except RuntimeError as error:  # CUDA reports earlier failures here: show that cause
         error.add_note(f"Raised while run.log({name}=…) read the value.")
         raise
     except Exception as error:
@@ -53,7 +53,7 @@ def number_of(name: str, value: Any) -> float:
 
 
 def _refuse(name: str, value: Any) -> None:
-    """Raise TypeError for what is known not to be one number, with advice that fits it."""
+    """Raise TypeError with matching advice for a value that is known not to be a single number."""
     kind = type(value).__name__
     size = _size(value)
     if value is None or size == 0:
@@ -91,7 +91,7 @@ _NAN_CHECKS: Final = (
     ("jax", 'jax.config.update("jax_debug_nans", True)'),
     ("tensorflow", "tf.debugging.enable_check_numerics()"),
 )
-"""What a framework offers to find the first NaN."""
+"""The debugging aids of frameworks to find the first NaN."""
 
 
 def _nan_advice() -> str:
@@ -108,19 +108,19 @@ def _is_ours(fd: int) -> bool:
 
 
 class Metrics:
-    """The file of one job, as its present rank 0 goes on with it; without a path only the history is kept."""
+    """The metrics file of one job, written by the current rank 0; without a path, only the history is kept."""
 
     def __init__(self, path: Path | None, step: int | None) -> None:
-        """`step`: training goes on from there; None: it starts. What was logged for later steps is taken back."""
+        """Read the history up to `step`, from which training continues; None if training starts."""
         self.history: History = {}
         self._not_finite: set[str] = set()
-        """Metrics of which the log says that they became NaN or infinite."""
+        """Metrics that were reported as NaN or infinite."""
         self._path = path
         self._fd: int | None = None
         self._waiting = b""
-        """What a full disk did not take yet, the rest of a torn line first."""
+        """Data that a full disk has not accepted yet, starting with the rest of a torn line."""
         self._is_waiting = False
-        """More is coming that is written with it."""
+        """True while records are collected to be written together."""
         self._is_later = False
         self._step = -1 if step is None else step
         if path is not None:
@@ -153,9 +153,9 @@ class Metrics:
                 self._not_finite.add(name)
 
     def open(self) -> None:
-        """Take the file over as its writer: a torn line goes, and what no longer counts is taken back.
+        """Become the file's writer: remove a torn line, and record the rewind to this step.
 
-        Waits for the writer before, who may be about to write its last line.
+        Waits for the former writer, which may be about to write its last line.
         """
         if self._path is None or self._fd is not None:
             return
@@ -176,10 +176,10 @@ class Metrics:
             self._write({"t": time.time(), "rewind": self._step})
 
     def close(self) -> None:
-        """Give the file to the next writer."""
+        """Release the file for the next writer."""
         if self._fd is not None:
             self.flush()
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked data worker holds the same lock as long as it lives
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # otherwise a forked data worker would keep the lock
             os.close(self._fd)
             self._fd = None
 
@@ -193,7 +193,7 @@ class Metrics:
             self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
 
     def _report_not_finite(self, values: dict[str, float], step: int) -> None:
-        """Report which metrics become NaN or infinite, and at which step."""
+        """Report which metrics became NaN or infinite, and at which step."""
         for name, value in values.items():
             if math.isfinite(value) or name in self._not_finite:
                 continue
@@ -205,7 +205,7 @@ class Metrics:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All records of this time go to the file in one piece."""
+        """Return a context in which all records are written together."""
         self._is_waiting = True
         try:
             yield
@@ -219,7 +219,7 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
-        """A full disk ends no training: what it does not take is written later."""
+        """Write pending data. A full disk does not end the training: the rest is written later."""
         with suppress(OSError):
             while self._waiting and self._fd is not None:
                 self._waiting = self._waiting[os.write(self._fd, self._waiting) :]

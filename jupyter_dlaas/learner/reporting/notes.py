@@ -1,4 +1,4 @@
-"""Reports of a training about itself, in the log and as notes on the job's card."""
+"""Findings about a training, reported in its log and as notes on the job's card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEATED: Final = "report_repeated"
 
 
 def report(code: str, text: str) -> None:
-    """Print the text past what reads this process' lines for metrics, and put it on the card. Call it once per fact."""
+    """Print the text, bypassing log capture, and show it on the card. Call it once per finding."""
     print(f"[{text}]", file=sys.__stderr__, flush=True)
     context = current()
     if context is not None:

@@ -1,4 +1,4 @@
-"""How far training is, and how fast: `progress.json`, at most five times a second. Estimates are the engine's."""
+"""Training progress and speed in `progress.json`, written at most five times a second. The engine derives estimates."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["Meter"]
 
 _EVERY_S: Final = 0.2
 _SHARE: Final = 0.003
-"""… and so seldom that it takes this part of the time: on a busy disk a file takes milliseconds."""
+"""The maximum share of time for writing: on a busy disk, a file takes milliseconds."""
 _SELDOM_S: Final = 2.0
 _WINDOW_S: Final = 10.0
 
 
 class Meter:
-    """Counts steps and tells. Without a path it does nothing."""
+    """The progress meter: counts steps and writes progress. Without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.epochs: int | None = None
         self.steps_per_epoch = 0
         self.pacing: Pacing | None = None
-        """Tells the guardian how fast it goes."""
+        """The throughput report to the guardian."""
         self._told_s = 0.0
         self._every_s = _EVERY_S
         self._marks: list[tuple[float, int, int]] = []
         self._samples = 0
         self._shown: tuple[int, int, int | None, float | None] | None = None
-        """Of a program without `run`'s loops: epoch, step, steps in all and fraction, as they were found."""
+        """For a program without `run`'s loops: epoch, step, total steps and fraction, as detected."""
 
     def show(self, epoch: int, epochs: int | None, step: int, steps: int | None, fraction: float | None) -> None:
-        """Tell what others found out: `steps` in all, or the fraction itself."""
+        """Report progress that was detected elsewhere. `steps`: the total; `fraction`: the fraction itself."""
         self.epochs = epochs if epochs is not None else self.epochs
         if self._marks and step < self._marks[-1][1]:
             self._marks.clear()
@@ -48,24 +48,24 @@ class Meter:
 
     @property
     def has_shown(self) -> bool:
-        """True while what was told last was found by others."""
+        """True if the last progress was detected elsewhere."""
         return self._shown is not None
 
     def tell_last(self) -> None:
-        """What was shown last, whole: it may have come too soon after the one before to be written."""
+        """Write the last detected progress, which may have come too soon after the one before to be written."""
         if self._shown is not None:
             self._tell(self._shown[0], self._shown[1], force=True)
 
     def become_main(self, path: Path) -> None:
-        """From now on this one tells."""
+        """Start to write progress, as the new main learner."""
         self._path = path
 
     def hand_over(self) -> None:
-        """From now on another one tells: who joins reads in which epoch the others are."""
+        """Stop writing progress: another learner writes it, and joining learners read the epoch from it."""
         self._path = None
 
     def step(self, epoch: int, step: int, samples: int) -> None:
-        """A step began. Cheap: mostly one look at the clock."""
+        """Record that a step begins. Usually this only reads the clock."""
         if self._path is None:
             return
         if self.pacing is not None:
@@ -76,7 +76,7 @@ class Meter:
             self.tell(epoch, step)
 
     def tell(self, epoch: int, step: int, *, force: bool = False) -> None:
-        """Write progress as `run`'s loops know it, if somebody is to read it."""
+        """Write the progress of `run`'s loops, if due."""
         self._shown = None
         self._tell(epoch, step, force=force)
 

@@ -1,4 +1,4 @@
-"""One pass over the data: what `run.batches` gives, step by step, over changes of the gang and losses in it."""
+"""One pass over the data: the iterator behind `run.batches`, across membership changes and lost learners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Batches", "numbered"]
 
 
 class Batches:
-    """One pass over the data, cut for this learner. Iterate over it once; `len()` is the number of steps."""
+    """One pass over the data, sharded for this learner. Iterate over it once; `len()` is the number of steps."""
 
     def __init__(self, owner: Run, source: Source, growth: Growth | None = None) -> None:
         self._run = owner
@@ -36,7 +36,7 @@ class Batches:
         self._growth = growth
         self._device = owner.device
         self.index = -1
-        """Which batch of the pass was given last, from 0: the same in all learners and after a restart."""
+        """The index of the batch last yielded in this pass, from 0. Identical in all learners and after a restart."""
 
     def __len__(self) -> int:
         return length(self._source)
@@ -51,7 +51,7 @@ class Batches:
         call, run._call = run._call, run._call + 1
         resume = run._resume if run._resume is not None and run._resume.epoch == run._epoch else None
         if resume is not None and call < resume.call:
-            return  # this pass was made before the checkpoint
+            return  # the program completed this pass before the checkpoint
         here = Position(epoch=run._epoch, call=call, index=0, step=run._step)
         if resume is not None:
             here = Position(epoch=run._epoch, call=call, index=resume.index, step=run._step, sample=resume.sample)
@@ -86,7 +86,7 @@ class Batches:
             run._reach()
             if (work := self._work()) is not None:
                 work.begin()
-            size = self._size()  # of this gang: it may have changed just now
+            size = self._size()  # the gang may just have changed
             share = todo.share(Place(here.sample, size, run.rank, run.world_size))
             yield from self._step(here, share, size)
             if run._gate.end():
@@ -131,7 +131,7 @@ class Batches:
         divergence.check(run)
 
     def _work(self) -> Work | None:
-        """Where others can take a slow learner's place, and all have alike to do."""
+        """Return this gang's step timing; None in exact mode or if the membership is fixed."""
         gang = self._run._gang
         if gang is None or not gang.may_change or self._run._exact is not None:
             return None
@@ -142,7 +142,7 @@ class Batches:
         return found
 
     def _learn(self, watched: Any) -> None:
-        """Before the optimiser's step: how much the learners' gradients differ."""
+        """Update AdaScale with the variance of gradients between learners, before the optimiser's step."""
         run = self._run
         run._gate.before_step = None
         if watched is not None and run._growth is not None:
@@ -150,7 +150,7 @@ class Batches:
             run._growth.learn(local, mean, run.world_size, self._size())
 
     def _given(self, share: Share) -> Any:
-        """What the user's loop gets."""
+        """Return the batch that the user's loop receives."""
         run = self._run
         if run._exact is not None:
             parts = [(number, placed(part, self._device), count) for number, part, count in share.own]
@@ -161,7 +161,7 @@ class Batches:
         return placed(share.batch, self._device)
 
     def _undo(self, samples: int) -> None:
-        """The others were lost in this step: it is made again."""
+        """Undo a step in which other learners were lost, so that it can be repeated."""
         run = self._run
         run._uncount(samples)
         if run._accumulated is not None:
@@ -173,7 +173,7 @@ class Batches:
         return self._source.batch_size if growth is None else growth.batch(self._run.world_size)
 
     def _rehearse(self, todo: Feed) -> Iterator[Any]:
-        """Two steps whose effects are overwritten: what happens only once (imports, memory) happens in these."""
+        """Run two steps whose effects are overwritten, to pay one-time costs (imports, memory) before joining."""
         run, size = self._run, self._size()
         place = Place(0, size, run.rank, run.world_size) if run._exact is None else Place(0, size, 0, 1)
         with redirect_stdout(_Nowhere()):
@@ -185,7 +185,7 @@ class Batches:
                     run._gate.close()
 
     def _is_here(self, position: Position, here: Position) -> bool:
-        """Whether training goes on in this very pass; if not, what comes before the place is passed over."""
+        """Return whether training continues in this pass; otherwise set the position to resume from."""
         run = self._run
         if (position.epoch, position.call) == (here.epoch, here.call):
             run._resume = run._restored = None
@@ -195,25 +195,25 @@ class Batches:
 
 
 def numbered(iterable: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
-    """`enumerate` in a job: for a pass over its data the numbers go on where the pass goes on.
+    """Replace `enumerate` in a job: number the batches of a pass by their index in the whole pass.
 
-    Otherwise they would begin at 0 after a halt and in a learner that joins, and be one ahead after a loss.
+    The built-in would restart at 0 after a halt and in a joining learner, and be one ahead after a repeated step.
     """
-    inner = getattr(iterable, "iterable", iterable)  # a progress bar's
+    inner = getattr(iterable, "iterable", iterable)  # the iterable inside a progress bar
     if isinstance(inner, Batches):
         return ((start + inner.index, batch) for batch in iterable)
     return builtins.enumerate(iterable, start)
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes what is printed in a rehearsal."""
+    """A stream that discards what is printed in a rehearsal."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 def placed(batch: Any, device: Any) -> Any:
-    """A batch where the models are."""
+    """Return a batch with its tensors on `device`."""
     if "torch" in sys.modules and device.type != "cpu":
         return importlib.import_module("jupyter_dlaas.learner.elastic.data_parallel").to_device(batch, device)
     return batch

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a snapshot is taken between two steps, and written while training goes on."""
+"""When a run writes checkpoints. A snapshot is taken between two steps and written while training continues."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["Add", "is_due", "save"]
 
 OUTSIDE: Final = "dlaas-checkpoints"
-"""Where `run.checkpoint()` writes outside of a job, below the working directory. Nothing reads it by itself."""
+"""The directory for `run.checkpoint()` outside a job, in the working directory. Nothing reads it automatically."""
 FIRST_S: Final = 1.0
-"""A job that changes size by way of a checkpoint, and by itself, has its first one so early: else none is tried."""
+"""The maximum time in seconds to the first checkpoint of a job that resizes automatically by checkpoint and restart.
+
+Without a checkpoint, no other size is tried.
+"""
 _IN_PARTS: Final = "[no checkpoint on request: each learner holds a part, so all of them have to call run.checkpoint()]"
 Add = Callable[[Path], dict[str, Any]]
-"""Gives what a framework's own loop keeps; larger things it puts into the folder that it is given."""
+"""A function that returns the state of a framework's own loop, and writes larger objects into the given folder."""
 
 
 def is_due(run: Run) -> bool:
-    """Whether a checkpoint is to be written at this boundary: by time, or because it was asked for."""
+    """Return whether a checkpoint is due at this boundary, by time or on request."""
     if run._wants_checkpoint:
         return run.rank == 0 or bool(run._gathers)
     context = run._context
@@ -49,9 +52,10 @@ def is_due(run: Run) -> bool:
 
 
 def save(run: Run, position: Position, add: Add | None = None, first: Callable[[], object] | None = None) -> None:
-    """Take a snapshot; it is written while training goes on, and the disk's refusal costs no more than that.
+    """Take a snapshot, and write it in the background while training continues.
 
-    `first`: what the checkpoint counts on, written before it.
+    An OSError is printed, and training continues without this checkpoint. `first`: writes what the checkpoint depends
+    on, before it.
     """
     context = run._context
     run._wants_checkpoint = False

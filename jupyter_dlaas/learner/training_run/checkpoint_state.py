@@ -1,7 +1,8 @@
-"""State of a run: what goes into a checkpoint, and how a restart, a resumed run or a joining learner gets it back.
+"""The state of a run: the content of a checkpoint, and its restoration in a restarted, resumed or joining learner.
 
-A program that trains in a loop of `run` comes to that loop as it came the first time, with the objects as its cells
-make them; only there everything is put back. So what it derives from them before the loop is what it was, too.
+A program that trains in a loop of `run` executes its code up to that loop as in the first run, with the objects that
+its cells create. State is restored only when the loop begins. So values that the program derives from these objects
+before the loop are unchanged, too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _EMPTIED: Final = (
 
 
 def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The state at a boundary, and the names of what changed and cannot be kept."""
+    """Return the state at a boundary, and the names of changed values that cannot be kept."""
     own: dict[str, Any] = {}
     left_out: list[str] = []
     namespace = b""
@@ -66,7 +67,7 @@ def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any],
 
 
 def _pending_gradients(run: Run) -> list[Any]:
-    """Gradients that no optimiser has used yet, in a run that does not accumulate them for a changing gang."""
+    """Return gradients that no optimiser has used yet, in a run that does not accumulate them for a changing gang."""
     if run._accumulated is not None or run._exact is not None or run._stepped_at == run._step:
         return []
     found = [one.grad for one in _parameters(run)]
@@ -91,7 +92,7 @@ def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
 
 
 def load(run: Run, context: Context, without: list[Path]) -> int | None:
-    """Read the last checkpoint, without those; returns its step."""
+    """Read the last checkpoint that is not in `without`; return its step, or None if there is none."""
     found = checkpoint_files.load(context.job_dir, may_tidy=run.rank == 0 and not without, without=without)
     if found is None:
         return None
@@ -108,7 +109,7 @@ def load(run: Run, context: Context, without: list[Path]) -> int | None:
 
 
 def begin_loop(run: Run) -> None:
-    """A loop of `run` begins: note what there is, and put back what the checkpoint holds."""
+    """Record the program's objects when a loop of `run` begins, and restore the checkpoint."""
     context = run._context
     if run._namespace is not None or context is None:
         return
@@ -142,7 +143,7 @@ def _is_file(value: object) -> bool:
 
 
 def _put_back_or_before(run: Run, context: Context) -> None:
-    """Put back the last checkpoint of which all can be made again; where there is none, the last one without it."""
+    """Restore the newest checkpoint that can be loaded completely, or the newest one without its namespace."""
     tried: list[Path] = []
     first = run._restored
     assert first is not None
@@ -150,7 +151,7 @@ def _put_back_or_before(run: Run, context: Context) -> None:
     while run._restored is not None:
         try:
             put_back(run, reverts=bool(tried))
-        except Exception as error:  # noqa: BLE001 - making objects again runs the user's own classes
+        except Exception as error:  # noqa: BLE001 - restoring objects runs the user's own classes
             why = why or f"{type(error).__name__}: {error}"
             step = run._restored["position"].step
             tried.append(run._restored["folder"])
@@ -181,7 +182,7 @@ def _put_back_or_before(run: Run, context: Context) -> None:
 
 
 def put_back(run: Run, *, reverts: bool) -> None:
-    """Make everything what it was at the checkpoint. `reverts`: undo what was changed in this process meanwhile."""
+    """Restore the state of the checkpoint. `reverts`: also undo changes that this process has made since."""
     content, context = run._restored, run._context
     if content is None or context is None:
         return
@@ -210,12 +211,13 @@ def put_back_objects(run: Run) -> None:
         elif torch is not None and isinstance(one, torch.optim.Optimizer):
             _load_optimizer(one, kept[name])
         else:
-            one.load_state_dict(copy.deepcopy(kept[name]))  # it may hold on to parts of it, and is loaded twice
+            # the object may keep references to it, and it is loaded twice
+            one.load_state_dict(copy.deepcopy(kept[name]))
     parameter_state.put_back(run._objects, run._restored.get("parameters", {}))
 
 
 def _load_optimizer(optimizer: Any, state: Any) -> None:
-    """Load a state so that schedules and aliases keep the groups that they hold."""
+    """Load a state in place, so that schedulers and other holders of the optimiser's groups stay attached."""
     groups, states = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(state)
     if len(groups) == len(optimizer.param_groups) and type(states) is type(optimizer.state):
@@ -229,14 +231,14 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
 
 
 def put_back_values(run: Run) -> None:
-    """Bind plain values again: in programs whose loop is a framework's, or their own."""
+    """Bind plain values again, in programs that train in a framework's loop or a custom loop."""
     if run._restored is None or run._context is None:
         return
     user_state.put_back(run._context.script, run._restored["values"])
 
 
 def put_back_step(run: Run, content: dict[str, Any]) -> None:
-    """What is under way over several steps, or within one."""
+    """Restore state that spans several steps or lies within one: gate, pending gradients and batch growth."""
     run._gate.take(content.get("done", {}))
     for parameter, gradient in zip(_parameters(run), content.get("pending") or (), strict=False):
         parameter.grad = gradient if gradient is None else gradient.to(parameter.device).clone()

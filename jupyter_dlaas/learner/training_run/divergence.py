@@ -1,7 +1,8 @@
-"""Learners of a gang that come to different places of their program, by what each decides on its own data.
+"""Detection of learners that reach different points of their program, because each decides on its own data.
 
-One skips a batch, leaves a loop, or stops early: its gradients would be averaged with those of another step. Where
-gradients go through shared memory, each sum begins with a word that holds step and kind, and words are compared.
+If one learner skips a batch, leaves a loop or stops early, its gradients would be averaged with those of another step.
+Where gradients are summed in shared memory, each all-reduce begins with a tag of step and kind, and the learners
+compare their tags.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LearnersDiverged", "at_end", "check", "goes_on", "left_at", "report_of_epochs", "what_diverged"]
 
 _LEAVES: Final = frozenset({"POP_TOP", "POP_ITER", "END_FOR"})
-"""Instructions by which a frame lets go of a loop's iterator, when nothing is raised."""
+"""The instructions by which a frame discards a loop's iterator when no exception is raised."""
 _INSTEAD: Final = (
     'Let all learners decide on one number, the mean that run.log returns: run.log(reduce="mean", loss=loss)["loss"]; '
     "or take one learner: --gpus 1."
@@ -32,13 +33,13 @@ _INSTEAD: Final = (
 
 
 class LearnersDiverged(DlaasError):
-    """Learners of a gang came to different places of their program."""
+    """The error for learners of a gang that reached different points of their program."""
 
     code = "learners_diverged"
 
 
 def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
-    """Describe who did what, by the words of all learners. `at`: where they left a loop, as far as they told."""
+    """Describe how the learners diverged, from the tags of all learners. `at`: where each left a loop, if known."""
     kinds = [kind_of(word) for word in words]
     half = TAG_STEPS // 2
     steps = [step + ((word - 1) // len(Kind) - step + half) % TAG_STEPS - half for word in words]
@@ -63,7 +64,7 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[s
 
 
 def check(run: Run) -> None:
-    """Raise LearnersDiverged where learners came to different places of their program."""
+    """Raise LearnersDiverged if the learners reached different points of their program."""
     if run._gang is not None:
         run._gang.hear()
         if what := _what(run):
@@ -71,7 +72,7 @@ def check(run: Run) -> None:
 
 
 def at_end(run: Run) -> dict[str, object]:
-    """For the result of this learner: it came to the end of the program, and the others did not."""
+    """Return the failure for this learner's result if it ended the program and the others did not; otherwise {}."""
     what = _what(run)
     if not what:
         return {}
@@ -94,9 +95,10 @@ def _what(run: Run) -> str:
 
 
 def goes_on(run: Run, line: int = 0) -> bool:
-    """At the end of an epoch, in all learners: does training go on? `line`: where this learner leaves the loop.
+    """Return whether all learners continue training after this epoch. `line`: where this learner leaves the loop.
 
-    Learners end together: where one leaves, the others do, and it is reported. Raises LearnersDiverged.
+    A collective call. If one learner leaves the loop, the others leave it too, and this is reported. Raises
+    LearnersDiverged.
     """
     gang = run._gang
     if gang is None or gang.is_alone or run._is_joining or run._resume is not None:
@@ -111,7 +113,7 @@ def goes_on(run: Run, line: int = 0) -> bool:
 
 
 def report_of_epochs(at: Sequence[str], epoch: int) -> str:
-    """Some learners left the loop over epochs, and the others with them. `at`: where, by rank; "" for the others."""
+    """Describe which learners left the loop over epochs. `at`: the place by rank, or "" if it did not leave."""
     who = [number for number, where in enumerate(at) if where]
     with_whom = "it" if len(who) == 1 else "them"
     return (
@@ -121,10 +123,10 @@ def report_of_epochs(at: Sequence[str], epoch: int) -> str:
 
 
 def left_at() -> int:
-    """In a generator that is being closed: the line of train.py at which a loop over it is left.
+    """Return the line of train.py at which a loop over the closing generator is left by `break` or `return`.
 
-    By `break` or `return`; negative where that stands in a module. 0 where it is closed for another reason: an error,
-    or the end of the program.
+    The number is negative if the line is in a module. Returns 0 if the generator is closed for another reason: an
+    exception, or the end of the program.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
@@ -136,7 +138,7 @@ def left_at() -> int:
 
 
 def _at(run: Run, line: int) -> str:
-    """A line as `left_at` tells it, in the user's words."""
+    """Describe a line number from `left_at` for the user."""
     context = run._context
     if line <= 0 or context is None:
         return f" at line {-line} of a module" if line else ""

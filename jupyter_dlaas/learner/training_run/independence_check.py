@@ -1,6 +1,6 @@
-"""Programs of which each learner would train for itself: told once, before much is lost, and kept at the least size.
+"""Detection of programs whose learners would train independently: reported once, and kept at minimum size.
 
-Where several learners share nothing, only rank 0's model is kept, and what the others learned is gone without a word.
+If several learners share nothing, only rank 0's model is kept, and the work of the others is lost without an error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KNOWS_OTHERS: Final = re.compile(
     r"distribut(ed|e|ion)\b|DistributedDataParallel|fully_shard|WORLD_SIZE|process_count|mpi4py|horovod"
     r"|Accelerator\b|MultiWorkerMirrored|\bcollective\b"
 )
-"""Words of a program that brings its learners together by itself, or parts the work by hand."""
+"""Names found in a program that connects its learners or splits the work itself."""
 _LOOPS: Final = frozenset({"epochs", "batches"})
 _ROLES: Final = frozenset({"RANK", "rank"})
-"""Words of a program in which each learner may be meant to train something of its own."""
+"""Names found in a program whose learners may each be meant to train something different."""
 _TALKERS: Final = ("mpi4py.MPI", "horovod")
-"""Modules that nobody loads for one process."""
+"""Modules that are only imported to run several processes."""
 _looked: Final[list[str]] = []
-"""What would have been told first; the rest would say the same."""
+"""The first finding; later ones would repeat it."""
 _KEPT: Final = "and only rank 0's model is kept"
 
 
 def look_at_loop(run: Run, *, parts: bool) -> None:
-    """A loop of `run` begins. `parts`: each learner gets a part of the data, else all of it."""
+    """Check the program when a loop of `run` begins. `parts`: each learner gets a part of the data, not all of it."""
     context = run._context
     if _looked or context is None or run._exact is not None or not _may_have_others(context):
         return
@@ -50,10 +50,10 @@ def look_at_loop(run: Run, *, parts: bool) -> None:
 
 
 def look_at_steps() -> None:
-    """Optimisers step, and neither a framework nor `run` leads: it is the program's own loop, if it goes back itself.
+    """Check a custom training loop, whose optimisers step outside `run` and any framework.
 
-    Steps that only an installed package takes are its own business: it may bring its learners together once there are
-    several.
+    Only programs that call `backward` themselves are checked. If only an installed package does so, that package may
+    connect the learners once there are several.
     """
     context = current()
     if _looked or context is None or not _may_have_others(context) or has_own_loop(context):
@@ -66,18 +66,18 @@ def look_at_steps() -> None:
 
 
 def has_own_loop(context: Context) -> bool:
-    """Whether the program trains in loops of `run`: these say where it is then, and what a checkpoint holds."""
+    """Return whether the program trains in loops of `run`, which then define its position and its checkpoints."""
     words = words_in(context.job_dir / "train.py")
     return "jupyter_dlaas" in words.modules and not words.methods.isdisjoint(_LOOPS)
 
 
 def has_roles(context: Context) -> bool:
-    """Whether each learner may be meant to train something of its own."""
+    """Return whether each learner may be meant to train something different."""
     return any(not words.names.isdisjoint({*_ROLES, "is_main"}) for words in _programs(context.job_dir))
 
 
 def look(context: Context, why: str) -> None:
-    """Tell it, unless this job has one learner for ever, or its program knows of the others."""
+    """Report `why`, unless the job always has one learner, its program connects the learners, or a report was made."""
     if _looked or context.rank or not _may_have_others(context):
         return
     _looked.append(why)
@@ -86,7 +86,7 @@ def look(context: Context, why: str) -> None:
 
 
 def look_at_parts(context: Context) -> None:
-    """A framework parts the model among its learners, and keeps nothing from which another number could go on."""
+    """Report that a framework shards the model, and that its checkpoints only fit the same number of learners."""
     if context.rank == 0 and _may_have_others(context):
         size = context.world_size
         _tell(
@@ -103,7 +103,7 @@ def _tell(context: Context, why: str, stays: int | None = None) -> None:
 
 
 def alone(framework: str, *, instead: str = "") -> str:
-    """What is told of a framework's own loop that knows one process only. `instead`: what trains on several."""
+    """Describe a framework's loop that supports only one process. `instead`: what trains on several."""
     return (
         f"{framework} trains alone: each of several learners would train the same on all of the data, {_KEPT}. "
         f"{instead}Take one learner: --gpus 1."
@@ -113,12 +113,12 @@ def alone(framework: str, *, instead: str = "") -> str:
 def _may_have_others(context: Context) -> bool:
     spec = context.spec
     if context.world_size == 1 and any(note.code == STARTS_WITH_ONE for note in spec.notes):
-        return False  # it was told
+        return False  # the user already knows
     return context.world_size > 1 or (spec.learners_max > 1 and spec.elastic is not Elastic.OFF)
 
 
 def _talks() -> bool:
-    """Whether this process is in a group that is not ours."""
+    """Return whether this process belongs to a process group that is not ours."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return True
@@ -133,5 +133,5 @@ def _knows(job_dir: Path) -> bool:
 
 
 def _programs(job_dir: Path) -> list[Words]:
-    """The words of the program and of the user's own modules."""
+    """Return the identifiers used in the program and in the user's own modules."""
     return [words_in(path) for path in (job_dir / "train.py", *sorted((job_dir / "files").rglob("*.py")))]

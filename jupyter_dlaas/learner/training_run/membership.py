@@ -1,6 +1,6 @@
-"""A learner's part in a change of its gang: builds the next group beside the one in use, and gets or gives the state.
+"""A learner's part in a membership change: build the next process group beside the current one, and transfer the state.
 
-Loaded by `running` only in a gang whose program uses torch.
+Imported only in a gang whose program uses torch.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 __all__ = ["Regrouping"]
 
 _HEAVY: Final = ("objects", "gradients")
-"""What of a state may be hundreds of MB."""
+"""Keys of the content that may hold hundreds of MB."""
 _AGAIN_S: Final = 0.1
 _AGAIN_MOST_S: Final = 5.0
-"""A group that cannot be built is tried again: after the first delay, then after twice as long, up to this."""
+"""The retry delay for a group that cannot be built: it doubles from the first value up to this maximum."""
 
 
 class Regrouping:
-    """The gang of one learner over all its groups. It is the run's other half, and reaches into it."""
+    """One learner's membership across all process groups of its gang. Shares the run's private state."""
 
     def __init__(self, run: Run, context: Context, gang: Gang) -> None:
         self._run, self._context, self._gang = run, context, gang
         self._changed = threading.Condition()
         self._built: dict[int, Any] = {}
         self._lost_before = 0
-        """Groups of earlier rounds are given up."""
+        """Groups of rounds before this one are lost."""
         self._round = -1 if run._is_joining else 0
-        """The group in use."""
+        """The round of the current group."""
         self._newest = self._missed = -1
-        """The newest group that was built, and that could not be built or not be come into."""
+        """The newest round whose group was built; the newest whose group could not be built or entered."""
         self._failures = 0
-        """How many could not be built, one after the other."""
+        """The number of consecutive failed builds."""
         self._is_parting = False
-        """It was told to leave, and has let go of what the main learner writes."""
+        """True once it has been asked to leave and has closed the files that the main learner writes."""
         self._trained: list[list[Any]] = []
-        """What was trained in each generation that is over, by this learner or by the one whose state it took over."""
+        """The steps trained in each completed generation, by this learner or by the one whose state it received."""
         run._boundaries.on_build = self._build
         run._boundaries.on_urgent = self._give_up
         context.control.state(may_change=True, round=self._round, generation=context.generation)
@@ -59,21 +59,22 @@ class Regrouping:
     # -- at a boundary
 
     def ask(self, step: int) -> Verdict:
-        """Go on, stop, or change over; a learner whose group is lost waits for the next one."""
+        """Return whether to continue, stop or change membership. A learner without its group waits for the next one."""
         if self._gang.is_stranded:
             self._context.control.state(stranded=self._round)
         return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
-        """Go over into the next group, or leave; None when it was lost before all were in it.
+        """Enter the next group, or leave the job; return None if the group was lost before all learners had entered it.
 
-        Returns `position` itself, or the place of a learner that is further, with its state.
+        Otherwise returns `position` itself, or the position of the learner that is furthest ahead, whose state was
+        received.
         """
         run, context, switch = self._run, self._context, self._run._boundaries.take()
         if switch is None:
             return position
         if context.member not in switch.members:
-            run._metrics.close()  # before it waits: another one writes them from now on
+            run._metrics.close()  # before the wait below: another learner writes them from now on
             run._meter.hand_over()
             self._is_parting = True
             if not run._boundaries.may_leave(switch.round):
@@ -94,7 +95,7 @@ class Regrouping:
         if content is not None:
             position = self._adopt(content)
         if run._is_joining:
-            context.generation = switch.generation  # an earlier one than it was to join, where others were lost
+            context.generation = switch.generation  # an earlier one than planned, if learners were lost
         elif switch.generation > context.generation:
             self._trained.append(self._trained_now())
             run._trained = Trained()
@@ -118,7 +119,7 @@ class Regrouping:
         return position
 
     def join(self) -> Position:
-        """Wait for the others, and go on from where they are."""
+        """Wait for the gang, and return the position at which it continues."""
         self._context.control.state(is_waiting=True)
         nowhere = Position(epoch=-1, step=-1)
         while True:
@@ -129,9 +130,9 @@ class Regrouping:
                 return found
 
     def _enter(self, switch: Switch, position: Position) -> dict[str, Any] | None:
-        """Enter the group; returns the state of the one that is furthest, where this learner is behind.
+        """Enter the group; return the state of the learner furthest ahead if this one is behind it, otherwise None.
 
-        Raises RuntimeError when others are lost meanwhile.
+        Raises RuntimeError if learners are lost meanwhile.
         """
         rank, size = switch.members.index(self._context.member), len(switch.members)
         group = self._take(switch.round) if size > 1 else None
@@ -157,7 +158,7 @@ class Regrouping:
 
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
-        if run._is_joining:  # the others may be lost before anybody heard what they trained
+        if run._is_joining:  # the others may be lost before they have reported the steps they trained
             self._trained = list(content.get("trained", ()))
         run._restored = content
         run.state.clear()
@@ -166,7 +167,8 @@ class Regrouping:
         self._gang.take_modes(content["modes"])
         position: Position = content["position"]
         for step in range(run._step, position.step) if not run._is_joining else ():
-            run._trained.add(run._epoch, step)  # what the others were further by: those who did it may leave
+            # the steps the others were ahead by; the learners that trained them may leave
+            run._trained.add(run._epoch, step)
         run._step = position.step
         checkpoint_state.put_back_step(run, content)
         if run._exact is None:
@@ -176,7 +178,7 @@ class Regrouping:
         return position
 
     def _become_main(self) -> None:
-        """From now on this learner writes what one of them writes."""
+        """Take over the files that only the main learner writes."""
         run, folder = self._run, self._context.job_dir
         run._metrics = Metrics(folder / "metrics.jsonl", run._step)
         run._metrics.open()
@@ -201,7 +203,7 @@ class Regrouping:
             raise RuntimeError(f"group {number} was lost before it was entered")
 
     def _build(self, message: dict[str, Any]) -> None:
-        """In the control thread."""
+        """Start to build a group in the background. Called in the control thread."""
         number, members = int(message["round"]), list(message["members"])
         if number <= self._run._boundaries.round or self._context.member not in members:
             return
@@ -214,7 +216,7 @@ class Regrouping:
         try:
             if size > 1:
                 found = self._gang.build(where, number, rank, size)
-        except Exception as error:  # noqa: BLE001 - told to the main thread, which waits for it
+        except Exception as error:  # noqa: BLE001 - raised in the main thread, which waits for it
             found = error
             with self._changed:
                 self._failures += 1
@@ -227,11 +229,11 @@ class Regrouping:
                 self._missed = max(self._missed, number)
             else:
                 self._failures, self._newest = 0, max(self._newest, number)
-            # One that is through only now, of a round long over, must not take back what was said of a later one.
+            # A slow build of an old round must not overwrite the reported state of a newer one.
             self._context.control.state(built=self._newest, missed=self._missed)
 
     def _give_up(self, number: int) -> None:
-        """All groups before this round are lost: nobody waits in them any more. In the control thread."""
+        """Mark all groups before this round as lost, and wake whoever waits in them. Called in the control thread."""
         with self._changed:
             self._lost_before = number
             self._changed.notify_all()

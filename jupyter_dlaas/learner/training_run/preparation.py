@@ -1,6 +1,6 @@
-"""What `run.prepare` does in a gang: gradients are averaged; optimisers and schedules step where their step counts.
+"""The part of `run.prepare` for a gang: average gradients, and gate the steps of optimisers and schedulers.
 
-Loaded by `running` only in a gang, or in exact mode, whose program uses torch.
+Imported only in a gang or in exact mode, if the program uses torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["prepare"]
 
 
 def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: Any, ddp: dict[str, Any]) -> None:
-    """Take these objects into the gang of the run."""
+    """Register these objects with the gang and the step gate of the run."""
     gang, gate = run._gang, run._gate
     for name, one in named:
         if isinstance(one, torch.nn.Module):
@@ -61,7 +61,7 @@ def _cover(run: Run) -> None:
 
 
 def _follow_groups(run: Run, optimizer: Any) -> None:
-    """What is given to this optimiser later is averaged, too."""
+    """Average the parameters that are added to this optimiser later, too."""
     plain = optimizer.add_param_group
 
     def add_param_group(group: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def _follow_groups(run: Run, optimizer: Any) -> None:
 
 
 def _samples(run: Run) -> tuple[int, int] | None:
-    """How many samples this learner has of a step in which others have some, too; and all of them."""
+    """Return the samples of this learner and of all learners in this step; None if it has none or all of them."""
     gang = run._gang
     if gang.is_alone or not run._is_looping or not 0.0 < gang.weight < 1.0:
         return None
@@ -95,7 +95,7 @@ def _tell_of_sum(run: Run, kind: sum_loss.Kind) -> None:
 
 
 class _Mean:
-    """The mean over the gang of a loss that a closure gives: all learners search along a line alike."""
+    """The mean over the gang of a closure's loss, so that a line search takes the same path in all learners."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -113,7 +113,7 @@ class _Mean:
 
 
 class _Others:
-    """Optimisers that were not prepared: made while training goes on, or left out."""
+    """A check for optimisers that were not prepared: created during training, or left out of `run.prepare`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -136,7 +136,7 @@ class _Others:
             gang.check_gradients(optimizer)
         if gate.is_torn:
             for one in trained:
-                one.grad = None  # an optimiser leaves these as they are
+                one.grad = None  # an optimiser skips parameters without a gradient
 
     def _tell(self, kind: str) -> None:
         context = self._run._context

@@ -1,4 +1,4 @@
-"""Objects that travelled with the job by value (`--push`)."""
+"""Access to objects that were sent with the job by value (`--push`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ __all__ = ["pushed"]
 
 
 class NothingPushed(DlaasError):
-    """The job brought no objects along."""
+    """The error for a job without pushed objects."""
 
     code = "nothing_pushed"
 
 
 def pushed(*names: str) -> Any:
-    """The pushed objects of these names, as one tuple (a single name: the object itself).
+    """Return the pushed objects with these names as a tuple; for a single name, return the object itself.
 
-    All names of a job are read together, so that what they share (an optimiser and its model) stays shared.
+    All names of a job are loaded together, so that shared references (an optimiser and its model) stay shared. Raises
+    NothingPushed.
     """
     context = current()
     path = None if context is None else context.job_dir / "inputs" / "pushed.bin"

@@ -1,4 +1,4 @@
-"""Random streams of a job: as they were in the notebook, or the job's own."""
+"""Random number generators of a job: restored from the notebook, or seeded by the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["random_anew", "random_as_before"]
 
 
 def random_as_before(cell: int) -> None:
-    """Let the random streams go on where they were in the notebook before this cell ran. Outside of a job: nothing."""
+    """Restore the random generators to their state in the notebook before this cell ran. Does nothing outside a job."""
     context = current()
     path = None if context is None else context.job_dir / "inputs" / "chance.json"
     if path is None or not path.exists():
@@ -28,7 +28,7 @@ def random_as_before(cell: int) -> None:
 
 
 def random_anew() -> None:
-    """Let the random streams go on with the job's own numbers. Outside of a job: nothing."""
+    """Seed the random generators from the job's own seed. Does nothing outside a job."""
     context = current()
     if context is not None:
         seed_all(derive(context.seed, "training"), later=True)

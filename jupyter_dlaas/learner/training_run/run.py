@@ -1,4 +1,4 @@
-"""`run = dlaas.run()`: what four lines of a training program talk to. Inside a job, and outside of any."""
+"""The object that `dlaas.run()` returns: the training program's interface to its job, inside and outside a job."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
 
 
 class NotPreparable(DlaasError):
-    """Something given to run.prepare holds no state that a checkpoint could keep."""
+    """An object given to `run.prepare` that has no state to checkpoint."""
 
     code = "not_preparable"
 
 
 def run() -> Run:
-    """The run of this program. In a job always the same one; outside, each call begins a run with one learner."""
+    """Return this program's run.
+
+    Inside a job, every call returns the same object. Outside a job, each call creates a run with one learner.
+    """
     context = current()
     if context is None:
         return Run(None)
@@ -53,7 +56,7 @@ def run() -> Run:
 
 
 def run_of(context: Context) -> Run:
-    """The run of this job, also of a program that never asks for it."""
+    """Return this job's run; create it on first use, even if the program never calls `run()`."""
     if not _runs:
         _making.append(context)
         try:
@@ -64,7 +67,7 @@ def run_of(context: Context) -> Run:
 
 
 def is_being_made() -> bool:
-    """True while the run of this job reads its checkpoint: what is printed meanwhile must not ask for it."""
+    """Return whether this job's run is reading its checkpoint. Output handlers must not request the run meanwhile."""
     return bool(_making)
 
 
@@ -73,28 +76,28 @@ _making: list[Context] = []
 
 
 class Run:
-    """Position, state and talk of one training program. Made by `run()`."""
+    """The position, state, logging and control of one training program. Created by `run()`."""
 
     def __init__(self, context: Context | None) -> None:
         self._context = context
         self.rank: int = context.rank if context else 0
         self.world_size: int = context.world_size if context else 1
         self.state: dict[str, Any] = {}
-        """Travels with the job: put in what a restart must know."""
+        """Values that every checkpoint includes: put here what a restart must know."""
         self._boundaries = Boundaries(context.control if context else None)
         self._objects: list[tuple[str, Any]] = []
         self._gang: Any = None
         self._gate = Gate()
         self._accumulated: Any = None
-        """Gradients of the prepared models, in a gang that may change."""
+        """The gradients of the prepared models, in a gang whose membership may change."""
         self._exact: Any = None
-        """Makes the steps in exact mode."""
+        """The executor of steps in exact mode."""
         self._growth: Growth | None = None
         self._regrouping: Any = None
         self._is_joining = context is not None and context.is_joining
-        """Until it has the others' state it only rehearses: nothing of it counts."""
+        """True until a joining learner has received the gang's state. Until then it rehearses, and no effect counts."""
         self._goes_back = False
-        """It rehearsed in a later epoch than the one in which the others are."""
+        """True if this joining learner rehearsed in a later epoch than the one the gang is in."""
         self._moved: list[list[Any]] = []
         self._hooks: list[Callable[[], object]] = []
         self._gathers: list[Callable[[], object]] = []
@@ -107,18 +110,18 @@ class Run:
         self._wants_checkpoint = self._has_kept = False
         self._counts_epochs = False
         self.names_logged: set[str] = set()
-        """What `log` was called with so far."""
+        """The metric names passed to `log` so far."""
         self._share = 1
         self._sums = False
-        """The loss adds up over samples."""
+        """True if the loss is a sum over samples."""
         self._base: user_state.Base = {}
         self._namespace: Any = None
-        """What the program held when its loop of `run` began."""
+        """The program's objects as they were when its loop over `epochs` or `batches` began."""
         self._restores_late = False
-        """What a checkpoint holds is put back when that loop begins, not before."""
+        """True if the checkpoint is restored when that loop begins, not before."""
         self._told: set[str] = set()
         self._stepped_at = -1
-        """The step in which an optimiser stepped last: gradients of later ones are still to be used."""
+        """The last step in which an optimiser stepped. Gradients of later steps have not been used yet."""
         self._trained = Trained()
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
@@ -137,31 +140,31 @@ class Run:
             context.before_results.append(self._gate.release)
             context.at_end.append(self._end)
 
-    # -- who and where -------------------------------------------------------------------------------------------------
+    # -- identity -----------------------------------------------------------------------------------------------------
 
     @property
     def is_main(self) -> bool:
-        """True in one learner of the gang: the one that should write files."""
+        """True in exactly one learner of the gang: the one that should write files."""
         return self.rank == 0
 
     @property
     def step(self) -> int:
-        """How many steps of the job were begun, over all epochs, restarts and sizes."""
+        """The number of steps that the job has begun, over all epochs, restarts and sizes."""
         return self._step
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being trained."""
+        """The epoch in progress."""
         return self._epoch
 
     @property
     def is_looping(self) -> bool:
-        """True once the program went into a loop of `epochs` or `batches`: then these say where training is."""
+        """True once the program has entered a loop over `epochs` or `batches`, which then define its position."""
         return self._is_looping
 
     @property
     def device(self) -> Any:
-        """Where tensors belong: a torch.device where torch is in use, else its name."""
+        """The device for tensors: a `torch.device` if torch is loaded, else its name."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "cpu"
@@ -169,7 +172,7 @@ class Run:
 
     @property
     def output_dir(self) -> Path:
-        """A folder for files of one's own: what is in it is listed on the job's card."""
+        """A directory for the program's own files. The job's card lists its contents."""
         if self._context is not None:
             return self._context.output_dir
         folder = Path("dlaas-output")
@@ -178,42 +181,43 @@ class Run:
 
     @property
     def history(self) -> History:
-        """All that was logged, by name: `run.history["loss"]`. Complete over halts and restarts."""
+        """All logged metrics by name, as in `run.history["loss"]`. Includes values from before halts and restarts."""
         return self._metrics.history
 
     @property
     def should_stop(self) -> bool:
-        """True once the job is to leave: for loops of one's own, which end by themselves then."""
+        """True once the job has to stop. Custom training loops check it and end by themselves."""
         self._begin()
         self._restore_early()
         self._saw_stop = self._saw_stop or self._boundaries.is_stopping
         return self._saw_stop
 
     def on_halt(self, fn: Callable[[], object]) -> Callable[[], object]:
-        """Call `fn` before the learner leaves, just before the checkpoint is written. Usable as a decorator."""
+        """Call `fn` before this learner stops, just before the checkpoint is written. Usable as a decorator."""
         self._hooks.append(fn)
         return fn
 
     def on_checkpoint(self, fn: Callable[[], object]) -> Callable[[], object]:
-        """Call `fn` before each checkpoint, in all learners at once, so that it may gather what each holds a part of.
+        """Call `fn` before each checkpoint, in all learners at once, so that it can gather sharded state.
 
-        Several learners then write none by time: one is written when they leave, and where all call `checkpoint`.
+        With several learners, no periodic checkpoint is written then: only when the job stops and where all learners
+        call `checkpoint`.
         """
         self._gathers.append(fn)
         return fn
 
     def request_gpus(self, number: int) -> None:
-        """Ask for another size from within the program; training goes on meanwhile.
+        """Request another number of GPUs from within the program; training continues meanwhile.
 
-        A wish like one of the card: it holds until the next one, and is granted as soon as there are so many. The same
-        in all learners. Outside of a job nothing happens. Raises NotAllowed.
+        The request is equivalent to one made on the job's card: it holds until the next request and is granted as soon
+        as enough GPUs are available. Make the same call in all learners. Does nothing outside a job. Raises NotAllowed.
         """
         if self._context is not None:
             learners = learners_for(self._context.spec, number)
             if self.rank == 0 and self._resume is None and not self._is_joining:
                 self._context.control.state(asks=[learners, self._step])
 
-    # -- objects -------------------------------------------------------------------------------------------------------
+    # -- objects ------------------------------------------------------------------------------------------------------
 
     def prepare(
         self,
@@ -224,11 +228,11 @@ class Run:
         shards: int | None = None,
         loss: str = "mean",
     ) -> Any:
-        """Hand over model and optimiser (or several), and get them back, ready for any number of learners.
+        """Prepare models, optimisers and other objects for any number of learners, and return them.
 
-        They go into every checkpoint and are put back from it. `scheduler` and `scaler` are returned after the others
-        where they are given. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters …).
-        `loss="sum"`: the loss adds up over samples (reduction="sum"), so learners' gradients add up, too.
+        Every checkpoint includes their state, and a restart restores it. If `scheduler` and `scaler` are given, they
+        are returned after the other objects. `ddp`: options for torch's DistributedDataParallel (find_unused_parameters
+        …). `loss="sum"`: the loss is a sum over samples (reduction="sum"), so gradients are summed over learners, too.
         `shards`: exact mode, see `train_step`. Raises NotPreparable, NotShareable, NotExact.
         """
         if loss not in ("mean", "sum"):
@@ -261,15 +265,17 @@ class Run:
         return given[0] if len(given) == 1 else tuple(given)
 
     def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
-        """One step in exact mode: the same weights, to the last bit, for any number of learners, whatever happens.
+        """Run one step in exact mode: bitwise identical weights for any number of learners, whatever happens.
 
-        `model, opt = run.prepare(model, opt, shards=8)` cuts each batch into 8 shards; `for batch in run.batches(…)`
-        then gives what belongs here. `fn(part)` gives the mean loss over one part (a tensor; not gone back from yet).
-        Gradients and BatchNorm's statistics are averaged over all parts, then `update()` is called: by default each
-        prepared optimiser steps. `update=lambda: (clip_grad_norm_(model.parameters(), 1.0), opt.step())` does more.
+        `model, opt = run.prepare(model, opt, shards=8)` splits each batch into 8 shards. `for batch in run.batches(…)`
+        then yields this learner's shards. `fn(part)` returns the mean loss over one shard as a tensor, before its
+        backward pass. Gradients and BatchNorm statistics are averaged over all shards, then `update()` is called.
+        By default each prepared optimiser steps. For gradient clipping, pass
+        `update=lambda: (clip_grad_norm_(model.parameters(), 1.0), opt.step())`.
 
-        Returns the mean loss over the batch. BatchNorm normalises each part by itself; more learners than shards do
-        not help. Holds for one type of device and version of PyTorch, with one thread per learner. Raises NotExact.
+        Returns the mean loss over the batch. BatchNorm normalises each shard by itself. More learners than shards bring
+        no speed-up. Exactness holds for one type of device and one version of PyTorch, with one thread per learner.
+        Raises NotExact.
         """
         if self._exact is None:
             raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
@@ -279,7 +285,7 @@ class Run:
         self._stepped_at = self._step
 
     def _may_change(self) -> bool:
-        """Whether this gang may change over into others while it trains."""
+        """Return whether this gang's membership may change while it trains."""
         if self._context is None or not self._context.may_change:
             return False
         return self.device.type == "cpu" or bool(
@@ -308,10 +314,10 @@ class Run:
             if not self._is_joining:
                 self._exact.share()
 
-    # -- loops ---------------------------------------------------------------------------------------------------------
+    # -- loops --------------------------------------------------------------------------------------------------------
 
     def epochs(self, number: int | None = None) -> Iterator[int]:
-        """The epochs that are still to do, from 0 on; after a restart from the one that was left."""
+        """Iterate over the remaining epochs, counted from 0; a restart continues with the interrupted epoch."""
         if number is None:
             number = self._context.spec.epochs if self._context else None
         if number is None:
@@ -367,16 +373,16 @@ class Run:
         warmup_steps: int = 100,
         **options: Any,
     ) -> Batches:
-        """One pass over the data. Each sample once, whatever the number of learners and however often it changes.
+        """Return one pass over the data, with each sample once, however often the number of learners changes.
 
-        `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are taken
-        over), a tensor or array, or a tuple of them. An IterableDataset is read whole by every learner, which trains
-        its share. `batch_size` counts over all learners together, so that the size of the gang does not change the
-        training. With `batch="grow"` it is one learner's: the batch grows with the gang up to `max_batch`, learning
-        rates follow by `rate` ("linear" over `warmup_steps`, "sqrt", "adascale", "none").
+        `data`: a dataset, a DataLoader (its dataset, batch size, collate function, workers and shuffling are used), a
+        tensor or array, or a tuple of these. Every learner reads an IterableDataset completely and trains on its share.
+        `batch_size` is the total over all learners, so that the size of the gang does not affect the training. With
+        `batch="grow"` it is the size per learner: the batch grows with the gang up to `max_batch`, and learning rates
+        are scaled by `rate` ("linear" over `warmup_steps`, "sqrt", "adascale", "none").
 
-        `skip_bad`: samples that raise when they are read are left out and listed. Further options go to torch's
-        DataLoader. Raises BadData, BadPolicy, NotExact.
+        `skip_bad`: skip and list samples that raise an exception when they are read. Further options are passed to
+        torch's DataLoader. Raises BadData, BadPolicy, NotExact.
         """
         reading = Reading(skip_bad=skip_bad, is_exact=self._exact is not None)
         source = source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options, reading=reading)
@@ -390,7 +396,7 @@ class Run:
         return Batches(self, source, growth)
 
     def _weigh(self, share: Share | None, *, is_counted: bool = False, size: int = 0) -> None:
-        """Set what this learner's gradients count in the step to come. `is_counted`: some samples may be missing."""
+        """Set the weight of this learner's gradients in the next step. `is_counted`: some samples may be missing."""
         if self._growth is not None and share is not None:
             self._growth.begin(self._step, size)
         gang = self._gang
@@ -404,7 +410,7 @@ class Run:
             gang.weight = share.count / total if total else 0.0
 
     def _may_lose(self) -> bool:
-        """Whether others may be lost in the step to come, so that it is made again."""
+        """Return whether other learners may be lost in the next step, so that the step would be repeated."""
         return self._gang is not None and self._gang.may_change and self.world_size > 1
 
     def _tell_bad(self, one: Bad) -> None:
@@ -413,7 +419,7 @@ class Run:
             print(one.number, one.why.replace("\n", " "), file=file)
 
     def _count(self, samples: int = 0, *, tells: bool = True) -> None:
-        """A step begins: what is logged from now on belongs to it."""
+        """Begin a step: values logged from now on belong to it."""
         self._step += 1
         self._trained.add(self._epoch, self._step - 1)
         if tells:
@@ -424,10 +430,10 @@ class Run:
         self._trained.undo()
         self._meter.step(self._epoch, self._step, -samples)
 
-    # -- boundaries ----------------------------------------------------------------------------------------------------
+    # -- boundaries ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Called where the loop begins: from here on there is something to keep."""
+        """Begin training: restore the checkpoint or seed this learner, and start to report progress. Runs once."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -444,7 +450,8 @@ class Run:
             if self.rank and self._exact is None:
                 seed_all(derive(self._seed, self._step, self.rank))
         elif self._restored is not None and "call" not in self._restored and not self._restores_late:
-            # (Taken inside a framework's own loop: what comes before that runs with its own values once more.)
+            # (A checkpoint from a framework's own loop is restored there: the code before it runs again with its own
+            # values.)
             checkpoint_state.put_back(self, reverts=False)
         self._boundaries.begin()
         self._saved_s = time.monotonic()
@@ -452,15 +459,15 @@ class Run:
             context.control.state(step=self._step, at_s=time.time())
 
     def _restore_early(self) -> None:
-        """A loop of the program's own: there is no place to wait for."""
+        """Restore the checkpoint now: a custom loop has no position at which to wait for it."""
         if self._restores_late and self._namespace is None:
             self._restores_late = False
             checkpoint_state.put_back(self, reverts=False)
 
     def _boundary(self, position: Position, add: checkpoint_policy.Add | None = None) -> Position:
-        """Between two steps: nothing is half done. Leave here, change over, or write a checkpoint, if it is time.
+        """Stop, change the gang's membership or write a checkpoint, if due. Called between two steps.
 
-        Returns `position` itself, or the place where this learner is to go on with the others' state.
+        Returns `position` itself, or the position at which this learner continues with the other learners' state.
         """
         self._is_looping = True
         arrived_s = time.monotonic()
@@ -489,7 +496,7 @@ class Run:
         return position
 
     def _reach(self) -> None:
-        """The place where a checkpoint was taken: from here on all is as it was then."""
+        """Restore the checkpoint's state when the program reaches the position at which it was taken."""
         if self._resume is None:
             return
         self._resume = None
@@ -497,22 +504,22 @@ class Run:
         if "call" in self._restored:
             checkpoint_state.put_back_values(self)
         else:
-            checkpoint_state.put_back(self, reverts=True)  # what lies before this place ran once more
+            checkpoint_state.put_back(self, reverts=True)  # the code before this position has run a second time
         checkpoint_state.put_back_step(self, self._restored)
         if self.rank == 0 or self._exact is not None:
             rng_state.put_back(self._restored["streams"])
         else:
             seed_all(derive(self._seed, self._step, self.rank))
-        if "call" in self._restored and self._context is not None:  # what came before only led here
+        if "call" in self._restored and self._context is not None:  # the code before it only led to this position
             self._context.control.state(step=self._step, at_s=time.time())
         self._restored = None
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Write a checkpoint: at the next step boundary inside a loop of `epochs` or `batches`, else now.
+        """Write a checkpoint at the next step boundary of a loop over `epochs` or `batches`; outside such a loop, now.
 
-        Outside of a job it goes to `dlaas-checkpoints/` below the working directory.
+        Outside a job, it is written to `dlaas-checkpoints/` in the working directory.
         """
         self._begin()
         self._restore_early()
@@ -526,12 +533,13 @@ class Run:
             checkpoint_policy.save(self, Position(epoch=self._epoch, step=self._step))
             checkpoint_files.settle()
 
-    # -- words ---------------------------------------------------------------------------------------------------------
+    # -- metrics ------------------------------------------------------------------------------------------------------
 
     def log(self, *, reduce: str | None = None, **metrics: Any) -> dict[str, float]:
-        """Log numbers (tensors of one element too). Rank 0's count; with `reduce="mean"` the mean over all samples.
+        """Log numbers, including tensors of one element.
 
-        Returns the numbers: means are the same in all learners, so that all can stop by them.
+        Rank 0's values are logged, or with `reduce="mean"` the mean over all samples. Returns the logged numbers. Means
+        are identical in all learners, so all learners can base the same decision on them.
         """
         self._begin()
         divergence.check(self)
@@ -547,23 +555,23 @@ class Run:
         return found
 
     def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add numbers to the curves: for `log`, and for `recording`, which finds them elsewhere."""
-        # On the way to the place of a checkpoint the same lines run a second time: they were logged then.
-        # And the rest of a step that is made again logs then.
+        """Add numbers to the metrics; called by `log`, and by log capture for numbers found in output."""
+        # Drop numbers on the way to a checkpoint's position: the same lines logged them in the first run. Drop those of
+        # a failed step, too: its repetition logs them.
         if self._resume is None and not self._is_joining and not self._gate.is_torn:
             self._metrics.log(found, step=step, epoch=epoch, source=source)
 
     def in_one_piece(self) -> AbstractContextManager[None]:
-        """Numbers that are added meanwhile are written together."""
+        """Return a context in which added metrics are written together."""
         return self._metrics.together()
 
     def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
-        """Show progress that was found elsewhere, unless this run's own loops tell it."""
+        """Show progress that log capture found, unless this run's own loops report it."""
         if not self._is_looping:
             self._meter.show(epoch, epochs, step or 0, steps, fraction)
 
     def _end(self) -> dict[str, Any]:
-        """What result.json should tell of this run."""
+        """Return this run's part of result.json."""
         checkpoint_files.settle()
         self._metrics.flush()
         if self._meter.has_shown:

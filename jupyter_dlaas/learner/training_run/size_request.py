@@ -1,4 +1,4 @@
-"""What a program may ask for while it runs."""
+"""Validation of a size request that a program makes while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["learners_for"]
 
 
 def learners_for(spec: JobSpec, gpus: int) -> int:
-    """Learners that make so many GPUs (or CPU slots). Raises NotAllowed, which says what the job takes."""
+    """Return the number of learners for this many GPUs (or CPU slots). Raises NotAllowed with the accepted range."""
     said = f"run.request_gpus({gpus!r})"
     if isinstance(gpus, bool) or not isinstance(gpus, int):
         raise NotAllowed(f"{said}: give a whole number, as in run.request_gpus(4)")

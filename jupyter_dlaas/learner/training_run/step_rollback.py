@@ -1,9 +1,9 @@
-"""A step that is made again after others were lost in it: what the program's own objects were, and how they are again.
+"""Rollback of the program's own objects when a step is repeated because learners were lost in it.
 
-Plain values are noted at the start of the step. Everything else is noted only once the step has failed, in its backward
-pass, before the program goes on with the rest of it (a moving average of the weights, a schedule, a counter): that rest
-is undone. So steps that count pay for plain values alone. What else the program changes before the backward pass is
-found when the step is made again, and reported.
+Plain values are recorded at the start of each step. All other objects are recorded only once the step has failed in its
+backward pass, before the program runs the rest of it (a moving average of the weights, a scheduler, a counter). Those
+later changes are undone. So successful steps only pay for plain values. Changes that the program makes before the
+backward pass are detected while the step is repeated, and reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LISTED: Final = 6
 
 
 class RepeatedStep:
-    """The state of a program within one step, to go back to."""
+    """The state of a program within one step, for a rollback."""
 
     def __init__(self, run: Run, context: Context) -> None:
         self._run, self._context = run, context
@@ -36,11 +36,11 @@ class RepeatedStep:
         self._step = run._step + 1
 
     def note(self) -> None:
-        """The step has failed: note what all objects are, before the program changes them by what does not count."""
+        """Record all objects when the step has failed, before the program changes them in the rest of the step."""
         try:
             self._at_failure = self._snapshot()
             self._at_failure.keep_arrays(self._run._namespace)
-        except Exception as error:  # noqa: BLE001 - objects of any class may refuse in any way; training goes on
+        except Exception as error:  # noqa: BLE001 - objects of any class may fail in any way; training continues
             self._why = f"{type(error).__name__}: {error}"
 
     def _snapshot(self) -> Any:
@@ -50,7 +50,7 @@ class RepeatedStep:
         return module.Namespace(self._context.script, run._namespace.files, objects, also={"run.state": run.state})
 
     def undo(self) -> None:
-        """The step is over and is made again: everything is what it was at its start."""
+        """Restore the state at the start of the failed step, and report what may be counted twice."""
         run = self._run
         changed: list[str] = []
         if self._at_failure is not None:
@@ -67,7 +67,7 @@ class RepeatedStep:
             self._tell_of(changed)
 
     def watch_again(self) -> Callable[[], None] | None:
-        """Return what is to be called before the optimiser's step when this step is made again, at most once."""
+        """Return a check to call once before the optimiser's step when this step is repeated; None on an error."""
         run = self._run
         marked = set[int]().union(*map(user_state.marked_objects, (*self._names.values(), self._state)))
         try:

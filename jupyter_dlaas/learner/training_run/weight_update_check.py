@@ -1,6 +1,6 @@
-"""A check of a PyTorch training's first steps: do they change a model that the job returns or has prepared?
+"""Detection, in a PyTorch training's first steps, of an optimiser that moves no returned or prepared model.
 
-An optimiser that was made over another model than the one that is trained changes nothing, and no error says so.
+An optimiser created for another model than the trained one changes nothing, and PyTorch raises no error.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from jupyter_dlaas.learner.reporting.notes import OPTIMIZER, report
 __all__ = ["FirstSteps", "watch"]
 
 _STEPS: Final = 10
-"""Steps of each optimiser that are looked at; several optimisers take turns."""
+"""The number of steps of each optimiser that are checked; several optimisers may take turns."""
 _OPTIMISERS_MAX: Final = 8
 _OBJECTS_MAX: Final = 20_000
 
 
 class FirstSteps:
-    """Compares what optimisers move with the weights of the models that count, until one of these is moved.
+    """A comparison of the parameters that optimisers move with those of the relevant models.
 
-    Reports only models that nothing changes: a moving average is changed by other means than an optimiser.
+    It ends once a relevant model is moved. It reports only models that do not change at all, since a moving average of
+    weights changes without an optimiser.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._is_over = False
-        self._moved: dict[int, Any] = {}  # these by identity; held, so that no identity is used twice
+        self._moved: dict[int, Any] = {}  # by id; the reference prevents reuse of an id
         self._optimisers: dict[int, Any] = {}
         self._steps: dict[int, int] = {}
         self._first: dict[int, float] | None = None
 
     def stepped(self, optimiser: Any) -> None:
-        """Take a step into account: one look at a flag after the first step that moves such a model."""
+        """Record a step. After the first step that moves a relevant model, this only checks a flag."""
         if self._is_over:
             return
         number = self._steps.get(id(optimiser), 0) + 1
@@ -52,9 +53,9 @@ class FirstSteps:
         if not weights.keys().isdisjoint(self._moved):
             self._end()
             return
-        if self._first is None:  # what only a suspicious first step costs
+        if self._first is None:  # computed only after a suspicious first step
             self._first = {number: _gist(one) for number, one in weights.items()}
-        if number == _STEPS and not self._moved:  # else a function may return its model only at the end
+        if number == _STEPS and not self._moved:  # otherwise a function may return its model only at the end
             self._report(weights)
 
     def end(self) -> dict[str, object]:
@@ -84,7 +85,7 @@ class FirstSteps:
         self._end()
 
     def _weights(self) -> dict[int, Any]:
-        """The parameters, by identity, of the models that the job returns or has prepared."""
+        """Return the parameters, by id, of the models that the job returns or has prepared."""
         walk: Any = importlib.import_module("jupyter_dlaas.transfer.object_traversal").walk
         parameter: Any = sys.modules["torch.nn.parameter"].Parameter
         running: Any = sys.modules.get("jupyter_dlaas.learner.training_run.run")
@@ -96,7 +97,7 @@ class FirstSteps:
 
 
 def _gist(weight: Any) -> float:
-    """A number that changes when a weight does."""
+    """Return a number that changes when the weight changes: the sum of its absolute values."""
     return float(weight.detach().abs().sum())
 
 
