@@ -225,16 +225,16 @@ def demo(home: Path) -> None:
     if learners < min(2, devices):
         raise Failed(f"trained on {learners} learner of {devices} devices")
     noun = "learner" if learners == 1 else "learners"
-    print(f"\nTrained {job.id} on {learners} {noun} in {time.monotonic() - began:.0f} s, including startup.")
+    print(f"\nTrained {job.id} on {learners} {noun} in {time.monotonic() - began:.0f} s, with all the starting.")
     print(f"Accuracy on the test set: {accuracy:.1%}")
     print(f"Job directory: {job.directory}")
-    print(f"Executed notebook: {home / path.name}")
-    print("To open the notebook in JupyterLab (http://localhost:8888/lab/tree/quickstart.ipynb), run: make lab")
+    print(f"The notebook as it ran: {home / path.name}")
+    print("The same in JupyterLab, at http://localhost:8888/lab/tree/quickstart.ipynb: make lab")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--home", type=Path, default=EXAMPLES.parent / ".make" / "jupyter", help="state directory")
+    parser.add_argument("--home", type=Path, default=EXAMPLES.parent / ".make" / "jupyter", help="where its state lies")
     home = parser.parse_args().home.absolute()
     home.mkdir(parents=True, exist_ok=True)
     os.environ.update(places(home))

@@ -1,4 +1,4 @@
-"""PyTorch FSDP2 with sharded weights. Checkpoints hold full weights, so the job can resume on any number of learners."""
+"""PyTorch FSDP2 with sharded weights. Checkpoints hold full weights; the job can resume on any number of learners."""
 
 import torch
 import torch.distributed as dist
