@@ -1,5 +1,5 @@
-# One command each. The first run of any of them sets up what it needs in .venv and labextension/node_modules;
-# later runs see from the stamps in .make that nothing changed.
+# Development commands. Each installs its dependencies into .venv and labextension/node_modules when it first runs;
+# stamp files in .make let later runs skip this step while nothing has changed.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,15 +7,15 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-# yarn does not read npm's setting, so that no address has to be written down here.
+# Yarn does not read npm's configuration; pass on npm's registry instead of hard-coding an address.
 NPM_REGISTRY = $$(npm config get registry 2>/dev/null)
 JLPM = cd labextension && YARN_NPM_REGISTRY_SERVER="$(NPM_REGISTRY)" YARN_ENABLE_TELEMETRY=0 jlpm
-# The demo's own Jupyter folders: the jobs of `make demo` are seen in `make lab`, and the user's own stay as they are.
+# Jupyter directories shared by `make demo` and `make lab`; the user's own Jupyter directories stay untouched.
 DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER_DATA_DIR="$(CURDIR)/.make/jupyter/data" \
 	JUPYTER_RUNTIME_DIR="$(CURDIR)/.make/jupyter/runtime" IPYTHONDIR="$(CURDIR)/.make/jupyter/ipython";
-# Two files at a time, each by one process: most tests wait for other processes.
+# Run two test files in parallel, each in one process: most tests wait for other processes.
 PYTEST = python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# pip compiles with one process, compileall with all cores.
+# Skip byte-compilation in pip, which uses one process; compileall uses all cores later.
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
@@ -23,15 +23,15 @@ FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -pr
 .PHONY: help demo lab test test-all test-python check format bench lock clean
 
 help:
-	@echo "make demo    train examples/quickstart.ipynb on this machine's devices, from start to end"
-	@echo "make lab     open it in JupyterLab"
-	@echo "make test    the quick tests: Python, browser, TypeScript; a quarter of an hour"
-	@echo "make test-all  every test, with more seeds; an hour"
-	@echo "make check   format, lint, house rules, import arrows, types"
-	@echo "make bench   the numbers, with their peers in the same run"
-	@echo "make format  put Python and TypeScript into shape"
-	@echo "make lock    renew requirements.lock"
-	@echo "make clean   forget what was set up and built"
+	@echo "make demo     train examples/quickstart.ipynb on this machine"
+	@echo "make lab      open examples/quickstart.ipynb in JupyterLab"
+	@echo "make test     run the quick tests (Python, browser, TypeScript; about 15 minutes)"
+	@echo "make test-all run all tests with more seeds (about an hour)"
+	@echo "make check    check formatting, lint, house rules, import contracts, types"
+	@echo "make bench    run the benchmarks and measure comparable systems in the same run"
+	@echo "make format   format Python and TypeScript"
+	@echo "make lock     update requirements.lock"
+	@echo "make clean    remove everything that was installed or built"
 
 # ---------------------------------------------------------------------------------------------------------------- run
 
@@ -46,10 +46,10 @@ lab: .make/python .make/front-end
 # --------------------------------------------------------------------------------------------------------------- check
 
 check: .make/python .make/node
-	@echo "== format" && ruff format --check --quiet . || { ruff format --diff --quiet . | head -60; echo "make format does it"; exit 1; }
+	@echo "== format" && ruff format --check --quiet . || { ruff format --diff --quiet . | head -60; echo "Run make format to fix this."; exit 1; }
 	@echo "== lint" && ruff check --quiet .
 	@echo "== house rules" && python tests/house.py
-	@echo "== import arrows" && lint-imports --no-logo > .make/arrows.txt || { cat .make/arrows.txt; exit 1; }
+	@echo "== import contracts" && lint-imports --no-logo > .make/imports.txt || { cat .make/imports.txt; exit 1; }
 	@echo "== types" && mypy jupyter_dlaas server/dlaas_server tests examples
 	@echo "== TypeScript" && $(JLPM) lint:check
 	@echo "All checks passed."
@@ -59,7 +59,7 @@ format: .make/python .make/node
 	ruff check --fix .
 	$(JLPM) lint
 
-# TypeScript first: what pytest prints last, the slowest tests and what was not run, then ends the whole output.
+# Run TypeScript first, so that pytest's summary (slowest tests, skipped tests) ends the output.
 test: .make/python .make/front-end
 	@failed=0; ($(JLPM) test) || failed=1; $(PYTEST) $(PYTEST_OPTIONS) || failed=1; exit $$failed
 
@@ -74,7 +74,7 @@ bench: .make/python
 
 # -------------------------------------------------------------------------------------------------------------- set up
 
-# With what builds the extension: `make -j 2 .make/python .make/node` installs Python's packages and npm's side by side.
+# Includes the extension's build tools, so that `make -j 2 .make/python .make/node` installs Python and npm packages in parallel.
 .make/venv: requirements.lock
 	@mkdir -p .make jupyter_dlaas/labextension
 	@if ! .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -82,8 +82,8 @@ bench: .make/python
 			[ -n "$$python" ] && "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break || python=; \
 		done; \
 		[ -n "$$python" ] || { echo "jupyter_dlaas needs Python 3.11 or newer with its venv module."; \
-			echo "Install it (Debian: apt-get install python3 python3-venv) or say make PYTHON=/where/it/is ..."; exit 1; }; \
-		echo "Setting up .venv with $$($$python --version) (PyTorch among others: minutes, and 6 GB with its CUDA build)"; \
+			echo "Install it (Debian: apt-get install python3 python3-venv) or run make PYTHON=/path/to/python ..."; exit 1; }; \
+		echo "Setting up .venv with $$($$python --version) (installs PyTorch and more; takes minutes, and 6 GB with the CUDA build)"; \
 		rm -rf .venv; "$$python" -m venv .venv; \
 	fi
 	@$(PIP) hatchling hatch-jupyter-builder editables jupyter-builder
@@ -94,12 +94,12 @@ bench: .make/python
 	@SKIP_JUPYTER_BUILDER=1 $(PIP) --no-build-isolation --editable '.[dev]'
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
 	@ln -s "$(CURDIR)/jupyter_dlaas/labextension" .venv/share/jupyter/labextensions/jupyter-dlaas
-	@.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests|transformers/models)/' .venv/lib || true # some are no Python
+	@.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests|transformers/models)/' .venv/lib || true # some files are not valid Python
 	@touch $@
 
 .make/node: labextension/package.json labextension/yarn.lock .make/venv
-	@command -v node >/dev/null && command -v npm >/dev/null || { echo "The front end needs Node.js 20 or newer and npm to be built."; \
-		echo "Install them (Debian: apt-get install nodejs npm). 'make demo' and 'make test-python' go without."; exit 1; }
+	@command -v node >/dev/null && command -v npm >/dev/null || { echo "Building the front end needs Node.js 20 or newer and npm."; \
+		echo "Install them (Debian: apt-get install nodejs npm). 'make demo' and 'make test-python' do not need them."; exit 1; }
 	@echo "Setting up labextension/node_modules"
 	@$(JLPM) install --immutable > ../.make/node.txt || { cat ../.make/node.txt; exit 1; }
 	@touch $@

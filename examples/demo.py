@@ -1,7 +1,7 @@
-"""Trains the quickstart notebook from start to end, as a person would: a Jupyter server, a kernel, cell after cell.
+"""Demo that runs the quickstart notebook cell by cell in a kernel of a real Jupyter server.
 
-`make demo` runs it. The server is a real one with the real extension, its state lies in one folder (`--home`), its port
-and token are its own. While the job trains, status, metrics and log lines are printed as they come.
+`make demo` runs it. The server loads the real extension, keeps its state in one directory (`--home`), and uses its own
+port and token. While the job trains, the demo prints status, metrics and log lines as they arrive.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACCURACY_MIN = 0.97
 
 
 class Failed(Exception):
-    """The demo did not show what it promises; the message says what."""
+    """Failure of the demo; the message names what is missing."""
 
 
 def say(who: str, text: str) -> None:
@@ -47,7 +47,7 @@ def say(who: str, text: str) -> None:
 
 
 def places(home: Path) -> dict[str, str]:
-    """Jupyter's folders below `home`, so that a demo neither reads nor changes the user's own."""
+    """Return variables that place Jupyter's directories below `home` and leave the user's own untouched."""
     return {
         "IPYTHONDIR": str(home / "ipython"),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
@@ -77,7 +77,7 @@ class Server:
 
 @contextlib.contextmanager
 def jupyter_server(home: Path) -> Iterator[Server]:
-    """A Jupyter server on a free port, for as long as the `with` lasts."""
+    """Start a Jupyter server on a free port and stop it when the `with` block ends."""
     token, log = secrets.token_hex(16), home / "server.log"
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--port=0"]
     with log.open("w") as file:
@@ -121,7 +121,7 @@ def tail(path: Path, lines: int = 20) -> str:
 
 @contextlib.contextmanager
 def kernel(server: Server, home: Path, notebook: Path) -> Iterator[BlockingKernelClient]:
-    """A client of a kernel that the server started for the notebook."""
+    """Yield a client of a kernel that the server starts for the notebook."""
     session = server.ask(
         "POST",
         "api/sessions",
@@ -139,7 +139,7 @@ def kernel(server: Server, home: Path, notebook: Path) -> Iterator[BlockingKerne
 
 
 def run_cell(client: BlockingKernelClient, cell: Any) -> list[Any]:
-    """Run one cell as the page does, with its id; prints its text, returns its outputs. Raises Failed on an error."""
+    """Execute a cell with its id, as JupyterLab does; print its text, return its outputs. Raise Failed on an error."""
     content = {"code": cell.source, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
     message = client.session.msg("execute_request", content, metadata={"cellId": cell.id})
     client.shell_channel.send(message)
@@ -164,7 +164,7 @@ def run_cell(client: BlockingKernelClient, cell: Any) -> list[Any]:
 
 
 def watch(job: str) -> tuple[JobView, int]:
-    """Print what happens to a job until it is over. Returns its last view and the most learners it trained on."""
+    """Print a job's events until it ends. Return its last view and the largest number of learners it trained on."""
     follower, learners, status = Follower(Client(), job), 0, ""
     for message in follower.messages():
         match message["type"]:
@@ -187,7 +187,7 @@ def watch(job: str) -> tuple[JobView, int]:
 
 
 def job_of(outputs: list[Any]) -> str | None:
-    """The handle of the job whose card is among the outputs."""
+    """Return the handle of the job whose card is among the outputs."""
     for output in outputs:
         bundle = output.get("data", {}).get(BUNDLE)
         if bundle:

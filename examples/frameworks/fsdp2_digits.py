@@ -1,4 +1,4 @@
-"""PyTorch FSDP2: each learner holds a part of the weights. Checkpoints gather them; any number of learners goes on."""
+"""PyTorch FSDP2 with sharded weights. Checkpoints hold full weights; the job can resume on any number of learners."""
 
 import torch
 import torch.distributed as dist

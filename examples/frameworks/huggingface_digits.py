@@ -1,4 +1,4 @@
-"""Hugging Face Trainer, as it is: curves, halts at a step and goes on there, without a changed line."""
+"""Unmodified Hugging Face Trainer code with curves. A halted job resumes at the same step."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""JAX: what a checkpoint needs goes into `run.state`. Halts at a batch, and goes on there, also after a crash."""
+"""JAX with its checkpoint state in `run.state`. The job resumes at the same batch after a halt or a crash."""
 
 import jax
 import numpy as np

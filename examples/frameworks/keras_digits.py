@@ -1,4 +1,4 @@
-"""Keras on TensorFlow, as it is: curves, halts at a batch and goes on there, without a changed line."""
+"""Unmodified Keras code on TensorFlow with curves. A halted job resumes at the same batch."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Lightning, as it is: curves, halts at a batch and goes on there, without a changed line."""
+"""Unmodified Lightning code with curves. A halted job resumes at the same batch."""
 
 import lightning
 import torch

@@ -1,4 +1,4 @@
-"""Any Python program: it is asked to stop, writes what it needs, and finds it again."""
+"""Any Python program. It checks whether it should stop, saves its state, and loads it when it resumes."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""scikit-learn, or any Python: one step is what happens between two turns of `run.batches`."""
+"""scikit-learn or any other Python code. Each iteration over `run.batches` is one step."""
 
 import numpy as np
 from sklearn.datasets import load_digits
