@@ -60,8 +60,7 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 1
-"""Protocol version, which rises when an older reader would misunderstand. A newer client asks the engine to hand over.
-"""
+"""Protocol version. It rises when an older reader would misunderstand; a newer client asks the engine to hand over."""
 
 NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,39}(-[A-Za-z0-9_]{1,39}){0,8}"
 ID_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}-[0-9]{1,12}"
@@ -123,7 +122,7 @@ class PoolPlacement(StrEnum):
     FGD = "fgd"
     """One learner at a time, where it causes the least fragmentation for the usual requests."""
     TOPOLOGY = "topology"
-    """As close together as in an empty pool, for which a gang waits; the longer it waits, the wider it accepts."""
+    """As close together as in an empty pool; a gang waits for that, and accepts a wider placement over time."""
 
 
 class PoolOrder(StrEnum):
@@ -246,8 +245,7 @@ class JobSpec:
     epochs: int | None = field(default=None, metadata=rule(least=1, most=10**9))
     max_time_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
     hang_after_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
-    """Seconds without a step or movement after which a learner is ended. None: as the guardian's hang detection says.
-    """
+    """Seconds without a step or movement after which a learner is ended. None: the guardian's default limit."""
     checkpoint_every_s: float = field(default=60.0, metadata=rule(least=0, most=10**9))
     retries: int = field(default=4, metadata=rule(least=0, most=1000))
     outputs: tuple[str, ...] = field(default=(), metadata=rule(longest=200))
@@ -539,8 +537,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Content of a cell's output (`application/vnd.jupyter-dlaas.job+json`), from which the card is drawn without a
-    server.
+    """Content of a cell's output (`application/vnd.jupyter-dlaas.job+json`): enough to draw the card without a server.
 
     `curves`: metric -> [[step, time, value], ...], at most 200 points each. `log`: the last lines.
     """
@@ -556,22 +553,21 @@ MIME: Final = "application/vnd.jupyter-dlaas.job+json"
 
 
 class NotFound(DlaasError):
-    """Error for a job, file or result that does not exist or belongs to another user."""
+    """Job, file or result that does not exist or belongs to another user."""
 
     code = "not_found"
     http_status = 404
 
 
 class NotAllowed(DlaasError):
-    """Error for an action that the job's state or the user's rights do not allow."""
+    """Action that the job's state or the user's rights do not allow."""
 
     code = "not_allowed"
     http_status = 409
 
 
 class Refused(DlaasError):
-    """Well-formed request that can never succeed here: more devices than the pool has, a name used for something else.
-    """
+    """Well-formed request that can never work here: too many devices for the pool, or a name that is already taken."""
 
     code = "refused"
     http_status = 422

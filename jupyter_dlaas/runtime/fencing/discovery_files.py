@@ -56,7 +56,7 @@ class Presence:
         return self._look_s if self._is_written else min(self._look_s, now + RETRY_S)
 
     def look(self, now: float) -> bool:
-        """Restore lost files and retry failed writes. Return False if another guardian holds the job."""
+        """Restore lost files and retry failed writes. Return False if another guardian holds the job's lock."""
         is_due = now >= self._look_s
         if is_due:
             self._look_s = now + LOOK_S

@@ -93,8 +93,7 @@ def find_guardian(job_dir: Path) -> Identity | None:
 
 
 def _lock_holders(path: Path) -> list[int]:
-    """Return the pids that hold a `flock` on a file. Its device is not compared: some file systems report another one.
-    """
+    """Return the pids that hold a `flock` on a file. Devices are not compared: some file systems report another."""
     try:
         inode, locks = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii")
     except OSError:

@@ -137,8 +137,7 @@ def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> 
 
 
 def released(state: Regroup, peers: Mapping[int, Peer]) -> tuple[int, ...]:
-    """Return learners that were asked to leave and may go: all others are in their group, so nobody needs their state.
-    """
+    """Return learners that were asked to leave and may go: all others are in their group and have the state."""
     if state.change is not None:
         return ()
     return tuple(m for m, peer in peers.items() if peer.is_alive and peer.is_asked and m not in state.members)

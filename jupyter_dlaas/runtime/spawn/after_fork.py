@@ -26,8 +26,7 @@ _SETTERS: Final = (
 
 
 def wake(environment: Mapping[str, str]) -> None:
-    """Give a fork the state of a direct start with this environment: streams, threads, garbage collector and job marks.
-    """
+    """Give a fork the state of a direct start in this environment: streams, threads, garbage collector, marks."""
     show_environment(environment)
     restream()
     gc.enable()

@@ -43,7 +43,7 @@ class Nursery:
         self._sock = sock
 
     def start(self, order: Order, passed: int | None = None) -> int | None:
-        """Fork a process that carries out the order, with `passed` as its descriptor 3. Return its pid, a child of the
+        """Fork a process that carries out the order, with `passed` as descriptor 3. Return its pid, a child of the
         caller.
 
         Return None if the zygote is gone or does not answer. It is then given up, and a process that it still forks
@@ -72,10 +72,7 @@ class Nursery:
 
 
 def leave_behind(job_dir: Path) -> None:
-    """Import what learners import and leave a job zygote behind. Runs in a learner before any user code.
-
-    Errors here are not reported: the user's own import raises them again, with a line of the user's program.
-    """
+    """Import what learners import and leave a job zygote behind. Runs in a learner before any user code."""
     os.environ.pop(preload.ROOM, None)
     environment, seen = dict(os.environ), preload.places()
     os.environ.update(preload.QUIET)

@@ -189,7 +189,7 @@ def fork(child: Callable[[], None]) -> int:
         child()
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
-    except BaseException:  # the frames below belong to the parent and must not be unwound
+    except BaseException:  # noqa: BLE001 - the frames below belong to the parent and must not be unwound
         sys.excepthook(*sys.exc_info())
         os._exit(70)
     os._exit(0)
@@ -233,8 +233,7 @@ def become(order: Order, passed: int | None = None) -> NoReturn:
 
 
 def give(line: socket.socket, order: Order) -> bool:
-    """Send an order to a process that was forked ahead, and close the connection. Return False if the process is gone.
-    """
+    """Send an order to a process that was forked ahead, and close the connection. Return False if it is gone."""
     with line:
         try:
             line.sendall(json.dumps(encode(order)).encode())

@@ -288,15 +288,14 @@ def family(who: Identity) -> set[Identity]:
 
 
 def log_writers(job_dir: str) -> set[Identity]:
-    """Return processes that hold a learner's log open for writing: they belong to the program, whatever they detached
-    from.
+    """Return processes that hold a learner's log open for writing: they belong to its program in any case.
 
     A scan of all descriptors of all processes takes some ten milliseconds.
     """
     found: set[Identity] = set()
     for pid in _pids():
         with suppress(OSError):  # gone, or another user's
-            if any(_writes_log(pid, fd, job_dir) for fd in os.listdir(f"/proc/{pid}/fd")):  # faster
+            if any(_writes_log(pid, fd, job_dir) for fd in os.listdir(f"/proc/{pid}/fd")):  # noqa: PTH208 - faster
                 who = identity(pid)
                 found |= {who} if who is not None else set()
     return found
@@ -304,7 +303,7 @@ def log_writers(job_dir: str) -> set[Identity]:
 
 def _writes_log(pid: int, fd: str, job_dir: str) -> bool:
     try:
-        target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")  # faster
+        target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")  # noqa: PTH115 - faster
         if not (target.startswith(f"{job_dir}/learner-") and target.endswith("/stdout.log")):
             return False
         flags = next(line for line in _read(pid, f"fdinfo/{fd}").splitlines() if line.startswith(b"flags:"))
