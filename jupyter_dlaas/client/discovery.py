@@ -54,8 +54,7 @@ _EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, 
 
 @dataclass(frozen=True, slots=True)
 class SocketDoor:
-    """Endpoint at the engine's own socket in the pool's directory. The socket's peer credentials identify the caller.
-    """
+    """Endpoint at the engine's own socket in the pool's directory. The socket's peer credentials identify the user."""
 
     directory: Path
     engine_idle_s: float | None = None
@@ -190,8 +189,7 @@ def engine_record(directory: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a name of a socket that fits into 107 bytes, if necessary through /proc/self/fd. It is valid inside the
-    `with`."""
+    """Yield a name for a socket that fits into 107 bytes, through /proc/self/fd if needed. Valid inside the `with`."""
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         yield str(path)
         return
@@ -333,6 +331,6 @@ def _engine_environment() -> dict[str, str]:
     """Return this process's environment without Jupyter's and the user's secrets, which the engine would outlive."""
     secret = re.compile(r"JPY_.*|JUPYTERHUB_.*|JUPYTER_TOKEN|CONFIGPROXY_AUTH_TOKEN")
     kept = {key: value for key, value in without_secrets(os.environ).items() if not secret.fullmatch(key)}
-    if "PYTHONPATH" in kept:  # the engine runs in the pool's directory, where relative entries would name other directories
+    if "PYTHONPATH" in kept:  # relative entries would name other directories
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in kept["PYTHONPATH"].split(os.pathsep))
     return kept

@@ -81,8 +81,7 @@ class Client:
     """Client of one pool. It is cheap to create and safe to share between threads (one connection per request)."""
 
     def __init__(self, pool: str | None = None, *, at: Sequence[Door] | None = None) -> None:
-        """Choose the pool by name or directory (None: the one of this kernel or user), or the endpoints `at` in order.
-        """
+        """Choose the pool by name or directory (None: that of this kernel or user), or the endpoints `at` in order."""
         self._doors = tuple(doors.find_doors(pool) if at is None else at)
         if not self._doors:
             raise ValueError("a client needs a door")
@@ -104,11 +103,10 @@ class Client:
         timeout_s: float = 30.0,
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> Any:
-        """Send one JSON request and return its answer. Repeat it after a lost connection or "unavailable", within
-        `pauses_s`.
+        """Send one JSON request and return its answer. Repeat it after a broken connection or "unavailable".
 
-        `path` is below `dlaas/`; `body` is a record or JSON value. Raise the error class that the answer names
-        (`protocol.ERRORS`), or Unavailable.
+        The pauses between the attempts are `pauses_s`. `path` is below `dlaas/`; `body` is a record or JSON value.
+        Raise the error class that the answer names (`protocol.ERRORS`), or Unavailable.
         """
         data = None if body is None else json.dumps(encode(body), separators=(",", ":")).encode()
         raw = self._attempts(method, path, data, "application/json", query, timeout_s, pauses_s)
@@ -360,7 +358,7 @@ class Client:
 
 
 def _send(connection: _Connection, method: str, target: str, body: Any, headers: Mapping[str, str]) -> None:
-    """Send a request. If the peer closes during the body, it has already answered: the answer is read next."""
+    """Send a request. If the peer closes the connection during the body, it has already answered."""
     try:
         connection.request(method, target, body=body, headers=dict(headers))
     except (BrokenPipeError, ConnectionResetError):
@@ -386,7 +384,7 @@ def _read(kind: type[T], value: object) -> T:
 
 
 def _error(door: Door, status: int, raw: bytes) -> Exception:
-    """Return the exception for an error answer. An answer of another form means that the endpoint leads to no engine.
+    """Return the exception for an error answer. An answer of another form shows that no engine is behind the endpoint.
     """
     try:
         found = json.loads(raw)["error"]

@@ -27,8 +27,7 @@ _LASTING: Final = frozenset(
         FactKind.LOST,
     }
 )
-"""Kinds of facts that are synced to disk. A power cut ends all processes, so facts about processes need not survive it.
-"""
+"""Kinds of facts that are synced to disk. A power cut ends all processes, so facts about those need not survive."""
 
 
 def facts_of(data: bytes) -> list[Fact]:

@@ -51,8 +51,7 @@ class Told:
     is_completed: bool = False
 
     def has_begun(self, member: int) -> bool:
-        """Return whether a member was started for a generation that has trained. Later ones were only starting to join.
-        """
+        """Return whether a member was started for a generation that has trained. Later ones only wait to join."""
         fact = self.up.get(member)
         return fact is not None and (fact.generation or 0) <= self.together
 

@@ -84,7 +84,7 @@ class LogCap:
 
     def _drop(self, fd: int, size: int) -> None:
         end = size - self._tail
-        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # start at a whole line if one begins soon
+        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # begin with a whole line if one begins soon
         first = self._head + len(self._mark)
         if self._cut is None:
             os.pwrite(fd, self._mark, self._head)
@@ -129,7 +129,7 @@ def _pieces(fd: int, first: int, end: int) -> Iterator[bytes]:
 
 
 def _punch(fd: int, first: int, end: int) -> None:
-    """Release the disk space of bytes [first, end). If the file system cannot, it stays in use until the learner ends.
+    """Release the disk space of bytes [first, end). If the file system cannot, it is released after the learner's end.
     """
     if first < end:
         call = ctypes.CDLL(None, use_errno=True).fallocate

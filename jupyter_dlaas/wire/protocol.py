@@ -581,8 +581,7 @@ class TooOld(DlaasError):
 
 
 class Unavailable(DlaasError):
-    """Error for an engine that cannot accept work now (no engine, store full). Nothing was accepted; try again later.
-    """
+    """Refusal of an engine that cannot take work now (no engine, store full). Nothing was accepted; try again later."""
 
     code = "unavailable"
     http_status = 503

@@ -19,8 +19,7 @@ __all__ = ["STATUS", "WAKE", "Presence"]
 STATUS: Final = "status.json"
 WAKE: Final = "guardian.wake"
 LOOK_S: Final = 5.0
-"""Seconds between checks of the files. Nothing depends on them being quick: an engine finds a guardian by its lock too.
-"""
+"""Seconds between checks of the files. They may be slow, because an engine finds a guardian by its lock too."""
 RETRY_S: Final = 1.0
 
 

@@ -43,7 +43,7 @@ class Nursery:
         self._sock = sock
 
     def start(self, order: Order, passed: int | None = None) -> int | None:
-        """Fork a process that carries out the order, with `passed` as descriptor 3. Return its pid, a child of the
+        """Fork a process that carries out the order with `passed` as descriptor 3. Return its pid, a child of the
         caller.
 
         Return None if the zygote is gone or does not answer. It is then given up, and a process that it still forks
