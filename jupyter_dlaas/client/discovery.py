@@ -105,8 +105,7 @@ def pool_directory(pool: str | None = None) -> Path:
 
 
 def find_doors(pool: str | None = None) -> tuple[Door, ...]:
-    """Return the endpoints to try in order: the Jupyter server of this kernel (for the pool it serves), then the
-    socket."""
+    """Return the endpoints to try: the Jupyter server of this kernel (for the pool it serves), then the socket."""
     at_server = jupyter_door() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
     own = SocketDoor(pool_directory(pool))
     return (own,) if at_server is None else (at_server, own)
@@ -137,8 +136,7 @@ def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
 
 
 def notebook_path() -> str | None:
-    """Return the path of this kernel's notebook as the page names it: relative to the server's root, if that is known.
-    """
+    """Return the path of this kernel's notebook as the page names it: relative to the server's root, if known."""
     name, parent = os.environ.get("JPY_SESSION_NAME", ""), os.environ.get("JPY_PARENT_PID", "")
     root = _server_record(parent).get("root_dir") if parent.isdecimal() and name else None
     if isinstance(root, str) and root and Path(name).is_relative_to(root):
@@ -219,8 +217,7 @@ _ABSENT: Final = (FileNotFoundError, ConnectionRefusedError, ConnectionResetErro
 
 
 def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
-    """Return a socket connected to the pool's engine, and start the engine if none runs. Raise Unavailable with the
-    reason."""
+    """Return a socket connected to the pool's engine, and start the engine if none runs. Raise Unavailable."""
     path = door.directory / SOCKET
     try:
         return connect_unix(path, timeout_s)

@@ -112,8 +112,10 @@ class Follower:
             pause_s = min(2.0, pause_s * 2)
 
     def _take(self, message: dict[str, Any]) -> str:
-        """Advance the cursor by a message. Return "hand out", "pass over" (seen before), or "refuse" (a gap or an
-        overlap)."""
+        """Advance the cursor by a message.
+
+        Return "hand out", "pass over" (seen before), or "refuse" (a gap or an overlap).
+        """
         kind = message.get("type")
         if kind == "job":
             view = decode(JobView, message["job"], unknown="ignore")

@@ -91,7 +91,7 @@ class Client:
         """Endpoints that are still considered usable, in the order in which they are tried."""
         return self._doors
 
-    # ---------------------------------------------------------------------------------------------------- requests
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -190,7 +190,7 @@ class Client:
         finally:
             connection.close()
 
-    # ------------------------------------------------------------------------------------------------ what it offers
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def pool(self) -> PoolView:
         """Return the pool: nodes, devices and queue."""
@@ -237,8 +237,7 @@ class Client:
         return _read(PoolView, self.request("POST", f"{_node(node)}/uncordon", {}))
 
     def drain(self, node: str, *, is_dry_run: bool = False, plan: str | None = None) -> DrainView:
-        """Drain the node, or preview it with `is_dry_run`. With the `plan` of a preview, drain only if it is still
-        valid."""
+        """Drain the node, or preview that with `is_dry_run`. A preview's `plan` drains only if it is still valid."""
         if is_dry_run:
             return _read(DrainView, self.request("GET", f"{_node(node)}/drain"))
         return _read(DrainView, self.request("POST", f"{_node(node)}/drain", {} if plan is None else {"plan": plan}))
@@ -299,8 +298,10 @@ class Client:
         return str(found["source"]), [str(one) for one in found["files"]]
 
     def log(self, job: str, *, member: int | None = None, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
-        """Return part of one learner's log: `member`, `from`, `to`, `size`, `text`. A negative offset counts from the
-        end."""
+        """Return part of one learner's log: `member`, `from`, `to`, `size`, `text`.
+
+        A negative offset counts from the end.
+        """
         found: dict[str, Any] = self.request(
             "GET", f"{_job(job)}/log", query={"member": member, "offset": offset, "limit": limit}
         )
@@ -351,14 +352,13 @@ class Client:
         return list(found["messages"]), decode(Cursor, found["cursor"], unknown="ignore")
 
     def without_start(self) -> Client:
-        """Return a client of the same endpoints that starts no engine, for callers to which "none runs" is an answer.
-        """
+        """Return a client of the same endpoints that starts no engine, for callers that accept "none runs"."""
         kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]
         return Client(at=kept)
 
 
 def _send(connection: _Connection, method: str, target: str, body: Any, headers: Mapping[str, str]) -> None:
-    """Send a request. If the peer closes the connection during the body, it has already answered."""
+    """Send a request. A peer that closes during the body has already answered, so the error is ignored."""
     try:
         connection.request(method, target, body=body, headers=dict(headers))
     except (BrokenPipeError, ConnectionResetError):
@@ -384,7 +384,9 @@ def _read(kind: type[T], value: object) -> T:
 
 
 def _error(door: Door, status: int, raw: bytes) -> Exception:
-    """Return the exception for an error answer. An answer of another form shows that no engine is behind the endpoint.
+    """Return the exception for an error answer.
+
+    An answer in another form shows that the endpoint does not lead to an engine.
     """
     try:
         found = json.loads(raw)["error"]

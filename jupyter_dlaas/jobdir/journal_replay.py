@@ -39,7 +39,7 @@ class Told:
     together: int = -1
     """Last generation that is recorded as training."""
     plain: int = -1
-    """The same generation if it was recorded as `plain` and no later fact changed that; otherwise -1."""
+    """Last recorded generation if it is `plain` and no later fact changed that; otherwise -1."""
     lost: int = -1
     storing: int = -1
     checkpoints: frozenset[tuple[int, int]] = frozenset()

@@ -33,8 +33,10 @@ _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Missing bytes [first, end) of a log. `size` is the size of the whole log once its file was rewritten without
-    them."""
+    """Missing bytes [first, end) of a log.
+
+    `size` is the size of the whole log; it is set once the file was rewritten without these bytes.
+    """
 
     first: int
     end: int
@@ -84,7 +86,7 @@ class LogCap:
 
     def _drop(self, fd: int, size: int) -> None:
         end = size - self._tail
-        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # begin with a whole line if one begins soon
+        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # begin with a whole line
         first = self._head + len(self._mark)
         if self._cut is None:
             os.pwrite(fd, self._mark, self._head)
@@ -129,8 +131,7 @@ def _pieces(fd: int, first: int, end: int) -> Iterator[bytes]:
 
 
 def _punch(fd: int, first: int, end: int) -> None:
-    """Release the disk space of bytes [first, end). If the file system cannot, it is released after the learner's end.
-    """
+    """Release the disk space of bytes [first, end). Unsupported file systems keep it until the learner ends."""
     if first < end:
         call = ctypes.CDLL(None, use_errno=True).fallocate
         call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)

@@ -84,8 +84,7 @@ def rule(
     longest: int | None = None,
     says: str | None = None,
 ) -> dict[str, object]:
-    """Return the bounds of one field for `field(metadata=...)`. `says` is the error text for a pattern that does not
-    match."""
+    """Return the bounds of one field for `field(metadata=...)`. `says` is the error text for a mismatched pattern."""
     return {"rule": {"least": least, "most": most, "pattern": pattern, "longest": longest, "says": says}}
 
 

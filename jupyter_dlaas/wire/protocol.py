@@ -140,8 +140,7 @@ class PoolOrder(StrEnum):
 
 
 class Elastic(StrEnum):
-    """Control over a running job's size: none; its owner (and the pool, between min and max); or the pool alone, by the
-    speed that it measures at each size."""
+    """Control over a running job's size: none, the owner (and the pool within bounds), or the pool by measured speed."""
 
     OFF = "off"
     MANUAL = "manual"

@@ -173,8 +173,7 @@ def _mask(values: tuple[str, ...]) -> Mask:
 
 
 def _forms(values: Iterable[str]) -> set[str]:
-    """Return each secret as it is, as JSON, `repr` and URLs write it, and each line of a multi-line one (a private
-    key)."""
+    """Return each secret plain, as in JSON, `repr` and URLs, and each line of a multi-line one (a private key)."""
     found: set[str] = set()
     for value in values:
         parts = [value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= 8)]

@@ -100,7 +100,7 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._chld_w.fileno(), warn_on_full_buffer=False)
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- event loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Guard the job until it is closed."""
@@ -151,8 +151,7 @@ class Guardian:
             self._keep()
 
     def _look_after(self) -> None:
-        """Maintain the lock, socket and status files of this guardian, and read the wanted document in case no datagram
-        came."""
+        """Maintain this guardian's lock, socket and status files, and read the wanted document without a datagram."""
         now = time.monotonic()
         if now < self._presence.due(now):
             return
@@ -178,7 +177,7 @@ class Guardian:
             while self._chld_r.recv(4096):
                 pass
 
-    # -- what is wanted ------------------------------------------------------------------------------------------------
+    # -- wanted and observed state -------------------------------------------------------------------------------------
 
     def _woken(self) -> None:
         with suppress(BlockingIOError):
@@ -272,7 +271,7 @@ class Guardian:
                 self._close(act)
                 return
 
-    # -- changing while they train -------------------------------------------------------------------------------------
+    # -- membership changes --------------------------------------------------------------------------------------------
 
     def _new_live(self) -> Live:
         return Live(self._learners, self._tell, self._join, self._store.where)
@@ -296,7 +295,7 @@ class Guardian:
         if self._live.is_on and not self._farewell.is_leaving and not self._failed:
             self._live.mend(self._generation)
 
-    # -- starting ------------------------------------------------------------------------------------------------------
+    # -- adoption and start --------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         """Take over from an earlier guardian.
@@ -344,8 +343,7 @@ class Guardian:
         self._finish_start()
 
     def _see_unknown(self, member: int) -> None:
-        """Record a learner that an earlier guardian was about to start and that is not alive. A log shows that it ran
-        and ended."""
+        """Record a learner that an earlier guardian may have started and that is not alive. A log shows that it ran."""
         wanted = self._wanted
         ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
         if wanted is None or not ranks or not (layout.learner_folder(self.job_dir, member) / LOG).exists():
@@ -428,7 +426,7 @@ class Guardian:
         self._tell.up(one)
         self._logs.begin(wanted.member)
 
-    # -- leaving and ending --------------------------------------------------------------------------------------------
+    # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         """Bring the learners to a step boundary, a checkpoint and exit. Called repeatedly until they are gone."""
@@ -445,7 +443,7 @@ class Guardian:
         grace_s = self._wanted.grace_s if self._wanted is not None else TERM_S
         self._farewell.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
 
-    # -- what learners say and how they end ----------------------------------------------------------------------------
+    # -- messages and ends of learners ---------------------------------------------------------------------------------
 
     def _listen(self, ready: set[int]) -> None:
         for line, messages in self._presence.introductions():  # their messages affect the next action
@@ -577,7 +575,7 @@ class Guardian:
         if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
             self._failed.append((member, failure))
 
-    # -- files ---------------------------------------------------------------------------------------------------------
+    # -- status file ---------------------------------------------------------------------------------------------------
 
     def _write_status(self, **under_way: list[int]) -> None:
         """Write the status file. `starting` and `joining` list members whose processes may appear at any moment."""

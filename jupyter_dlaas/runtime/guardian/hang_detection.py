@@ -65,11 +65,11 @@ class Pulse:
     talks: int = 0
     """Number of collectives it has started in this epoch."""
     talked_s: float = 0.0
-    """Time at which `talks` last changed."""
+    """Time at which this number last changed."""
     at: str = ""
     """Place in the user's program."""
     where: Where | None = None
-    """The same place with its source lines."""
+    """Place in the user's program with its source lines."""
     stopped_s: float | None = None
     """Time since which its process is stopped; None if it is not."""
     suspect_to: int | None = None

@@ -84,8 +84,7 @@ class Chronicle:
         self.journal.append(FactKind.LEARNER_READY, member=one.member, generation=one.generation)
 
     def down(self, one: Learner) -> Failure | None:
-        """Record that a learner ended, after its last checkpoints and steps. Return its failure unless it was asked to
-        end."""
+        """Record a learner's last checkpoints and steps, and its end. Return its failure unless it was asked to end."""
         result = read_result(self._job_dir, one.member)
         code, number, failure = how_it_ended(one, result)
         failure = failure and self._explained(failure)
@@ -205,8 +204,7 @@ class Chronicle:
             self.journal.append(FactKind.ALONE, why=why, learners=learners)
 
     def report(self, note: Note) -> None:
-        """Record a note of training for the job's owner. Each note is recorded once in a job's life, whoever reports
-        it."""
+        """Record a note of training for the job's owner. Each note is recorded once in a job's life."""
         note = replace(note, text=self._mask.text(note.text))
         if note not in self._reports and len(self._reports) < _REPORTS_MAX:
             self._reports.add(note)

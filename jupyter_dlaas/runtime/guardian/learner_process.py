@@ -39,7 +39,7 @@ class Learner:
     is_asked: bool = False
     """True if it was asked to leave or end: its exit status then says nothing about a failure."""
     is_limited: bool = False
-    """True if it promised a guardian to wait at its next step boundary."""
+    """True if it agreed to wait at its next step boundary."""
     proposed: int = 0
     """Number of the last proposal that was sent over `line`."""
     is_told: bool = False

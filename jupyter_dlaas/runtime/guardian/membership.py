@@ -42,7 +42,7 @@ class Peer:
     built: int = -1
     """Newest membership epoch whose group it has built."""
     is_limited: bool = False
-    """True if it promised not to pass a boundary, or was ordered to switch, and has not switched yet."""
+    """True if it agreed not to pass a boundary, or was ordered to switch, and has not switched yet."""
     is_stranded: bool = False
     """True if its process group no longer answers."""
     missed: int = -1
@@ -190,8 +190,10 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
 
 
 def _is_lost(peer: Peer, change: Change) -> bool:
-    """Return whether a member cannot reach the boundary (for example because a leaving one died), or lost its new
-    group."""
+    """Return whether a member cannot reach the boundary or lost its new group as well.
+
+    For example, it cannot reach the boundary if a leaving member died before.
+    """
     if peer.missed >= change.round:
         return True
     return peer.is_stranded and (change.at is not None or peer.round == change.round)

@@ -107,7 +107,7 @@ class Live:
         generation = self._turn(target, generation, wanted.generation)
         there = membership.goal(self._state, self._peers(), target)
         if generation < wanted.generation and self._state.members == there and self._state.change is None:
-            self._through(wanted.generation, None)  # no joining learner came, so no time was lost
+            self._through(wanted.generation, None)  # no learner joined, so training did not pause
             generation = wanted.generation
         return generation
 

@@ -17,8 +17,7 @@ __all__ = ["listen", "main"]
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:
-    """Return a socket that listens on a free port. It is bound before the port is announced, so no one can take the
-    port."""
+    """Return a socket that listens on a free port, bound before the port is announced so that none can take it."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.bind((host, 0))
     sock.listen(1024)

@@ -37,8 +37,7 @@ class Farewell:
         return min((steps[0][0] for steps in (self._leave_at, self._end_at) if steps), default=None)
 
     def leave(self, alive: Sequence[Learner], grace_s: float, now: float) -> None:
-        """Let learners reach a boundary, write a checkpoint and exit. Signal those that are left after the grace
-        period."""
+        """Let learners reach a boundary, write a checkpoint and exit. Kill those left after the grace period."""
         if self._leave_at is None:
             have_begun = any(one.trains_from is not None for one in alive)
             # Without a training loop there is no boundary to stop at and nothing new to save, so a signal suffices.
@@ -55,7 +54,7 @@ class Farewell:
         _pass(self._leave_at, alive, now)
 
     def _commit(self, alive: Sequence[Learner]) -> None:
-        """Send the boundary to stop at, once all have promised not to run past it."""
+        """Send the boundary to stop at, once all have agreed not to run past it."""
         promises = {
             one.member: one.promise for one in alive if one.promise is not None and one.promise[0] == self._proposal
         }

@@ -39,8 +39,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Communication profile of a gang: how much the placement of its learners matters (Gu et al., "Tiresias", NSDI
-    2019)."""
+    """Communication profile: how much a gang's placement matters (Gu et al., "Tiresias", NSDI 2019)."""
 
     communication: float
     """Share of a step's time that even the last learner waits for all-reduces."""

@@ -27,7 +27,7 @@ from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
 __all__ = ["FLAG", "HELLO", "MARK", "Nursery", "leave_behind"]
 
 FLAG: Final = "--nursery"
-"""Argument that tells a learner to leave a job zygote behind."""
+"""Argument with which a learner leaves a job zygote behind."""
 HELLO: Final = "nursery"
 MARK: Final = "DLAAS_NURSERY"
 """Variable in the environment that /proc shows of a job zygote, whose command line is that of the copied learner."""
@@ -43,8 +43,9 @@ class Nursery:
         self._sock = sock
 
     def start(self, order: Order, passed: int | None = None) -> int | None:
-        """Fork a process that carries out the order with `passed` as descriptor 3. Return its pid, a child of the
-        caller.
+        """Fork a process that carries out the order, and return its pid. It is a child of the caller.
+
+        `passed` becomes descriptor 3.
 
         Return None if the zygote is gone or does not answer. It is then given up, and a process that it still forks
         ends at once.
@@ -68,7 +69,7 @@ class Nursery:
         self._sock.close()
 
 
-# -- in a learner ------------------------------------------------------------------------------------------------------
+# -- in the first learner ----------------------------------------------------------------------------------------------
 
 
 def leave_behind(job_dir: Path) -> None:
@@ -115,7 +116,7 @@ def _fork_away(child: Callable[[], None]) -> int | None:
     return int(text) if text else None
 
 
-# -- in a nursery ------------------------------------------------------------------------------------------------------
+# -- in the job zygote -------------------------------------------------------------------------------------------------
 
 
 def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:

@@ -139,7 +139,7 @@ def learner_environment(
     }
 
 
-# -- starting ----------------------------------------------------------------------------------------------------------
+# -- start of processes ------------------------------------------------------------------------------------------------
 
 
 def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
@@ -243,8 +243,7 @@ def give(line: socket.socket, order: Order) -> bool:
 
 
 def await_order(line: socket.socket, passed: int | None = None) -> None:
-    """Wait for an order in a process that was forked ahead, and carry it out. Return if the connection ends without
-    one."""
+    """Wait for an order in a process that was forked ahead, and carry it out. Return if none arrives."""
     data = b""
     while chunk := line.recv(1 << 16):
         data += chunk

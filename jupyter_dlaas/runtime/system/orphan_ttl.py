@@ -12,8 +12,7 @@ _LEAST_S: Final = 5.0
 
 
 def ttl_s() -> float:
-    """Return the seconds for which learners train on; then they save and exit. `DLAAS_TTL_S` overrides the default 60
-    s."""
+    """Return the seconds for which learners train on before they save and exit. `DLAAS_TTL_S` sets them."""
     return float(os.environ.get("DLAAS_TTL_S", _TTL_S))
 
 
