@@ -173,8 +173,7 @@ class Fact:
     revision: int | None = None
     pid: int | None = None
     start: int | None = None
-    """Start time of the process in clock ticks after boot: together with `pid` and `boot` it identifies a process for
-    good."""
+    """Start time of the process in clock ticks after boot: together with `pid` and `boot` it identifies a process."""
     boot: str | None = None
     took_over: bool | None = None
     format: int | None = None

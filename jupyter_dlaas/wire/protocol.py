@@ -140,7 +140,7 @@ class PoolOrder(StrEnum):
 
 
 class Elastic(StrEnum):
-    """Control over a running job's size: none, the owner (and the pool within bounds), or the pool by measured speed."""
+    """Control over a job's size: none, its owner (and the pool within bounds), or the pool by measured speed."""
 
     OFF = "off"
     MANUAL = "manual"
@@ -394,7 +394,7 @@ class JobView:
     started_s: float | None
     ended_s: float | None
     unit: str
-    """Unit of `gpus_per_learner`: "GPU" or "CPU slot"."""
+    """Unit of devices: "GPU" or "CPU slot"."""
     gpus_per_learner: int
     size: Size
     elastic: Elastic
@@ -485,7 +485,7 @@ class PoolView:
     placement: str = "pack"  # placement policy; see `[pool] placement`
     preemption: bool = True
     spot_price: float = 0.3
-    """Price at which a spot job's device counts in its queue's share."""
+    """Weight with which a spot job's device counts in its queue's share."""
     spot_notice_s: float = 30.0
     """Seconds that a spot job may take for a checkpoint when its devices are reclaimed."""
     queues: tuple[QueueView, ...] = ()

@@ -144,7 +144,15 @@ class Verdict:
 def judge(
     pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float, *, is_set: bool = False
 ) -> Verdict:
-    """Return the hung learners of a gang. Pure."""
+    """Return the hung learners of a gang. Pure.
+
+    `joining` holds the members that are not in the process group yet. `is_set` says that the job's owner set the limit.
+
+    A learner that has started more collectives in an epoch than another waits for that one. If all hang, no single
+    learner is to blame: some skip a collective that all must take part in, or start it in another order. Therefore no
+    learner is ended before the others were seen to move again or to hang as well. A survivor that then stands still
+    where another hung is judged to hang with it.
+    """
     joining, waiting = frozenset(joining), waits(pulses, now)
     gang = pulses.keys() - joining
     is_gang = len(gang) > 1 or any(pulses[member].is_suspect for member in gang)

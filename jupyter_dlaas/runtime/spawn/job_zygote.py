@@ -73,7 +73,10 @@ class Nursery:
 
 
 def leave_behind(job_dir: Path) -> None:
-    """Import what learners import and leave a job zygote behind. Runs in a learner before any user code."""
+    """Import what learners import and leave a job zygote behind. Runs in a learner before any user code.
+
+    Errors here are not reported: the user's own import raises them again, with a line of the user's program.
+    """
     os.environ.pop(preload.ROOM, None)
     environment, seen = dict(os.environ), preload.places()
     os.environ.update(preload.QUIET)
