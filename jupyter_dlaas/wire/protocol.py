@@ -140,7 +140,7 @@ class PoolOrder(StrEnum):
 
 
 class Elastic(StrEnum):
-    """Control over a job's size: none, its owner (and the pool within bounds), or the pool by measured speed."""
+    """Control over size: none, the owner (and the pool between min and max), or the pool by measured speed."""
 
     OFF = "off"
     MANUAL = "manual"

@@ -108,7 +108,7 @@ class Chronicle:
         return float(at_s) if isinstance(at_s, int | float) and at_s else self._last_step_s
 
     def checkpoints(self) -> None:
-        """Record checkpoints on disk that are not in the journal yet."""
+        """Record checkpoints that are not in the journal yet. The files on disk are authoritative."""
         for _, one in manifests(self._job_dir):
             if (one.generation, one.step) in self._checkpoints and one.asked <= self.kept:
                 continue

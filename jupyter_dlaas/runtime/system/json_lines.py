@@ -39,7 +39,7 @@ class Lines:
         return bool(self._out)
 
     def peer_pid(self) -> int:
-        """Return the pid of the peer as the kernel reports it."""
+        """Return the pid of the peer as the kernel reports it, so that the peer need not be trusted."""
         raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int.from_bytes(raw[:4], sys.byteorder)
 
