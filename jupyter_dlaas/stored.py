@@ -1,8 +1,9 @@
 """Names and headers of stored files, so that files of any release load after modules have moved.
 
-A pickle names the functions and classes that make its objects again. Checkpoints, results and pushed objects name only
-public functions of this module, which never moves. Files of former releases name private modules: `FORMER` tells where
-the objects are now. When a module moves, change the right-hand sides of `LOADERS` and `FORMER`, and nothing else here.
+A pickle names the functions and classes that rebuild its objects. Checkpoints, results and pushed objects name only
+public functions of this module, which never moves. Files of earlier releases name private modules, and `FORMER` maps
+these names to the objects' present places. When a module moves, change only the right-hand sides of `LOADERS` and
+`FORMER`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "skipped": ("jupyter_dlaas.objects.object_kinds", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),
 }
-"""Where the work of each public function of this module is done."""
+"""Implementation of each public function of this module: (module, attribute)."""
 FORMER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("jupyter_dlaas.learner.exact", "Parts"): LOADERS["exact_batch"],
     ("jupyter_dlaas.learner.keras_objects", "made_again"): LOADERS["keras_object"],
@@ -60,11 +61,11 @@ FORMER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("jupyter_dlaas.notebook.byvalue", "_fill"): LOADERS["fill_function"],
     ("jupyter_dlaas.notebook.byvalue", "_make"): LOADERS["function"],
 }
-"""Names in files that 0.1.0a1 wrote, and the objects of today that stand for them. The left-hand sides never change."""
+"""Names in files written by 0.1.0a1, mapped to the present objects. The left-hand sides never change."""
 
 
 class FormatTooNew(DlaasError):
-    """A newer release wrote the file."""
+    """File that a newer release wrote."""
 
     code = "format_too_new"
 
@@ -73,14 +74,14 @@ class FormatTooNew(DlaasError):
 
 
 class Unpickler(pickle.Unpickler):
-    """An unpickler that also finds what former releases named."""
+    """Unpickler that also resolves the names of earlier releases."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         return super().find_class(*FORMER.get((module, name), (module, name)))
 
 
 def like_pickle(**changed: Any) -> ModuleType:
-    """Return a module like `pickle` with other classes in it, as `torch.save` and `torch.load` take it."""
+    """Return a module like `pickle` with other classes in it, in the form that `torch.save` and `torch.load` accept."""
     found = ModuleType("pickle")
     usual = {name: value for name, value in vars(pickle).items() if not name.startswith("__")}
     found.__dict__.update(usual | {"Unpickler": Unpickler} | changed)
@@ -88,42 +89,42 @@ def like_pickle(**changed: Any) -> ModuleType:
 
 
 def function(*arguments: Any) -> Any:
-    """Make a function that travels by value, still without its closure and defaults."""
+    """Create a function that is stored by value, without its closure and defaults."""
     return _load("function", arguments)
 
 
 def fill_function(*arguments: Any) -> Any:
-    """Give a function that travels by value its closure and defaults."""
+    """Set the closure and defaults of a function that is stored by value."""
     return _load("fill_function", arguments)
 
 
 def keras_object(*arguments: Any) -> Any:
-    """Make an optimiser or a metric of Keras."""
+    """Create an optimiser or a metric of Keras."""
     return _load("keras_object", arguments)
 
 
 def changes(*arguments: Any) -> Any:
-    """Make the record of an object's changed items."""
+    """Create the record of an object's changed items."""
     return _load("changes", arguments)
 
 
 def skipped(*arguments: Any) -> Any:
-    """Make the mark for an item that could not be stored."""
+    """Create the placeholder for an item that could not be stored."""
     return _load("skipped", arguments)
 
 
 def memory(*arguments: Any) -> Any:
-    """Make the memory that tensors share."""
+    """Create the memory that tensors share."""
     return _load("memory", arguments)
 
 
 def typed_memory(*arguments: Any) -> Any:
-    """Make torch's view of memory for one dtype."""
+    """Create torch's view of memory for one dtype."""
     return _load("typed_memory", arguments)
 
 
 def exact_batch(*arguments: Any) -> Any:
-    """Make a batch of exact mode."""
+    """Create a batch of exact mode."""
     return _load("exact_batch", arguments)
 
 
@@ -141,7 +142,7 @@ _HEADER_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a stored file, and where its content begins."""
+    """Header line of a stored file, and the offset of its content."""
 
     format: int
     content_at: int
@@ -149,14 +150,14 @@ class Header:
 
 
 def to_header(kind: str, number: int, **fields: Any) -> bytes:
-    """Return the first line of a file: what it is, and its format."""
+    """Return the header line of a file with its kind and format."""
     return json.dumps({_KIND: kind, "format": number, **fields}).encode() + b"\n"
 
 
 def read_header(file: IO[bytes] | bytes, known: int, *, what: str) -> Header | None:
-    """Read the first line of a file; None for one of a former release, which has no header.
+    """Read the header line of a file. Return None for a file of an earlier release, which has none.
 
-    Raises FormatTooNew, and ValueError where the line is damaged. `what` names the file to the user.
+    `what` names the file in error messages. Raise FormatTooNew, or ValueError for a damaged line.
     """
     source = io.BytesIO(file) if isinstance(file, bytes) else file
     begin = source.tell()
@@ -174,7 +175,7 @@ def read_header(file: IO[bytes] | bytes, known: int, *, what: str) -> Header | N
 
 
 def too_new(what: str, number: int, known: int) -> str:
-    """Say that a newer release wrote a file, and what to do."""
+    """Return the error message for a file that a newer release wrote, with the remedy."""
     return (
         f"{what} has format {number}, and this jupyter_dlaas reads formats up to {known}: a newer release wrote it. "
         "Update with `pip install --upgrade jupyter_dlaas`"

@@ -1,1 +1,1 @@
-"""The client of an engine: discovery, requests, and the stream of a job's events."""
+"""Client of an engine: discovery, requests, and the event stream of a job."""

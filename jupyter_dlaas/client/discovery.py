@@ -1,8 +1,9 @@
-"""Finding the engine: through the Jupyter server that started this kernel, or on the pool's own socket.
+"""Discovery of the engine: through the Jupyter server that started this kernel, or on the pool's own socket.
 
-Both doors are one API. In a kernel of a Jupyter server with a token the server's door is used (same authorisation as
-the page); everywhere else, and where the server cannot be used, the engine's Unix socket, and the engine is started
-when there is none. Two that start it at once do no harm: the engine's lock decides, the other one goes away.
+Both endpoints offer the same API. A kernel of a Jupyter server with a token uses the server's endpoint (with the same
+authorisation as the page). Everywhere else, and if the server cannot be used, the client connects to the engine's Unix
+socket and starts the engine if none runs. Two clients may start it at the same time: the engine's lock decides, and the
+other engine exits.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 POOL: Final = "local"
-"""The pool that is meant when nobody says another."""
+"""Name of the default pool."""
 SOCKET: Final = "engine.sock"
 START_TIMEOUT_S: Final = 10.0
 _SOCKET_PATH_MAX: Final = 107  # sun_path of Linux, without its closing zero byte
@@ -53,17 +54,17 @@ _EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, 
 
 @dataclass(frozen=True, slots=True)
 class SocketDoor:
-    """The engine's own socket in the pool's directory; who asks is known by the credentials of the socket's peer."""
+    """Endpoint at the engine's own socket in the pool's directory. The socket's peer credentials identify the user."""
 
     directory: Path
     engine_idle_s: float | None = None
-    """Handed to an engine that is started: after how many idle seconds it ends. None: its own default."""
+    """Idle seconds after which an engine that this endpoint starts ends. None: the engine's default."""
     may_start: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDoor:
-    """A Jupyter server that has our extension: where it listens, the path of its pages, its token."""
+    """Endpoint at a Jupyter server that has the extension: address, path of its pages, and token."""
 
     host: str
     port: int
@@ -72,7 +73,7 @@ class ServerDoor:
     is_tls: bool = False
     unix_path: str | None = None
 
-    def __repr__(self) -> str:  # the token must not get into logs and tracebacks
+    def __repr__(self) -> str:  # keeps the token out of logs and tracebacks
         return f"ServerDoor({self.unix_path or self.host + ':' + str(self.port)}{self.base})"
 
 
@@ -80,10 +81,11 @@ Door = SocketDoor | ServerDoor
 
 
 def pool_directory(pool: str | None = None) -> Path:
-    """Where the pool keeps its socket, store and jobs: `<jupyter data dir>/dlaas/<pool>`.
+    """Return the directory of a pool's socket, store and jobs: `<jupyter data dir>/dlaas/<pool>`.
 
-    `pool` is a name or a path (with a slash); None means what JUPYTER_DLAAS_POOL_DIR or JUPYTER_DLAAS_POOL say, else
-    the pool "local"; inside a job the pool that runs it. Nothing is made or opened.
+    `pool` is a name or a path (with a slash). None means JUPYTER_DLAAS_POOL_DIR, inside a job the pool that runs it,
+    JUPYTER_DLAAS_POOL, or the pool "local", in this order. Nothing is created or opened. Raise Invalid for an invalid
+    name.
     """
     if pool is None:
         chosen = os.environ.get("JUPYTER_DLAAS_POOL_DIR")
@@ -103,16 +105,16 @@ def pool_directory(pool: str | None = None) -> Path:
 
 
 def find_doors(pool: str | None = None) -> tuple[Door, ...]:
-    """The doors to try, in order: the Jupyter server of this kernel (for the pool it serves), then the socket."""
+    """Return the endpoints to try: the Jupyter server of this kernel (for the pool it serves), then the socket."""
     at_server = jupyter_door() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
     own = SocketDoor(pool_directory(pool))
     return (own,) if at_server is None else (at_server, own)
 
 
 def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> ServerDoor | None:
-    """The Jupyter server that started this kernel (JPY_PARENT_PID), by its runtime record.
+    """Return the endpoint of the Jupyter server that started this kernel (JPY_PARENT_PID), from its runtime record.
 
-    None where there is no server, it is gone, or its record holds no token (under JupyterHub it does not).
+    Return None if there is no server, if it is gone, or if its record holds no token (as under JupyterHub).
     """
     parent = os.environ.get("JPY_PARENT_PID", "") if parent is None else parent
     if not parent.isdecimal() or not _is_alive(int(parent)):
@@ -125,7 +127,7 @@ def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> 
 
 
 def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
-    """What the Jupyter server with this process id wrote about itself; empty where there is none."""
+    """Return the runtime record of the Jupyter server with this pid; empty if there is none."""
     if runtime_dir is None:
         from jupyter_core.paths import jupyter_runtime_dir
 
@@ -134,7 +136,7 @@ def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
 
 
 def notebook_path() -> str | None:
-    """The notebook of this kernel as the page names it: below the server's root, where that is known."""
+    """Return the path of this kernel's notebook as the page names it: relative to the server's root, if known."""
     name, parent = os.environ.get("JPY_SESSION_NAME", ""), os.environ.get("JPY_PARENT_PID", "")
     root = _server_record(parent).get("root_dir") if parent.isdecimal() and name else None
     if isinstance(root, str) and root and Path(name).is_relative_to(root):
@@ -150,7 +152,7 @@ def _server_door(url: str, token: str, record: Mapping[str, Any]) -> ServerDoor 
         return ServerDoor("localhost", 0, base, token, unix_path=str(record.get("sock") or unquote(parts.netloc)))
     try:
         host, port = parts.hostname or "", parts.port
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return None
     if parts.scheme not in ("http", "https"):
         return None
@@ -173,19 +175,19 @@ def _is_alive(pid: int) -> bool:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # none, or just being written: then there is nothing to go by
+    except (OSError, ValueError):  # missing or only partly written: treat it as empty
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def engine_record(directory: Path) -> dict[str, Any]:
-    """What the pool's engine wrote about itself (engine.json): pid, start, host, version; empty where there is none."""
+    """Return the engine's own record (engine.json): pid, start, host and version; empty if there is none."""
     return _read_json(directory / "engine.json")
 
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name of a socket that fits into 107 bytes, valid inside the `with`; through /proc/self/fd where it must be."""
+    """Yield a name for a socket that fits into 107 bytes, through /proc/self/fd if needed. Valid inside the `with`."""
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         yield str(path)
         return
@@ -199,7 +201,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def connect_unix(path: Path, timeout_s: float | None) -> socket.socket:
-    """A connected Unix stream socket, however long the path. Raises OSError where nobody listens."""
+    """Return a connected Unix stream socket; the path may have any length. Raise OSError if no process listens."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         one.settimeout(timeout_s)
@@ -215,7 +217,7 @@ _ABSENT: Final = (FileNotFoundError, ConnectionRefusedError, ConnectionResetErro
 
 
 def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
-    """A socket to the pool's engine, which is started when there is none. Raises Unavailable, in words."""
+    """Return a socket connected to the pool's engine, and start the engine if none runs. Raise Unavailable."""
     path = door.directory / SOCKET
     try:
         return connect_unix(path, timeout_s)
@@ -228,10 +230,10 @@ def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
 
 
 def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.socket:
-    """Start the engine and wait until somebody listens: our engine, or that of another who was faster.
+    """Start the engine and wait until one listens: this one, or another that was started faster.
 
-    An engine that finds the lock taken ends with 0 at once. Should the holder be just ending, nobody would serve: so it
-    is started again, with a growing delay, until one listens.
+    An engine that finds the lock taken ends with code 0 at once. If the lock's holder is just ending, no engine serves;
+    therefore the engine is started again, with a growing delay, until one listens.
     """
     process, again_s = _start(door), 0.05
     deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -270,7 +272,7 @@ def _log_tail(path: Path) -> str:
 
 
 def _interpreter(directory: Path) -> str:
-    """The Python that has the server side: this one, else the one that ran this pool's engine before."""
+    """Return a Python that has the server side: this one, or the one that ran this pool's engine before."""
     if importlib.util.find_spec("dlaas_server") is not None:
         return sys.executable
     named = engine_record(directory).get("python")
@@ -284,7 +286,7 @@ def _interpreter(directory: Path) -> str:
 
 
 def engine_command(door: SocketDoor) -> list[str]:
-    """The command line that runs the engine of this pool."""
+    """Return the command line that runs the engine of this pool."""
     command = [_interpreter(door.directory), "-m", "dlaas_server.engine", "--pool-dir", str(door.directory)]
     if door.engine_idle_s is not None:
         command += ["--idle-s", f"{door.engine_idle_s:g}"]
@@ -292,7 +294,7 @@ def engine_command(door: SocketDoor) -> list[str]:
 
 
 def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
-    """Start the engine as a process of its own: own session, no terminal, what it says goes to engine.log."""
+    """Start the engine as an independent process: own session, no terminal, and output to engine.log."""
     import subprocess
     import threading
 
@@ -317,15 +319,15 @@ def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(out)
-    # Its end must be collected, or it stays as a zombie of this process and looks alive to those who ask by its pid.
+    # The process must be reaped. Otherwise it stays a zombie, and looks alive to programs that check its pid.
     threading.Thread(target=process.wait, name="dlaas-engine-reaper", daemon=True).start()
     return process
 
 
 def _engine_environment() -> dict[str, str]:
-    """This process' environment without Jupyter's and the user's secrets: the engine outlives it, and so would they."""
+    """Return this process's environment without Jupyter's and the user's secrets, which the engine would outlive."""
     secret = re.compile(r"JPY_.*|JUPYTERHUB_.*|JUPYTER_TOKEN|CONFIGPROXY_AUTH_TOKEN")
     kept = {key: value for key, value in without_secrets(os.environ).items() if not secret.fullmatch(key)}
-    if "PYTHONPATH" in kept:  # the engine runs in the pool's directory: relative entries would mean other folders
+    if "PYTHONPATH" in kept:  # relative entries would name other directories
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in kept["PYTHONPATH"].split(os.pathsep))
     return kept

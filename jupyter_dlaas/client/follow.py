@@ -1,7 +1,7 @@
-"""Following a job: its views, log and metrics as they come, without a gap and without a double. Standard library only.
+"""Following a job: its views, log and metrics as they arrive, without gaps or duplicates. Standard library only.
 
-The reader keeps the cursor, so it may be anybody's restart: the engine's, the server's, or (with a cursor that was
-kept) the reader's own. What is not exactly the continuation of the cursor is not believed but asked for again.
+The reader keeps the cursor, so engine and server may restart, and (with a saved cursor) the reader too. A message that
+does not continue exactly at the cursor is discarded and requested again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jupyter_dlaas.wire.protocol import Cursor, JobView, Unavailable
 __all__ = ["Follower", "LogLines", "follow"]
 
 PATIENCE_S: Final = 300.0
-"""How long a follower tries to find an engine again before it gives up."""
+"""Seconds for which a follower tries to reach an engine again before it gives up."""
 _ODD_ANSWERS_MAX: Final = 5
 _PIECE: Final = 2**20
 T = TypeVar("T")
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Follower:
-    """Reads a job's stream. `cursor` is what has been handed out; keep it to go on later. `view` is the last view.
+    """Reader of a job's stream. `cursor` marks what was returned; save it to continue later. `view` is the last view.
 
-    `messages()` yields the messages of server/WIRE.md as they are ("job", "log", "log_skipped", "metrics", "progress",
-    "gone") and ends when the job is over and all of it has been read.
+    `messages()` yields the messages of server/WIRE.md unchanged ("job", "log", "log_skipped", "metrics", "progress",
+    "gone") and ends when the job has ended and everything has been read.
     """
 
     client: Client
@@ -41,13 +41,13 @@ class Follower:
     patience_s: float = PATIENCE_S
     view: JobView | None = None
     is_lossless: bool = True
-    """Where the engine jumps to the tail of a long log, read what it left out. False: hand out its mark."""
+    """True to read what the engine left out of a long log; False to yield its "log_skipped" message instead."""
     _was_odd: bool = False
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """All that is newer than the cursor, then what comes, until the job is over."""
+        """Yield everything newer than the cursor, then new messages until the job ends."""
         odd = 0
-        if self.view is None and self.cursor.row:  # nothing newer may ever come, so the state must be asked for
+        if self.view is None and self.cursor.row:  # there may be no newer message, so request the state
             self.view = self.client.job(self.job)
             self.job = self.view.id
         while True:
@@ -65,7 +65,7 @@ class Follower:
                 return
 
     def once(self, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
-        """What one request brings; it waits up to `wait_s` (the follower's own, if not given) for something new."""
+        """Yield the result of one request, which waits up to `wait_s` (default: the follower's own) for news."""
         self._was_odd = False
         batch, after = self._ask(self.wait_s if wait_s is None else wait_s)
         for message in batch:
@@ -81,7 +81,7 @@ class Follower:
             self.cursor = replace(self.cursor, row=after.row)
 
     def _skipped(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What lies between two frames of a log, as frames."""
+        """Yield the log frames for a skipped range."""
         at, end, member = int(message["from"]), int(message["to"]), int(message["member"])
         while at < end:
             limit = min(end - at, _PIECE)
@@ -96,11 +96,11 @@ class Follower:
             at = int(part["to"])
 
     def _ask(self, wait_s: float) -> tuple[list[dict[str, Any]], Cursor]:
-        """One long poll."""
+        """Send one long poll."""
         return self._patiently(lambda: self.client.stream(self.job, self.cursor, want=self.want, wait_s=wait_s))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask; while there is no engine, again and again with a growing delay, within `patience_s`."""
+        """Call `ask`. While there is no engine, repeat it with a growing delay for up to `patience_s`."""
         give_up_s, pause_s = time.monotonic() + self.patience_s, 0.1
         while True:
             try:
@@ -112,14 +112,17 @@ class Follower:
             pause_s = min(2.0, pause_s * 2)
 
     def _take(self, message: dict[str, Any]) -> str:
-        """Move the cursor over a message: "hand out", "pass over" (seen before), or "refuse" (a gap, half seen)."""
+        """Advance the cursor by a message.
+
+        Return "hand out", "pass over" (seen before), or "refuse" (a gap or an overlap).
+        """
         kind = message.get("type")
         if kind == "job":
             view = decode(JobView, message["job"], unknown="ignore")
             if view.row < self.cursor.row or view == self.view:
-                return "pass over"  # of the same row it may differ: a reason to wait changes without an event
+                return "pass over"  # views of the same row may differ: a wait reason changes without an event
             self.view = view
-            self.job = view.id  # a name could mean another job by the next request
+            self.job = view.id  # a name may mean another job at the next request
             self.cursor = replace(self.cursor, row=view.row)
             return "hand out"
         if kind in ("log", "log_skipped"):
@@ -148,21 +151,21 @@ def _continues(message: dict[str, Any], have: int) -> str:
 def follow(
     client: Client, job: str, cursor: Cursor | None = None, *, want: Sequence[str] = ("view", "log", "metrics")
 ) -> Iterator[dict[str, Any]]:
-    """The messages of a job from `cursor` on, until it is over; see Follower where the cursor must be kept."""
+    """Return the messages of a job from `cursor` until it ends. Use Follower to keep the cursor."""
     return Follower(client, job, cursor or Cursor(), want).messages()
 
 
 @dataclass(slots=True)
 class LogLines:
-    """Log frames as whole lines, as a terminal shows them: each learner's own, marked `L4` where there are several."""
+    """Whole lines from log frames, as a terminal shows them, each marked with its learner (`L4`) on request."""
 
     is_marked: bool = False
     member: int | None = None
-    """Only this learner's lines; None: all."""
+    """Learner whose lines are returned; None: all."""
     _rest: dict[int, str] = field(default_factory=dict)
 
     def feed(self, message: dict[str, Any]) -> Iterator[str]:
-        """The lines that are whole now. Other messages than log frames give none."""
+        """Yield the lines that are now complete. Messages other than log frames yield none."""
         member = message.get("member")
         if message.get("type") not in ("log", "log_skipped") or (self.member is not None and member != self.member):
             return
@@ -176,11 +179,11 @@ class LogLines:
         yield from (self._marked(member, line) for line in whole)
 
     def rest(self) -> Iterator[str]:
-        """What did not end in a newline."""
+        """Yield the remaining text without a newline."""
         for member, text in sorted(self._rest.items()):
             yield self._marked(member, text)
         self._rest.clear()
 
     def _marked(self, member: int, line: str) -> str:
-        shown = line.removesuffix("\r").rpartition("\r")[2]  # a progress bar redraws its line: the last drawing stands
+        shown = line.removesuffix("\r").rpartition("\r")[2]  # keep a redrawn progress bar's last state
         return f"L{member}  {shown}" if self.is_marked else shown

@@ -1,8 +1,8 @@
-"""The engine's API for Python: plain blocking calls that live through restarts. Standard library only.
+"""Client of the engine's API: blocking calls that survive restarts. Standard library only.
 
-Each request may be repeated (changes are absolute, submit and actions carry a key), so a request that met a dying
-engine or server is sent again, with a growing delay and within a bound; the engine is started on demand. A request that
-the Jupyter server cannot take goes to the engine's socket: both doors are one API.
+Each request may be repeated: changes are absolute, and submissions and actions carry a key. A request that met a dying
+engine or server is therefore sent again, with a growing delay and within a time limit; the engine is started on demand.
+A request that the Jupyter server cannot serve goes to the engine's socket, since both endpoints offer the same API.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jupyter_dlaas.wire.protocol import (
 __all__ = ["Client", "new_key"]
 
 PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
-"""Waits between the attempts of one request: 3 s in all, which a restart of engine and server is well within."""
+"""Seconds between the attempts of one request: 3 s in all, longer than a restart of engine and server takes."""
 REPLY_BYTES_MAX: Final = 256 * 2**20
 _TRY_AGAIN: Final = (502, 503, 504)
 _BROKEN: Final = (OSError, http.client.HTTPException)
@@ -46,16 +46,16 @@ T = TypeVar("T")
 
 
 def new_key() -> str:
-    """A new idempotency key."""
+    """Return a new idempotency key."""
     return secrets.token_hex(16)
 
 
 class _Wrong(Exception):
-    """This door cannot be used (no extension there, token refused): go to the next."""
+    """Failure of an endpoint (no extension there, or token refused): the client uses the next one."""
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP through a door, whatever it is made of."""
+    """HTTP connection to an endpoint: Unix socket, TCP or TLS."""
 
     def __init__(self, door: Door, timeout_s: float) -> None:
         super().__init__(door.host if isinstance(door, ServerDoor) else "localhost", timeout=timeout_s)
@@ -78,20 +78,20 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Client:
-    """Talks to one pool. Cheap to make; safe to share between threads (each request has its own connection)."""
+    """Client of one pool. It is cheap to create and safe to share between threads (one connection per request)."""
 
     def __init__(self, pool: str | None = None, *, at: Sequence[Door] | None = None) -> None:
-        """`pool`: a name or a directory, None for the one of this kernel or user; `at`: just these doors, in order."""
+        """Choose the pool by name or directory (None: that of this kernel or user), or the endpoints `at` in order."""
         self._doors = tuple(doors.find_doors(pool) if at is None else at)
         if not self._doors:
             raise ValueError("a client needs a door")
 
     @property
     def doors(self) -> tuple[Door, ...]:
-        """The doors still thought usable; the first is tried first."""
+        """Endpoints that are still considered usable, in the order in which they are tried."""
         return self._doors
 
-    # ---------------------------------------------------------------------------------------------------- requests
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -103,10 +103,10 @@ class Client:
         timeout_s: float = 30.0,
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> Any:
-        """One JSON request; sent again after a broken connection or "unavailable", within `pauses_s`.
+        """Send one JSON request and return its answer. Repeat it after a broken connection or "unavailable".
 
-        `path` is below `dlaas/`; `body` a record or JSON value. Raises the error class that the answer names
-        (`protocol.ERRORS`), or Unavailable.
+        The pauses between the attempts are `pauses_s`. `path` is below `dlaas/`; `body` is a record or JSON value.
+        Raise the error class that the answer names (`protocol.ERRORS`), or Unavailable.
         """
         data = None if body is None else json.dumps(encode(body), separators=(",", ":")).encode()
         raw = self._attempts(method, path, data, "application/json", query, timeout_s, pauses_s)
@@ -116,11 +116,11 @@ class Client:
             raise DlaasError(f"{method} {path}: the answer is no JSON: {raw[:60]!r}") from None
 
     def fetch(self, path: str, *, timeout_s: float = 600.0) -> bytes:
-        """The raw bytes of a result or an artifact."""
+        """Return the raw bytes of a result or an artifact."""
         return self._attempts("GET", path, None, None, None, timeout_s, PAUSES_S)
 
     def put_blob(self, source: Path | bytes) -> str:
-        """Keep bytes (or a file, which is streamed) for a submit that names them; returns their SHA-256."""
+        """Upload bytes, or stream a file, for a submission that names them. Return their SHA-256."""
         if isinstance(source, bytes):
             sha256 = hashlib.sha256(source).hexdigest()
         else:
@@ -142,7 +142,7 @@ class Client:
         target = _target(path, query)
         attempt = 0
         while True:
-            door = self._doors[min(attempt % 2, len(self._doors) - 1)]  # a broken server door: the socket is next
+            door = self._doors[min(attempt % 2, len(self._doors) - 1)]  # after a failed server endpoint, try the socket
             try:
                 return self._once(door, method, target, data, media, timeout_s)
             except _Wrong as error:
@@ -154,7 +154,7 @@ class Client:
                 failure: DlaasError = error
             except TimeoutError:
                 failure = Unavailable(f"no answer within {timeout_s:g} s; the engine may be busy or stopped")
-                attempt += len(pauses_s) // 2  # it has cost time enough: once more, not seven times
+                attempt += len(pauses_s) // 2  # a timeout is costly: fewer further attempts
             except _BROKEN as error:
                 failure = Unavailable(f"the connection to the engine broke: {str(error) or type(error).__name__}")
             if attempt >= len(pauses_s):
@@ -190,10 +190,10 @@ class Client:
         finally:
             connection.close()
 
-    # ------------------------------------------------------------------------------------------------ what it offers
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def pool(self) -> PoolView:
-        """The pool: nodes, devices, queue."""
+        """Return the pool: nodes, devices and queue."""
         return _read(PoolView, self.request("GET", "pool"))
 
     def change_pool(
@@ -205,9 +205,9 @@ class Client:
         spot_price: float | None = None,
         spot_notice_s: float | None = None,
     ) -> PoolView:
-        """Another order or placement, preemption on or off, what spot jobs count and how long their notice is.
+        """Change order, placement, preemption, or the price and notice period of spot jobs, from now on.
 
-        From now on; what is None stays. Raises Forbidden, Invalid.
+        Options that are None stay unchanged. Raise Forbidden or Invalid.
         """
         asked = {
             "order": order,
@@ -219,122 +219,128 @@ class Client:
         return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
 
     def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:
-        """Make a queue, or give it another share; what is None stays. Raises Forbidden, Invalid, NotAllowed."""
+        """Create or change a queue. Options that are None stay unchanged. Raise Forbidden, Invalid or NotAllowed."""
         asked = {"weight": weight, "guaranteed": guaranteed}
         body = {k: v for k, v in asked.items() if v is not None}
         return _read(PoolView, self.request("PUT", f"queues/{quote(name, safe='')}", body))
 
     def remove_queue(self, name: str) -> PoolView:
-        """Take back a queue that `set_queue` made, and that is not in use. Raises Forbidden, NotAllowed, NotFound."""
+        """Remove a queue that `set_queue` created and that is not in use. Raise Forbidden, NotAllowed or NotFound."""
         return _read(PoolView, self.request("DELETE", f"queues/{quote(name, safe='')}"))
 
     def cordon(self, node: str) -> PoolView:
-        """Place nothing new on the node; what runs there stays."""
+        """Cordon the node: no new learners are placed there, and running ones stay."""
         return _read(PoolView, self.request("POST", f"{_node(node)}/cordon", {}))
 
     def uncordon(self, node: str) -> PoolView:
-        """Let the node take learners again; ends a drain."""
+        """Uncordon the node, so that it takes learners again. This also ends a drain."""
         return _read(PoolView, self.request("POST", f"{_node(node)}/uncordon", {}))
 
     def drain(self, node: str, *, is_dry_run: bool = False, plan: str | None = None) -> DrainView:
-        """Empty the node; as a dry run: what that would do. With `plan` of a dry run: only if it still holds."""
+        """Drain the node, or preview that with `is_dry_run`. A preview's `plan` drains only if it is still valid."""
         if is_dry_run:
             return _read(DrainView, self.request("GET", f"{_node(node)}/drain"))
         return _read(DrainView, self.request("POST", f"{_node(node)}/drain", {} if plan is None else {"plan": plan}))
 
     def jobs(self, *, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[JobView]:
-        """Jobs, newest first. `state`: states, separated by commas.
+        """Return jobs, newest first. `state`: states, separated by commas.
 
-        If there are more than `limit` (200): those that run, then the first in line, then the newest.
+        If there are more than `limit` (200), return running jobs first, then the first of the queue, then the newest.
         """
         found = self.request("GET", "jobs", query={"state": state, "owner": owner, "limit": limit})
         return [_read(JobView, one) for one in found["jobs"]]
 
     def submit(self, submit: Submit) -> JobView:
-        """Submit a job; it is durable when this returns. Safe to repeat: the key stands in `submit`."""
+        """Submit a job, which is durable once this returns. Repeating is safe: `submit` holds the idempotency key."""
         return _read(JobView, self.request("POST", "jobs", submit, timeout_s=60.0))
 
     def preflight(self, submit: Submit) -> dict[str, Json]:
-        """`{"problems": [{"code", "text"}], "estimate": text}` for a submit that is not made."""
+        """Return `{"problems": [{"code", "text"}], "estimate": text}` for a job without submitting it."""
         answer: dict[str, Json] = self.request("POST", "preflight", submit)
         return answer
 
     def warm(self, interpreter: str, environment: Mapping[str, str], framework: str | None = None) -> bool:
-        """Have the pool make ready for jobs of this Python. Does not wait; True when they already start fast."""
+        """Prepare the pool for jobs of this Python without waiting. Return whether they already start fast."""
         body = {"interpreter": interpreter, "environment": dict(environment), "framework": framework}
         return bool(self.request("POST", "warm", body)["is_warm"])
 
     def job(self, job: str) -> JobView:
-        """A job by its handle, or the newest own job of that name."""
+        """Return a job by its handle, or the user's newest job of that name."""
         return _read(JobView, self.request("GET", _job(job)))
 
     def change(
         self, job: str, *, learners: int | None = None, priority: int | None = None, elastic: Elastic | None = None
     ) -> JobView:
-        """Change the wish (in learners), the priority, or who may resize."""
+        """Change the requested size (in learners), the priority, or the control over the job's size."""
         asked = {"learners": learners, "priority": priority, "elastic": elastic}
         return _read(JobView, self.request("PATCH", _job(job), {k: v for k, v in asked.items() if v is not None}))
 
     def act(self, job: str, verb: str, key: str | None = None) -> JobView:
-        """halt, resume, cancel, checkpoint, or retry (which answers with the new job)."""
+        """Request halt, resume, cancel, checkpoint or retry. A retry returns the new job."""
         return _read(JobView, self.request("POST", f"{_job(job)}/{verb}", {"key": key or new_key()}))
 
     def delete(self, job: str) -> None:
-        """Remove an ended job's record and directory."""
+        """Delete an ended job's record and directory."""
         self.request("DELETE", _job(job))
 
     def why(self, job: str) -> list[str]:
-        """Why the job is where it is, in sentences."""
+        """Return sentences that explain the job's state."""
         return [str(one) for one in self.request("GET", f"{_job(job)}/why")["sentences"]]
 
     def story(self, job: str) -> list[dict[str, Any]]:
-        """All that happened to the job: `row`, `at_s`, `kind`, `text`."""
+        """Return all events of the job: `row`, `at_s`, `kind`, `text`."""
         found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/story")["events"]
         return found
 
     def source(self, job: str) -> tuple[str, list[str]]:
-        """The job's train.py, and the names of the files that travelled with it."""
+        """Return the job's train.py and the names of the files submitted with it."""
         found = self.request("GET", f"{_job(job)}/source")
         return str(found["source"]), [str(one) for one in found["files"]]
 
     def log(self, job: str, *, member: int | None = None, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
-        """Part of one learner's log: `member`, `from`, `to`, `size`, `text`. Negative offset: from the end."""
+        """Return part of one learner's log: `member`, `from`, `to`, `size`, `text`.
+
+        A negative offset counts from the end.
+        """
         found: dict[str, Any] = self.request(
             "GET", f"{_job(job)}/log", query={"member": member, "offset": offset, "limit": limit}
         )
         return found
 
     def metrics(self, job: str, offset: int = 0) -> dict[str, Any]:
-        """Metric records from a byte offset on: `from`, `to`, `size`, `records`."""
+        """Return metric records from a byte offset on: `from`, `to`, `size`, `records`."""
         found: dict[str, Any] = self.request("GET", f"{_job(job)}/metrics", query={"offset": offset})
         return found
 
     def curves(self, job: str, points: int = 200) -> dict[str, Json]:
-        """Metrics thinned for drawing: name to [[step, time, value], ...]."""
+        """Return metrics thinned for drawing: name -> [[step, time, value], ...]."""
         found: dict[str, Json] = self.request("GET", f"{_job(job)}/curves", query={"points": points})["curves"]
         return found
 
     def result(self, job: str, name: str) -> bytes:
-        """The bytes of one result; only ever unpickled in the user's own process."""
+        """Return the bytes of one result. They are only ever unpickled in the user's own process."""
         return self.fetch(f"{_job(job)}/results/{quote(name, safe='')}")
 
     def artifacts(self, job: str) -> list[dict[str, Any]]:
-        """Files that the job wrote: `path`, `bytes`."""
+        """Return the files that the job wrote: `path`, `bytes`."""
         found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/artifacts")["artifacts"]
         return found
 
     def artifact(self, job: str, path: str) -> bytes:
-        """The bytes of one artifact."""
+        """Return the bytes of one artifact."""
         return self.fetch(f"{_job(job)}/artifacts/{quote(path)}")
 
     def report(self, job: str) -> str:
-        """Spec, versions, failure and last log lines as text; secrets masked."""
+        """Return spec, versions, failure and last log lines as text with secrets masked."""
         return self.fetch(f"{_job(job)}/report").decode(errors="replace")
 
     def stream(
         self, job: str, cursor: Cursor, *, want: Sequence[str] = ("view", "log", "metrics"), wait_s: float = 20.0
     ) -> tuple[list[dict[str, Any]], Cursor]:
-        """All that is newer than `cursor`, at once or within `wait_s`; and the cursor after it. See stream.follow."""
+        """Return the messages newer than `cursor`, waiting up to `wait_s` for one, and the cursor after them.
+
+        See `follow` for a stream without gaps.
+        """
         query = {
             "row": cursor.row,
             "metrics": cursor.metrics,
@@ -346,13 +352,13 @@ class Client:
         return list(found["messages"]), decode(Cursor, found["cursor"], unknown="ignore")
 
     def without_start(self) -> Client:
-        """The same doors, but no engine is started for a request: where "none runs" is an answer."""
+        """Return a client of the same endpoints that starts no engine, for callers that accept "none runs"."""
         kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]
         return Client(at=kept)
 
 
 def _send(connection: _Connection, method: str, target: str, body: Any, headers: Mapping[str, str]) -> None:
-    """Send a request. Where the other side closes while the body is still being sent, it has answered: read that."""
+    """Send a request. A peer that closes during the body has already answered, so the error is ignored."""
     try:
         connection.request(method, target, body=body, headers=dict(headers))
     except (BrokenPipeError, ConnectionResetError):
@@ -378,7 +384,10 @@ def _read(kind: type[T], value: object) -> T:
 
 
 def _error(door: Door, status: int, raw: bytes) -> Exception:
-    """The error of an answer. One that is not ours says that this door does not lead to an engine."""
+    """Return the exception for an error answer.
+
+    An answer in another form shows that the endpoint does not lead to an engine.
+    """
     try:
         found = json.loads(raw)["error"]
         code, message = str(found["code"]), str(found["message"])

@@ -1,4 +1,4 @@
-"""Find why a learner ended, by the table of known failures."""
+"""Diagnosis of a learner's end by the table of known failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CALLING: Final = "Exception encountered when calling"
-"""How Keras begins; what went wrong follows in the next line."""
+"""First line of Keras messages; the next line describes the error."""
 _EXIT: Final = Row(code="exit_code", cause=Cause.YOUR_CODE, advice="See the end of the log.")
 _UNSEEN: Final = Row(
     code="killed",
@@ -44,15 +44,15 @@ def from_exception(
     is_alone: bool = False,
     has_gpus: bool = True,
 ) -> Failure:
-    """The failure of an exception: `names` are its class and the classes it derives from, the nearest first.
+    """Return the failure of an exception. `names` are its class and base classes, the nearest first.
 
-    `is_alone`: the job has no other learner that can have been lost first. `has_gpus`: the learner holds GPUs.
+    `is_alone` says that no other learner of the job can have failed first, `has_gpus` that the learner holds GPUs.
     """
     rows = (row for row in ROWS if not (is_alone and row.is_collateral) and row.has_gpus in (None, has_gpus))
     row = next((row for row in rows if _fits_exception(row, names, message, traceback)), None)
     first = _headline(message)
     said = f"{names[0]}: {first}" if first else names[0]
-    if row is None:  # not even an Exception: something like a pytest.Exit or an own BaseException
+    if row is None:  # neither an Exception nor known: for example pytest.Exit or a user's own BaseException
         row = replace(_EXIT, code="your_code", advice="See the line and the log.")
     return Failure(
         cause=row.cause, code=row.code, what=row.what or said, advice=row.advice, where=where, traceback=traceback
@@ -60,7 +60,7 @@ def from_exception(
 
 
 def _headline(message: str) -> str:
-    """The line that tells most: the first; with the next one where the first only announces it."""
+    """Return the most informative line: the first one, with the next one appended if the first only announces it."""
     lines = [line for text in message.split("\n") if (line := _ANSI.sub("", text).strip())]
     if not lines:
         return ""
@@ -69,12 +69,12 @@ def _headline(message: str) -> str:
 
 
 def exited(code: int) -> Failure:
-    """The failure of a program that ended itself so: by sys.exit."""
+    """Return the failure of a program that ended itself by sys.exit."""
     return Failure(cause=_EXIT.cause, code=_EXIT.code, what=f"ended with exit code {code}", advice=_EXIT.advice)
 
 
 def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = False) -> Failure:
-    """The failure of a process that left no word: by its exit code or the signal that ended it."""
+    """Return the failure of a process that left no result, by its exit code or the signal that ended it."""
     for row in ROWS:
         if row.raised or row.says or (row.signal is None and row.exit_code is None):
             continue
@@ -98,14 +98,14 @@ def _fits_exception(row: Row, names: Sequence[str], message: str, traceback: str
 
 
 def is_collateral(failure: Failure) -> bool:
-    """Whether a failure only follows from another learner's."""
+    """Return whether a failure only follows from another learner's failure."""
     return any(row.is_collateral and row.code == failure.code for row in ROWS)
 
 
 def choose(failures: Sequence[tuple[int, Failure]]) -> Failure | None:
-    """One failure of a gang, for its owner: the first cause, with the members that raised the same.
+    """Return one failure of a gang for the job's owner: the first cause, with the members that raised the same.
 
-    `failures` in the order in which they were seen. What only follows from another one comes last.
+    `failures` are in the order in which they were recorded. Failures that only follow from another one come last.
     """
     if not failures:
         return None
@@ -115,7 +115,7 @@ def choose(failures: Sequence[tuple[int, Failure]]) -> Failure | None:
 
 
 def oom_kills() -> int:
-    """How often the kernel of this machine ended a process for want of memory; 0 where it does not say."""
+    """Return how often this machine's kernel has killed a process for lack of memory; 0 if it does not report it."""
     with suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):

@@ -1,4 +1,4 @@
-"""One row of the table of known failures."""
+"""Row of the table of known failures."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["Row"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One known failure. A field that is not set fits anything; `raised` are names of the exception or its bases."""
+    """Known failure. A field that is not set matches anything; `raised` names the exception's class or a base class."""
 
     code: str
     cause: Cause
     advice: str
     raised: tuple[str, ...] = ()
     says: str | None = None
-    """A regular expression that the message must hold."""
+    """Regular expression that must match in the message."""
     traced: str | None = None
-    """A regular expression that the traceback must hold."""
+    """Regular expression that must match in the traceback."""
     exit_code: int | None = None
     signal: int | None = None
     out_of_memory: bool | None = None
-    """The kernel ended a process of this machine or container for want of memory meanwhile."""
+    """True to match only if the kernel meanwhile killed a process of this machine or container for lack of memory."""
     what: str | None = None
-    """Said instead of the message, where the message alone tells little."""
+    """Text shown in place of a message that says little by itself."""
     is_collateral: bool = False
-    """Follows from another learner's end: never the first cause where there is another one."""
+    """True if it follows from another learner's end: another failure is then preferred as the first cause."""
     has_gpus: bool | None = None
-    """Fits only a learner with GPUs, or only one without."""
+    """True matches only learners with GPUs, False only those without."""

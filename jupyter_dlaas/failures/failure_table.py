@@ -1,4 +1,4 @@
-"""The table of known failures: signature -> cause -> advice. The first row that fits is the answer."""
+"""Table of known failures: signature -> cause -> advice. The first matching row is the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_GPU: Final = (
     r"|No supported gpu backend|from the '(CUDA|HIP)' backend"
 )
 NO_WORD: Final = 74
-"""Exit code of a learner whose last word the disk did not take (EX_IOERR)."""
+"""Exit code of a learner that could not write its result because the disk was full (EX_IOERR)."""
 ROWS: Final[tuple[Row, ...]] = (
     # -- exceptions: memory and devices
     Row(
@@ -193,7 +193,7 @@ ROWS: Final[tuple[Row, ...]] = (
         says=r"Cannot re-initialize CUDA in forked subprocess",
         advice="DataLoader workers must not touch the GPU: move tensors to it in the training loop.",
     ),
-    # -- exceptions: the others of the gang
+    # -- exceptions: other learners of the gang
     Row(
         code="peer_lost",
         cause=Cause.UNKNOWN,

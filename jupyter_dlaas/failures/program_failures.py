@@ -1,4 +1,4 @@
-"""Known failures that a change of the program mends, by what it raised."""
+"""Table of known failures that the user resolves by changing the program, by the raised exception."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The files of a job's directory: layout, journal, log index, checkpoint manifests. Standard library only."""
+"""Files of a job's directory: layout, journal, log index, checkpoint manifests. Standard library only."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, and sockets below long paths."""
+"""Atomic file writes, and sockets at paths of any length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jupyter_dlaas.wire.codec import Json
 __all__ = ["FULL", "bind", "connect", "read_json", "send_datagram", "sync_folder", "write_whole"]
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk says that takes no more: of anybody, of this user, of this process."""
+"""Error numbers of a disk that is full: for all users, for this user, or for this process."""
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o600) -> None:
-    """Replace a file in one act: a reader sees the old content or the new one. `sync`: also after a power cut."""
+    """Replace a file atomically: a reader sees the old or the new content. `sync` makes it survive a power cut."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o60
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder last through a power cut."""
+    """Make the names in a directory survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -51,7 +51,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_json(path: Path) -> Mapping[str, Json] | None:
-    """The object in a JSON file; None when there is no file, or none that can be read as an object."""
+    """Return the object in a JSON file; None if there is no file or it holds no valid object."""
     try:
         value = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -60,13 +60,13 @@ def read_json(path: Path) -> Mapping[str, Json] | None:
 
 
 def bind(kind: socket.SocketKind, path: Path, *, listen: int | None = None) -> socket.socket:
-    """A Unix socket at a path of any length, in place of one that a dead process left there."""
+    """Return a Unix socket bound at a path of any length, in place of one that a dead process left."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, kind)
     try:
         with suppress(FileNotFoundError):
             os.unlink(path.name, dir_fd=folder)
-        # An address holds 107 bytes, a job's directory may be longer: the way through /proc is short.
+        # A socket address holds 107 bytes, and a job's directory may be longer. The path through /proc is short.
         sock.bind(f"/proc/self/fd/{folder}/{path.name}")
         path.chmod(0o600)
         if listen is not None:
@@ -80,7 +80,7 @@ def bind(kind: socket.SocketKind, path: Path, *, listen: int | None = None) -> s
 
 
 def connect(kind: socket.SocketKind, path: Path, *, timeout_s: float) -> socket.socket:
-    """A connection to the Unix socket at a path of any length. Raises OSError."""
+    """Return a connection to the Unix socket at a path of any length. Raise OSError."""
     sock = socket.socket(socket.AF_UNIX, kind)
     sock.settimeout(timeout_s)
     try:
@@ -96,7 +96,7 @@ def connect(kind: socket.SocketKind, path: Path, *, timeout_s: float) -> socket.
 
 
 def send_datagram(path: Path, data: bytes) -> bool:
-    """Wake whoever reads datagrams at a path; False when nobody does."""
+    """Send a datagram to the reader at a path. Return False if there is none."""
     try:
         with connect(socket.SOCK_DGRAM, path, timeout_s=1.0) as sock:
             sock.send(data)

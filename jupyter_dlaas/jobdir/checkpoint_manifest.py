@@ -1,4 +1,4 @@
-"""The checkpoints of a job as their manifests tell them. Written by the learner, read by learner and guardian."""
+"""Checkpoint manifests of a job. The learner writes them; learner and guardian read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jupyter_dlaas.wire.codec import Invalid, decode, encode
 __all__ = ["FOLDER", "FORMAT", "MANIFEST", "STATE", "Manifest", "Range", "Stored", "manifests", "stored", "to_bytes"]
 
 FORMAT: Final = 2
-"""Format of the checkpoints that this release writes; it reads this one and all before."""
+"""Format of the checkpoints that this release writes. It reads this format and all earlier ones."""
 FOLDER: Final = "checkpoints"
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.bin"
@@ -33,7 +33,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds. A folder without a whole manifest is no checkpoint."""
+    """Content of a checkpoint. A directory without a complete manifest is not a checkpoint."""
 
     step: int
     epoch: int
@@ -42,32 +42,33 @@ class Manifest:
     seconds: float
     bytes: int
     sha256: str
-    """Of state.bin."""
+    """Checksum of state.bin."""
     learners: int
     trained: tuple[Range, ...] = ()
-    """All that `generation` trained since its start: it counts because this checkpoint exists.
+    """Steps that `generation` trained since its start: they are durable because this checkpoint exists.
 
-    All, not what is new: a guardian that was away may never see the checkpoints between."""
+    The field holds all of them, not only new ones: a guardian that was away may never see the checkpoints between.
+    """
     asked: int = 0
-    """The last request for a checkpoint that this one answers; 0: none."""
+    """Number of the last checkpoint request that this one answers; 0: none."""
     left_out: tuple[str, ...] = field(default=())
-    """Names of the script that changed but cannot go into a checkpoint."""
+    """Names of the script's variables that changed but cannot be stored in a checkpoint."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What a framework's own loop put there beside state.bin: SHA-256 by path within the folder."""
+    """Files that a framework's own loop stored beside state.bin: SHA-256 by path within the directory."""
     format: int = 1
-    """Checkpoints without the field have format 1."""
+    """Format of the checkpoint. Checkpoints without the field have format 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A checkpoint's folder, whole or damaged."""
+    """Directory of a checkpoint, complete or damaged."""
 
     folder: Path
     step: int
     format: int
-    """0 where the manifest cannot be read."""
+    """Format of the checkpoint; 0 if the manifest cannot be read."""
     manifest: Manifest | None
-    """None where it is missing, damaged or of a newer format."""
+    """Manifest; None if it is missing, damaged or of a newer format."""
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -75,13 +76,13 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def manifests(job_dir: Path) -> list[tuple[Path, Manifest]]:
-    """The job's checkpoints, oldest first, by their manifests alone (the state's checksum is looked at on loading)."""
+    """Return the job's checkpoints, oldest first, by their manifests only. Loading verifies the state's checksum."""
     found = [(one.folder, one.manifest) for one in stored(job_dir) if one.manifest is not None]
     return sorted(found, key=lambda pair: (pair[1].step, pair[1].at_s, pair[0].name))
 
 
 def stored(job_dir: Path) -> list[Stored]:
-    """All folders of checkpoints, also damaged ones, oldest first."""
+    """Return all checkpoint directories, including damaged ones, oldest first."""
     try:
         folders = list((job_dir / FOLDER).iterdir())
     except (FileNotFoundError, NotADirectoryError):

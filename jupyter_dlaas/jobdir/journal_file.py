@@ -1,4 +1,4 @@
-"""A job's journal: facts appended one line each, numbered without holes, readable after any crash."""
+"""Journal file of a job: one fact per line, numbered without gaps, readable after any crash."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _LASTING: Final = frozenset(
         FactKind.LOST,
     }
 )
-"""Written through to the disk. A power cut ends all processes, so what only tells of them need not outlive it."""
+"""Kinds of facts that are synced to disk. A power cut ends all processes, so facts about those need not survive."""
 
 
 def facts_of(data: bytes) -> list[Fact]:
-    """The facts of all whole lines. A damaged line (a power cut can leave one) is passed over."""
+    """Return the facts of all whole lines. Skip damaged lines, which a power cut can leave."""
     read = (find_fact(line) for line in data[: data.rfind(b"\n") + 1].split(b"\n"))
     return [fact for fact in read if fact is not None]
 
 
 def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
-    """The facts after byte `offset`, and the offset after the last whole line."""
+    """Return the facts after byte `offset`, and the offset after the last whole line."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -48,9 +48,9 @@ def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
 
 
 class Journal:
-    """The only writer of a journal. A line torn by a crash is cut off when it is opened.
+    """Only writer of a journal. Opening it removes a line that a crash left incomplete.
 
-    A full disk loses nothing: facts wait in memory, in order, until `flush` can write them.
+    A full disk loses no facts: they wait in memory, in order, until `flush` can write them.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
@@ -61,7 +61,7 @@ class Journal:
         if whole < len(data):
             os.ftruncate(self._fd, whole)
         self.earlier: Sequence[Fact] = facts_of(data)
-        """What an earlier guardian wrote."""
+        """Facts that earlier guardians wrote."""
         self._next = 1 + max((fact.n for fact in self.earlier), default=-1)
         self._waiting: list[Fact] = []
 
@@ -76,11 +76,11 @@ class Journal:
         return fact
 
     def number_from(self, read: int) -> None:
-        """Give no number below `read` again, though the lines that had them are lost."""
+        """Use no number below `read` again, even if the lines with these numbers are lost."""
         self._next = max(self._next, read)
 
     def renew(self) -> None:
-        """Write the file again where it was removed or replaced; not where its directory is gone, or the disk full."""
+        """Restore the file if it was removed or replaced, unless its directory is gone or the disk is full."""
         with suppress(OSError):
             if os.fstat(self._fd).st_nlink == 0 and self._path.parent.is_dir():
                 write_whole(self._path, _content(self._fd), sync=True)
@@ -88,13 +88,13 @@ class Journal:
                 os.close(lost)
 
     def flush(self) -> bool:
-        """Write what waits; False while the disk takes nothing."""
+        """Write waiting facts. Return False while the disk accepts none."""
         while self._waiting:
             fact = self._waiting[0]
             line = fact_to_line(fact)
             size = os.fstat(self._fd).st_size
             if size and os.pread(self._fd, 1, size - 1) != b"\n":
-                line = b"\n" + line  # somebody else wrote, and ended no line: this one must be one of its own
+                line = b"\n" + line  # another writer left an unfinished line: start a new one
             try:
                 written = os.write(self._fd, line)
                 if written < len(line):
@@ -102,7 +102,7 @@ class Journal:
                 if fact.kind in _LASTING:
                     os.fsync(self._fd)
             except OSError:
-                os.ftruncate(self._fd, size)  # half a line must not stay: a reader would wait for its end
+                os.ftruncate(self._fd, size)  # an incomplete line must not stay: a reader would wait for its end
                 return False
             self._waiting.pop(0)
         return True

@@ -1,4 +1,4 @@
-"""Replay of a job's journal: what earlier guardians did, as far as a new one needs it."""
+"""Journal replay: the state that earlier guardians left, as far as a new one needs it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def int_or(value: object, otherwise: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the journal of earlier guardians says, as far as a new one needs it."""
+    """State of a job after the replay of its journal."""
 
     revision: int = -1
     closed_revision: int | None = None
-    """The last revision that was seen before the job was closed, if nothing came after."""
+    """Last revision that was read before the job was closed, unless a later one followed."""
     generation: int = -1
     up: Mapping[int, Fact]
     """Members that were started and not seen to end."""
@@ -29,40 +29,40 @@ class Told:
     """All members that were ever started."""
     ready: frozenset[int] = frozenset()
     failed: Sequence[tuple[int, Failure]] = ()
-    """Of the last generation, in the order in which they were seen."""
+    """Failures of the last generation, in the order in which they were recorded."""
     members: frozenset[int] = frozenset()
-    """Of the last generation."""
+    """Members of the last generation."""
     ranks: Mapping[int, int]
-    """Of its members."""
+    """Ranks of its members."""
     order: tuple[int, ...] = ()
-    """The members of the last generation that changed while it trained, in rank order."""
+    """Members of the last generation that changed while it trained, in rank order."""
     together: int = -1
-    """The last generation of which it was told that it trains."""
+    """Last generation that is recorded as training."""
     plain: int = -1
-    """That generation, if it was told that nothing of it could be gone on with, and nothing else since."""
+    """Last recorded generation if it is `plain` and no later fact changed that; otherwise -1."""
     lost: int = -1
     storing: int = -1
     checkpoints: frozenset[tuple[int, int]] = frozenset()
-    """(generation, step) of those that were told."""
+    """(generation, step) of the recorded checkpoints."""
     kept: int = 0
-    """The last request for a checkpoint that one of them answers."""
+    """Number of the last checkpoint request that one of them answers."""
     committed: Mapping[int, int]
-    """Per generation the step up to which was told what it trained."""
+    """Recorded end of the trained steps per generation."""
     is_completed: bool = False
 
     def has_begun(self, member: int) -> bool:
-        """Whether it was started for a generation that has trained: who came later only was to join."""
+        """Return whether a member was started for a generation that has trained. Later ones only wait to join."""
         fact = self.up.get(member)
         return fact is not None and (fact.generation or 0) <= self.together
 
 
 def members_in(value: object) -> set[int]:
-    """The numbers in a list of a JSON document; none where it is no list."""
+    """Return the integers in a list of a JSON document; empty if the value is not a list."""
     return {one for one in value if isinstance(one, int)} if isinstance(value, list) else set()
 
 
 def told(facts: Iterable[Fact]) -> Told:
-    """Fold a journal."""
+    """Replay a journal."""
     up: dict[int, Fact] = {}
     ready: set[int] = set()
     failed: list[tuple[int, Failure]] = []

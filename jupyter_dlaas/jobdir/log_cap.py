@@ -1,7 +1,7 @@
-"""The cap of a learner's log: its head and its tail are kept, a mark says what is missing.
+"""Size cap of a learner's log: head and tail are kept, and a mark names the gap between them.
 
-The program appends to the file itself, so nobody can rotate it while it runs. What is dropped becomes a hole in the
-file, which takes no room on the disk; once the learner has ended, the file is written again without it. Offsets stay
+The program itself appends to the file, so it cannot be rotated while the program runs. The dropped part becomes a hole
+in the file, which takes no disk space; after the learner's end, the file is rewritten without the hole. Offsets remain
 those of the whole log: `stdout.cut` says which bytes are missing, and `CutLog` reads around them.
 """
 
@@ -25,7 +25,7 @@ CUT: Final = "stdout.cut"
 HEAD_BYTES: Final = 8 << 20
 TAIL_BYTES: Final = 24 << 20
 STEP_BYTES: Final = 8 << 20
-"""The tail may grow by so much before its beginning is dropped."""
+"""Bytes by which the tail may exceed its limit before its beginning is dropped."""
 _COPY_BYTES: Final = 1 << 20
 _LINE_BYTES: Final = 4096
 _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
@@ -33,7 +33,10 @@ _PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bytes [first, end) of a log are missing. `size`: of the whole log, once its file was written without them."""
+    """Missing bytes [first, end) of a log.
+
+    `size` is the size of the whole log; it is set once the file was rewritten without these bytes.
+    """
 
     first: int
     end: int
@@ -41,7 +44,7 @@ class Cut:
 
 
 def read_cut(folder: Path) -> Cut | None:
-    """What is missing in the log of a learner's folder, if anything."""
+    """Return the missing range of the log in a learner's directory, or None."""
     body = read_json(folder / CUT) or {}
     first, end, size = body.get("first"), body.get("end"), body.get("size")
     if not isinstance(first, int) or not isinstance(end, int):
@@ -50,12 +53,12 @@ def read_cut(folder: Path) -> Cut | None:
 
 
 def log_size(file_bytes: int, cut: Cut | None) -> int:
-    """How long the whole log is, by the size of its file."""
+    """Return the size of the whole log from the size of its file."""
     return file_bytes if cut is None or cut.size is None else cut.size
 
 
 class LogCap:
-    """For a guardian: keeps the log of one learner short."""
+    """Cap on one learner's log, applied by the guardian."""
 
     def __init__(self, folder: Path, *, head: int = HEAD_BYTES, tail: int = TAIL_BYTES, step: int = STEP_BYTES) -> None:
         self._folder, self._log = folder, folder / LOG
@@ -67,7 +70,7 @@ class LogCap:
         self._cut = read_cut(folder)
 
     def look(self) -> None:
-        """Drop what is too much by now."""
+        """Drop the part that exceeds the cap."""
         begins = self._head if self._cut is None else self._cut.end
         try:
             size = self._log.stat().st_size
@@ -79,20 +82,20 @@ class LogCap:
             finally:
                 os.close(fd)
         except OSError:
-            return  # gone, or the disk is full: tried again when more comes
+            return  # gone, or the disk is full: retried when more arrives
 
     def _drop(self, fd: int, size: int) -> None:
         end = size - self._tail
-        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # a whole line first, if one begins soon
+        end += os.pread(fd, min(_LINE_BYTES, self._tail), end).find(b"\n") + 1  # begin with a whole line
         first = self._head + len(self._mark)
         if self._cut is None:
             os.pwrite(fd, self._mark, self._head)
         before = first if self._cut is None else self._cut.end
-        self._note(Cut(first, end))  # before the bytes are gone: nobody is to read a hole
+        self._note(Cut(first, end))  # recorded before the bytes are gone, so that no reader reads a hole
         _punch(fd, before, end)
 
     def finish(self) -> None:
-        """The learner has ended: write the file again without what is missing."""
+        """Rewrite an ended learner's log without the missing part."""
         self.look()
         cut = self._cut
         if cut is None or cut.size is not None:
@@ -108,7 +111,7 @@ class LogCap:
                     to.write(piece)
             self._note(Cut(cut.first, cut.end, size))
             part.replace(self._log)
-        except OSError:  # no room: the hole stays a hole
+        except OSError:  # no space: the hole stays
             with suppress(OSError):
                 self._note(cut)
         finally:
@@ -128,7 +131,7 @@ def _pieces(fd: int, first: int, end: int) -> Iterator[bytes]:
 
 
 def _punch(fd: int, first: int, end: int) -> None:
-    """Give the disk back what bytes [first, end) take; where the file system cannot, they stay until the end."""
+    """Release the disk space of bytes [first, end). Unsupported file systems keep it until the learner ends."""
     if first < end:
         call = ctypes.CDLL(None, use_errno=True).fallocate
         call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -136,7 +139,7 @@ def _punch(fd: int, first: int, end: int) -> None:
 
 
 class CutLog:
-    """For readers: an open log by the offsets of the whole log."""
+    """Reader of an open log by offsets of the whole log."""
 
     def __init__(self, fd: int, folder: Path) -> None:
         self._fd, self._folder = fd, folder
@@ -145,26 +148,26 @@ class CutLog:
         self.size = log_size(self._file_bytes, self._cut)
 
     def next_offset(self, offset: int) -> int:
-        """The first byte from `offset` on that is there."""
+        """Return the first available offset at or after `offset`."""
         cut = self._cut
         return cut.end if cut is not None and cut.first <= offset < cut.end else offset
 
     def limit(self, offset: int) -> int:
-        """Up to where the bytes from `offset` on are in one piece."""
+        """Return the end of the contiguous bytes from `offset` on."""
         cut = self._cut
         return cut.first if cut is not None and offset < cut.first else self.size
 
     def start(self, offset: int) -> int:
-        """From where the bytes before `offset` are in one piece."""
+        """Return the start of the contiguous bytes before `offset`."""
         cut = self._cut
         return cut.end if cut is not None and offset >= cut.end else 0
 
     def pread(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes of one piece; fewer at its end."""
+        """Return up to `count` contiguous bytes; fewer at the end of the range."""
         count = min(count, self.limit(offset) - offset)
         at = offset
         cut = self._cut
-        # Between the note and the new file the old one is there: it is as long as the whole log.
+        # Between the cut's record and the file's replacement, the old file is still there, as long as the whole log.
         if cut is not None and cut.size is not None and offset >= cut.end and self._file_bytes < cut.size:
             at = offset - cut.end + cut.first
         parts: list[bytes] = []
@@ -175,6 +178,6 @@ class CutLog:
         return b"".join(parts)
 
     def is_current(self) -> bool:
-        """Whether nothing was dropped since this was opened: what was read then is what was written."""
+        """Return whether nothing was dropped since the log was opened, so that the bytes read are valid."""
         now = read_cut(self._folder)
         return now is None or (self._cut is not None and now.end == self._cut.end)

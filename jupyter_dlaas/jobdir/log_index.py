@@ -1,4 +1,4 @@
-"""What a guardian does with a learner's log: the index of when which byte was written, and masked secrets."""
+"""Index and masking of a learner's log: the guardian records when bytes were written, and masks secrets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _PIECE_BYTES: Final = 1 << 22
 
 
 class LogIndex:
-    """Keeps `stdout.idx` of one log: a line `offset time` says that the bytes from `offset` on were there at `time`."""
+    """Writer of a log's `stdout.idx`: a line `offset time` says that the bytes from `offset` on existed at `time`."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / LOG
         path = folder / INDEX
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Bytes that came while no guardian looked count to the entry before them: the gap is as short as its absence.
+        # Bytes written while no guardian ran count to the previous entry: the error is as short as the guardian's
+        # absence.
         self._end = self._size() if read_index(path) else 0
 
     def _size(self) -> int:
@@ -37,7 +38,7 @@ class LogIndex:
             return 0
 
     def look(self, now_s: float | None = None) -> bool:
-        """Note what was appended since the last look; True when there was something, and the disk took the note."""
+        """Record the bytes appended since the last look. Return whether there were any and the record was written."""
         size = self._size()
         if size <= self._end:
             return False
@@ -47,12 +48,12 @@ class LogIndex:
             if os.fstat(self._fd).st_size > _INDEX_BYTES_MAX:
                 self._thin()
         except OSError:
-            return False  # the disk is full: these bytes count to the next note
+            return False  # the disk is full: these bytes belong to the next entry
         self._end = size
         return True
 
     def _thin(self) -> None:
-        """Keep every second entry, so that the index of a log that is written for weeks stays short."""
+        """Keep every second entry, so that the index of a log written for weeks stays short."""
         path = self._log.with_name(INDEX)
         entries = read_index(path)
         write_whole(path, b"".join(b"%d %.3f\n" % entry for entry in entries[:-1:2] + entries[-1:]))
@@ -64,10 +65,10 @@ class LogIndex:
 
 
 class LogMask:
-    """Overwrites the secrets in one log, a moment after the program has written them.
+    """Masking of secrets in one log, shortly after the program has written them.
 
-    The program appends to the file itself, so nothing stands between it and the disk; a secret and its mask have the
-    same length, so that nobody else's offsets change.
+    The program itself appends to the file, so its output cannot be filtered before it reaches the disk. A secret and
+    its mask have the same length, so that no offsets change.
     """
 
     def __init__(self, folder: Path, mask: Mask) -> None:
@@ -75,7 +76,7 @@ class LogMask:
         self._done = 0
 
     def look(self) -> None:
-        """Mask what was appended since the last look."""
+        """Mask the bytes appended since the last look."""
         try:
             fd = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -83,7 +84,7 @@ class LogMask:
         try:
             overlap = max(0, self._mask.longest_bytes - 1)
             while True:
-                start = max(0, self._done - overlap)  # a secret may come in two pieces
+                start = max(0, self._done - overlap)  # a secret may arrive in two parts
                 data = os.pread(fd, _PIECE_BYTES, start)
                 if start + len(data) <= self._done:
                     return
@@ -91,13 +92,13 @@ class LogMask:
                     os.pwrite(fd, b"*" * (end - first), start + first)
                 self._done = start + len(data)
         except OSError:
-            return  # tried again with what comes next; readers mask what they read, too
+            return  # retried with the next output; readers also mask what they read
         finally:
             os.close(fd)
 
 
 def read_index(path: Path) -> list[Entry]:
-    """All entries of an index, in order of their offsets; torn or damaged lines are passed over."""
+    """Return all entries of an index in order of their offsets. Skip incomplete or damaged lines."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
@@ -113,6 +114,6 @@ def read_index(path: Path) -> list[Entry]:
 
 
 def time_of(entries: list[Entry], offset: int) -> float | None:
-    """When the byte at `offset` was written, as well as is known."""
+    """Return the time at which the byte at `offset` was written, as far as it is known."""
     at = bisect.bisect_right(entries, offset, key=lambda entry: entry[0]) - 1
     return entries[at][1] if at >= 0 else None

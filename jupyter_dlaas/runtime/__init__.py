@@ -1,4 +1,4 @@
-"""What runs on the machine for one job: zygote, guardian, learner processes. Standard library only.
+"""Processes that run a job on its machine: zygote, guardian and learners. Standard library only.
 
-It runs inside other people's Pythons (3.11 and newer), where nothing of ours is installed.
+The modules run in the interpreter of the user's job (Python 3.11 or newer), in which this package is not installed.
 """

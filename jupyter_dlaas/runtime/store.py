@@ -1,4 +1,4 @@
-"""Program of a rendezvous store by the name that a guardian of a former release starts."""
+"""Entry point of a rendezvous store under the module name that guardians of earlier releases start."""
 
 from __future__ import annotations
 

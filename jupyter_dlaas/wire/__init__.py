@@ -1,1 +1,1 @@
-"""Records on the wire: protocol, journal, and their coding as JSON. Standard library only."""
+"""Records on the wire: REST protocol, journal, and their encoding as JSON. Standard library only."""

@@ -1,8 +1,8 @@
-"""Records to JSON and back, with errors that name the field. Standard library only.
+"""Encoding of records as JSON and decoding with errors that name the field. Standard library only.
 
 A record is a frozen dataclass. Its annotations are the rules: `int`, `float`, `str`, `bool`, a `StrEnum`, another
-record, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `Json`. Bounds stand in `field(metadata=rule(...))`. The same
-annotations give the JSON schema of the REST description, so that the two cannot differ.
+record, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `Json`. Bounds are given in `field(metadata=rule(...))`. The
+JSON schema of the REST API is derived from the same annotations, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 Json = dict[str, Any] | list[Any] | str | int | float | bool | None
-"""Any JSON value: for what only passes through."""
+"""Any JSON value, for values that are passed through unchecked."""
 
 T = TypeVar("T")
 _MISSING: Final = dataclasses.MISSING
-_BIG: Final = 2**53  # beyond this a JSON number is not the same number everywhere
+_BIG: Final = 2**53  # beyond this, JSON numbers lose precision in some readers
 _NAMES: Final[dict[object, str]] = {
     str: "text",
     int: "a whole number",
@@ -45,32 +45,32 @@ _NAMES: Final[dict[object, str]] = {
 
 
 def encode_float(value: float) -> float | str:
-    """Write NaN and the infinities, which JSON lacks, by the names that protobuf's JSON gives them."""
+    """Return a float as JSON; NaN and the infinities, which JSON lacks, get the names that protobuf's JSON uses."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decode_float(value: object) -> float:
-    """Read what `encode_float` wrote; anything else that is not a number is NaN."""
+    """Return the float that `encode_float` encoded; any other value that is not a number becomes NaN."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value), math.nan)
 
 
 class DlaasError(Exception):
-    """Base of all our errors. `code` is stable and goes on the wire; the message is for people."""
+    """Base class of all errors of this package. `code` is stable and part of the protocol; the message is for users."""
 
     code = "internal"
     http_status = 500
 
     def as_json(self) -> dict[str, Json]:
-        """The form in which the error travels."""
+        """Return the error as a JSON body."""
         return {"error": {"code": self.code, "message": str(self)}}
 
 
 class Invalid(DlaasError):
-    """A request or a record that breaks its rules. The message starts with the field's name."""
+    """Violation of a request's or record's rules. The message starts with the field's name."""
 
     code = "invalid"
     http_status = 400
@@ -84,12 +84,12 @@ def rule(
     longest: int | None = None,
     says: str | None = None,
 ) -> dict[str, object]:
-    """Bounds of one field, for `field(metadata=...)`. `says` is what the error tells when they are broken."""
+    """Return the bounds of one field for `field(metadata=...)`. `says` is the error text for a mismatched pattern."""
     return {"rule": {"least": least, "most": most, "pattern": pattern, "longest": longest, "says": says}}
 
 
 def encode(value: object) -> Any:
-    """A record (or a tuple, mapping or enum of them) as plain JSON values. Fields that are None are kept."""
+    """Return a record (or a tuple, mapping or enum of records) as plain JSON values. Fields that are None are kept."""
     kind: Any = type(value)
     if kind in _ATOMS:
         return value
@@ -106,9 +106,9 @@ def encode(value: object) -> Any:
 
 
 def clean(value: Any) -> Any:
-    """Return JSON values with zero bytes and lone surrogates of all texts written as escapes.
+    """Return JSON values in which zero bytes and lone surrogates in strings are replaced by escapes.
 
-    For texts of user programs: `decode` refuses both, and with them the whole record.
+    User programs can produce such strings; `decode` refuses them, and the whole record with them.
     """
     if isinstance(value, str):
         if "\0" in value:
@@ -130,10 +130,10 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
 
 
 def decode(kind: type[T], value: object, *, where: str = "", unknown: str = "refuse") -> T:
-    """Build a record from JSON values, checking every field.
+    """Return a record built from JSON values. Check every field.
 
-    `unknown="ignore"` passes over fields that this version does not know (for messages of a newer peer);
-    `"refuse"` names them. Raises Invalid with the path of the field.
+    `unknown="ignore"` skips fields that this version does not know (messages of a newer peer). `"refuse"` rejects them
+    by name. Raise Invalid with the path of the field.
     """
     return typing.cast(T, _decode(kind, value, where, {}, unknown))
 
@@ -144,7 +144,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 class _Form(Enum):
-    """What an annotation asks for. Worked out once per annotation: records come by the thousand."""
+    """Form of an annotation. Computed once per annotation, because records are decoded by the thousand."""
 
     JSON = auto()
     OPTIONAL = auto()
@@ -156,7 +156,7 @@ class _Form(Enum):
 
 @functools.cache
 def _form(kind: Any) -> tuple[_Form, Any]:
-    """The form of an annotation, and the annotation of what is inside it."""
+    """Return the form of an annotation, and the annotation of its content."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind == Json:
         return _Form.JSON, None
@@ -199,7 +199,7 @@ def _key(key: object, where: str) -> str:
 
 @functools.cache
 def _fields(kind: type) -> dict[str, tuple[Any, Mapping[str, Any], bool]]:
-    """Name -> annotation, bounds, and whether it must be given."""
+    """Return name -> (annotation, bounds, whether the field is required)."""
     return {
         f.name: (
             _hints(kind)[f.name],
@@ -251,7 +251,7 @@ def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
         if pattern and not re.fullmatch(pattern, value):
             raise Invalid(f"{where}: {_said(value)} {bounds.get('says') or f'does not match {pattern}'}")
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) <= _BIG:  # nan too; a whole number may be too long for a float
+        if not abs(value) <= _BIG:  # NaN too; a long integer does not fit into a float
             raise Invalid(f"{where}: {_said(value)} is out of range")
         least, most = bounds.get("least"), bounds.get("most")
         if (least is not None and value < least) or (most is not None and value > most):
@@ -275,7 +275,7 @@ def _said(value: object) -> str:
 
 
 def schema(kind: Any, found: dict[str, Json] | None = None) -> dict[str, Json]:
-    """The JSON schema of a type; records go into `found` and are referred to by name."""
+    """Return the JSON schema of a type. Records are added to `found` and referenced by name."""
     found = {} if found is None else found
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind == Json:
@@ -296,7 +296,7 @@ def schema(kind: Any, found: dict[str, Json] | None = None) -> dict[str, Json]:
 
 def _record_schema(kind: type, found: dict[str, Json]) -> dict[str, Json]:
     if kind.__name__ not in found:
-        found[kind.__name__] = {}  # a record that holds itself ends here
+        found[kind.__name__] = {}  # stop the recursion of a record that contains itself
         properties: dict[str, Json] = {}
         required: list[Json] = []
         for field in dataclasses.fields(kind):
@@ -316,7 +316,7 @@ def _record_schema(kind: type, found: dict[str, Json]) -> dict[str, Json]:
 
 def _bounds_schema(one: Mapping[str, Json], bounds: Mapping[str, Any]) -> dict[str, Json]:
     choices = one.get("anyOf")
-    if isinstance(choices, list):  # a value or null: the bounds are the value's
+    if isinstance(choices, list):  # a nullable value: the bounds apply to the value
         return {"anyOf": [choice | _bounds_schema(choice, bounds) for choice in choices]}
     out: dict[str, Json] = {}
     longest = {"array": "maxItems", "object": "maxProperties"}.get(str(one.get("type")))

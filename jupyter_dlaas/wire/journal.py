@@ -1,8 +1,8 @@
-"""What engine and guardian tell each other: one document down, an append-only journal up. Standard library only.
+"""Protocol between engine and guardian: a document down, an append-only journal up. Standard library only.
 
-Down: `Wanted`, absolute and rising in `revision`; the guardian makes it so and may be handed the same twice.
-Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without holes. The engine owns what should be, the
-guardian what happened; neither writes the other's file.
+Down: `Wanted`, an absolute state with a rising `revision`. The guardian carries it out; receiving the same one twice
+has no further effect. Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without gaps. The engine
+owns the wanted state, the guardian the history; neither writes the other's file.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = [
 ]
 
 JOURNAL_FORMAT: Final = 1
-"""Format of the journals that this version writes; it reads this one and all earlier ones."""
+"""Format of the journals that this version writes. It reads this format and all earlier ones."""
 SPEC_FORMAT: Final = 1
-"""Format of the `spec.json` that this version writes; it reads this one and all earlier ones."""
+"""Format of the `spec.json` that this version writes. It reads this format and all earlier ones."""
 _BEGIN: Final = b'{"n":'
-"""Beginning of each line that a guardian writes into a journal."""
+"""Prefix of each line that a guardian writes to a journal."""
 _RETRIED: Final = frozenset({Cause.PLATFORM, Cause.HARDWARE, Cause.EVICTED, Cause.HANG, Cause.UNKNOWN})
 """Causes of failures that a retry may overcome."""
 _TOO_NEW: Final = "checkpoint_too_new"
 _ALIKE: Final = frozenset(
     {_TOO_NEW, "checkpoints_damaged", "gpu_driver", "illegal_instruction", "native_library", "vanished"}
 )
-"""Failures that the same program meets again on the same machine, though they are not its fault."""
+"""Codes of failures that recur for the same program on the same machine, although they are not the program's fault."""
 
 
 def is_retried(failure: Failure) -> bool:
@@ -53,38 +53,41 @@ def is_retried(failure: Failure) -> bool:
 
 
 def halts(failure: Failure) -> bool:
-    """Return whether the job is halted: it can go on once its owner has updated the package."""
+    """Return whether the failure halts the job: it can continue once its owner has updated the package."""
     return failure.code == _TOO_NEW
 
 
 class Goal(StrEnum):
-    """What the engine wants of a job now."""
+    """Goal that the engine sets for a job."""
 
     RUN = "run"
     HALT = "halt"
-    """Checkpoint at a step boundary, learners leave, the guardian closes."""
+    """The learners write a checkpoint at a step boundary and exit; the guardian closes the job."""
     STOP = "stop"
-    """End everything now (SIGTERM, grace, SIGKILL to all that is left), the guardian closes."""
+    """All processes end now (SIGTERM, grace period, SIGKILL); the guardian closes the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberWanted:
-    """One learner that should exist: its number (never reused), its node, its devices."""
+    """Wanted learner: its number (never reused), its node and its devices."""
 
     member: int
     node: str
     devices: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What makes the devices visible (CUDA_VISIBLE_DEVICES …), how many threads to use; filled in by the adapter."""
+    """Variables that make the devices visible (CUDA_VISIBLE_DEVICES …) and limit the number of threads.
+
+    The pool adapter sets them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What should be. `members` are in rank order and make up `generation`.
+    """Wanted state of a job. `members` are in rank order and form `generation`.
 
-    A rising generation with other members is a change of size (or a restart after a loss). Where the gang can change
-    while it trains, members that are in both go on; where it cannot, the guardian brings all to a checkpoint and out,
-    then starts these.
+    A higher generation with other members is a change of size, or a restart after a loss. If the gang can change while
+    it trains, members of both generations continue. Otherwise the guardian lets all learners write a checkpoint and
+    exit, and then starts the new members.
     """
 
     revision: int
@@ -92,18 +95,18 @@ class Wanted:
     generation: int
     members: tuple[MemberWanted, ...] = ()
     grace_s: float = 30.0
-    """How long a checkpoint may take before the learners are killed."""
+    """Seconds that a checkpoint may take before the learners are killed."""
     checkpoints: int = 0
-    """How often one was asked for: another one is taken whenever this has risen."""
+    """Number of checkpoint requests so far: the job writes another checkpoint whenever it has risen."""
     facts_read: int = 0
-    """Number of facts that the engine has read; lower numbers are not reused, even where the journal is lost."""
+    """Number of facts that the engine has read. Lower numbers are not reused, even if the journal is lost."""
 
 
 class FactKind(StrEnum):
-    """What can have happened."""
+    """Kind of a recorded event."""
 
     GUARDIAN_UP = "guardian_up"
-    """A guardian holds the job: pid, start, boot, the journal's `format`; `took_over`: it found learners of another."""
+    """A guardian holds the job: pid, start, boot, journal `format`; `took_over`: it adopted another one's learners."""
     SEEN = "seen"
     """The guardian read the wanted document of this `revision`."""
     LEARNER_UP = "learner_up"
@@ -111,66 +114,66 @@ class FactKind(StrEnum):
     LEARNER_READY = "learner_ready"
     """`member` reached user code (its prelude or main block runs)."""
     LEARNER_DOWN = "learner_down"
-    """`member` is gone: its devices are free. `code` or `signal`; `failure` where it was not asked to leave."""
+    """`member` ended, so its devices are free. `code` or `signal`; `failure` unless it was asked to leave."""
     GENERATION = "generation"
-    """All of `generation` are ready and train together from `step`; `idle_s` since the last step before."""
+    """All of `generation` are ready and train together from `step`; `idle_s` is the time since the previous step."""
     BEGUN = "begun"
-    """In `generation`, which had seemed `plain`, a loop has begun after all that can be left and gone on with."""
+    """A resumable training loop began in `generation`, which was recorded as `plain` before."""
     REGROUPED = "regrouped"
-    """`generation` lost learners while it trained and goes on as `members` from `step`; `failure` says why."""
+    """`generation` lost learners while it trained and continues as `members` from `step`; `failure` is the reason."""
     AWAITED = "awaited"
-    """The others wait for `member`, which is busy at `why`, a place in the user's words; no member: no longer."""
+    """The others wait for `member`, which is busy at `why`, a place in the user's code; without `member`: no longer."""
     SLOW = "slow"
-    """`member` does its part of a step at `rate` of the others' speed (the median's), and holds them up; no member: no
-    longer."""
+    """`member` is a straggler: it works at `rate` of the median speed and delays the others; without `member`: none."""
     PROFILE = "profile"
-    """Of a step of `generation`, the part `communication` is spent waiting for the others' sums; `skew`: of all bytes
-    that are exchanged, the largest tensor's."""
+    """Communication profile of `generation`: `communication` is the share of a step that is spent waiting for
+    all-reduces, `skew` the largest tensor's share of all exchanged bytes."""
     CHECKPOINT = "checkpoint"
-    """A checkpoint of `step` is on disk, whole; `asked`: the last request that it answers."""
+    """A complete checkpoint of `step` is on disk; `asked` is the last request that it answers."""
     COMMITTED = "committed"
-    """`generation` trained steps [first_step, step) of the job, in `epoch`; what a checker counts samples with."""
+    """`generation` trained steps [first_step, step) of the job in `epoch`; consistency checks count samples by it."""
     PACE = "pace"
-    """`learners` trained `rate` samples per second over `steps` steps (the middle of their times, their relative
-    `spread`); `left_s` until it is through at this pace."""
+    """`learners` trained `rate` samples per second over `steps` steps (robust mean of their times, with relative
+    `spread`); `left_s` is the remaining time at this pace."""
     ASKED = "asked"
-    """The program asked for `learners`, at `step`."""
+    """The program requested `learners` at `step`."""
     ALONE = "alone"
-    """Several learners of this program would share nothing; `why`: a sentence, which says what to do. With `learners`:
+    """Several learners of this program would share nothing; `why` is a sentence that says what to do.
 
-    it cannot go on at another size than that."""
+    With `learners`, the program can continue at that size only.
+    """
     REPORT = "report"
-    """Training found what its owner must know: `note`."""
+    """Training reports a `note` for the job's owner."""
     LOST = "lost"
-    """`generation` broke: `failure` says why; no learner of it is left. The engine decides what next."""
+    """`generation` broke because of `failure`, and none of its learners is left. The engine decides what follows."""
     STORING = "storing"
     """User code ended; results are being written."""
     HALTED = "halted"
-    """All learners left at `step`; `has_checkpoint` tells whether it can go on there."""
+    """All learners left at `step`; `has_checkpoint` says whether the job can resume."""
     COMPLETED = "completed"
-    """All learners ended well; `results` can be loaded."""
+    """The program finished; the values named in `results` can be loaded."""
     DAMAGED = "damaged"
-    """Stands for a line of the journal that cannot be read; no guardian writes it. `why`: where the line is."""
+    """Placeholder for a journal line that cannot be read. No guardian writes it. `why` says where the line is."""
     CLOSED = "closed"
-    """The guardian's last word: no process of this job is left. `why`: halted, completed, stopped."""
+    """Final fact of the guardian: no process of this job is left. `why`: halted, completed or stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One line of the journal. Only the fields that the kind's comment names are set."""
+    """One line of the journal. Only the fields that the kind's description names are set."""
 
     n: int
     at_s: float
     kind: FactKind
     up_s: float | None = None
-    """Uptime of the guardian's machine: with the boot id, a time that does not change when a clock is set."""
+    """Uptime of the guardian's machine: together with the boot id, a time that setting the clock does not change."""
     generation: int | None = None
     member: int | None = None
     rank: int | None = None
     revision: int | None = None
     pid: int | None = None
     start: int | None = None
-    """Start time of the process in clock ticks after boot: with `pid` and `boot` it names a process for ever."""
+    """Start time of the process in clock ticks after boot: together with `pid` and `boot` it identifies a process."""
     boot: str | None = None
     took_over: bool | None = None
     format: int | None = None
@@ -185,13 +188,13 @@ class Fact:
     bytes: int | None = None
     has_checkpoint: bool | None = None
     asked: int | None = None
-    """Of so many requests for a checkpoint, as `Wanted.checkpoints` counts them."""
+    """Number of the checkpoint request that is answered, as counted by `Wanted.checkpoints`."""
     members: tuple[int, ...] | None = None
-    """Who trains together, in rank order."""
+    """Members that train together, in rank order."""
     live: bool | None = None
-    """The gang can change while it trains."""
+    """True if the gang can change while it trains."""
     plain: bool | None = None
-    """It trains as programs do that know nothing of us: who takes its place would begin anew."""
+    """True if the program trains without this package's run(): a replacement would begin from the start."""
     learners: int | None = None
     steps: int | None = None
     rate: float | None = None
@@ -205,18 +208,18 @@ class Fact:
 
 
 def fact_to_line(fact: Fact) -> bytes:
-    """One JSON line, ending in a newline; fields that are not set are left out."""
+    """Return the fact as one JSON line with a newline. Fields that are not set are left out."""
     body: dict[str, Json] = {k: clean(v) for k, v in encode(fact).items() if v is not None}
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def fact_from_line(line: bytes) -> Fact:
-    """The fact of one whole line. Raises ValueError (damaged line) or Invalid (not a fact)."""
+    """Return the fact of one whole line. Raise ValueError (damaged line) or Invalid (not a fact)."""
     return decode(Fact, json.loads(line), unknown="ignore")
 
 
 def find_fact(line: bytes) -> Fact | None:
-    """The fact of one line, also behind the remains of another one; None where there is none."""
+    """Return the fact of one line, even if it follows the remains of another one; None if there is none."""
     while line:
         with suppress(ValueError, RecursionError, Invalid):
             return fact_from_line(line)

@@ -1,4 +1,4 @@
-"""Records in which the secrets of a job are masked: what a guardian writes, and what a learner says of its failure."""
+"""Masking of a job's secrets in facts and in the failures that learners report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["masked_fact", "masked_failure"]
 
 
 def masked_fact(fact: Fact, mask: Mask) -> Fact:
-    """Return the fact with its texts masked. Codes, kinds and names of ours stay, whatever the secrets are."""
+    """Return the fact with its texts masked. Codes, kinds and names set by this package stay unmasked."""
     if not mask.forms or (fact.failure is None and fact.why is None and fact.note is None):
         return fact
     return replace(

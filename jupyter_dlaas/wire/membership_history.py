@@ -9,9 +9,9 @@ __all__ = ["Interruption", "Resize"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """One change of size: when, at which step, from, to, by whom, pause in seconds.
+    """Change of a job's size: time, step, learners before and after, initiator, and pause in seconds.
 
-    By "you", "program" (`run.request_gpus`), "schedule", "auto" (the autoscaler), "pool", "drain" or "lost".
+    `by` is "you", "program" (`run.request_gpus`), "schedule", "auto" (the autoscaler), "pool", "drain" or "lost".
     """
 
     at_s: float
@@ -24,21 +24,21 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """A time in which a job did not train: it was preempted or halted, or learners were lost.
+    """Time in which a job did not train because it was preempted or halted, or lost learners.
 
     `by`: "preempted", "halted" or "lost". `text`: a sentence for the job's owner.
     """
 
     at_s: float
-    """When training stopped."""
+    """Time at which training stopped."""
     step: int
     before: int
-    """Learners that trained until then."""
+    """Number of learners that trained until then."""
     by: str
     text: str
     held_s: float | None = None
-    """Since when it holds devices again; None: it holds none."""
+    """Time since which the job holds devices again; None if it holds none."""
     to_s: float | None = None
-    """Since when it trains again; None: not yet."""
+    """Time since which the job trains again; None if it does not train yet."""
     after: int | None = None
-    """Learners that train since then."""
+    """Number of learners that train since then."""

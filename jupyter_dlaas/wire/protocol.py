@@ -1,7 +1,8 @@
-"""The words on the wire: what is asked for, what is shown, what may be done. Standard library only.
+"""Records of the REST protocol: requests, views and actions. Standard library only.
 
-Everybody may import this module: notebook, learner, server and (through the golden files in `tests/wire/`) the page.
-Times are seconds since 1970 (`_s`), sizes of a job are *learners*; the page multiplies by `gpus_per_learner`.
+Notebook, learner and server import this module; the golden files in `tests/wire/` keep the page's types equal to it.
+Times are seconds since 1970 (`_s`). Sizes of a job are numbers of *learners*; the page multiplies them by
+`gpus_per_learner`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 1
-"""Rises when an old reader would misunderstand. A client that is newer than the engine asks it to hand over."""
+"""Protocol version. It rises when an older reader would misunderstand; a newer client asks the engine to hand over."""
 
 NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,39}(-[A-Za-z0-9_]{1,39}){0,8}"
 ID_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}-[0-9]{1,12}"
@@ -68,7 +69,7 @@ _PATH: Final = rule(longest=4096)
 
 
 class State(StrEnum):
-    """Where a job stands. FfDL's words; shown to users."""
+    """State of a job, as users see it. The names are those of FfDL."""
 
     QUEUED = "QUEUED"
     DEPLOYING = "DEPLOYING"
@@ -82,12 +83,12 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when nothing will happen to the job any more."""
+        """True if the state never changes again."""
         return self in (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
 class Cause(StrEnum):
-    """Whose fault a failure is. Decides whether the job is tried again, and what its owner is told."""
+    """Cause of a failure. It decides whether the job is retried and what its owner reads."""
 
     YOUR_CODE = "your code"
     YOUR_DATA = "data"
@@ -99,33 +100,33 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
-STARTS_WITH_ONE: Final = "starts_with_one"  # a note's code: the learners that were asked for would all do the same
+STARTS_WITH_ONE: Final = "starts_with_one"  # code of a note: the requested learners would all do the same work
 
 
 class Placement(StrEnum):
-    """How a job asks for its learners to be laid over nodes, where it asks at all."""
+    """Placement of learners on nodes that a job requests."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class PoolPlacement(StrEnum):
-    """How a pool lays learners over nodes, where a job does not say it."""
+    """Placement policy of a pool for jobs that request none."""
 
     PACK = "pack"
-    """On as few nodes as it can, the tightest first."""
+    """On as few nodes as possible, the fullest ones first."""
     SPREAD = "spread"
-    """One at a time, on the node with the fewest."""
+    """One learner at a time, on the node with the fewest learners."""
     TETRIS = "tetris"
-    """One at a time, where what is free looks most like what is asked for."""
+    """One learner at a time, on the node whose free resources match the request best."""
     FGD = "fgd"
-    """One at a time, where the least becomes unusable for what is usually asked for."""
+    """One learner at a time, where it causes the least fragmentation for the usual requests."""
     TOPOLOGY = "topology"
-    """As close together as an empty pool could, which a gang waits for; the longer it waits, the further apart."""
+    """As close together as in an empty pool; a gang waits for that, and accepts a wider placement over time."""
 
 
 class PoolOrder(StrEnum):
-    """By what a pool sorts the jobs that wait. Priority goes before all of them."""
+    """Order in which a pool sorts waiting jobs. Priority precedes all of them."""
 
     FIFO = "fifo"
     FIFO_SKIP = "fifo-skip"
@@ -139,8 +140,7 @@ class PoolOrder(StrEnum):
 
 
 class Elastic(StrEnum):
-    """Who may change the size of a running job: nobody; its owner (and the pool, between min and max); or the pool
-    alone, by how fast it finds the job to be at each size."""
+    """Control over size: none, the owner (and the pool between min and max), or the pool by measured speed."""
 
     OFF = "off"
     MANUAL = "manual"
@@ -148,28 +148,28 @@ class Elastic(StrEnum):
 
 
 class Condition(StrEnum):
-    """When a larger gang is worth it, with `elastic` auto. What `condition_value` means stands beside each."""
+    """Condition under which a larger gang is worthwhile with `elastic` auto. Each explains its `condition_value`."""
 
     EFFICIENCY = "efficiency"
-    """Least part of a learner's throughput that each further one must bring (0.1)."""
+    """Minimum share of one learner's throughput that each further learner must add (0.1)."""
     UTILITY = "utility"
-    """What an hour sooner is worth; `price_per_h` is what a learner costs (1)."""
+    """Value of finishing an hour sooner; `price_per_h` is the cost of a learner (1)."""
     DEADLINE = "deadline"
-    """Seconds after the submit at which it is to be through."""
+    """Seconds after the submission in which the job must finish."""
     GOODPUT = "goodput"
-    """Gradient noise scale in samples, where it is known."""
+    """Gradient noise scale in samples, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """From this epoch on (0 is the first) the wish is so many learners."""
+    """Scheduled size: from this epoch on (0 is the first), the job requests so many learners."""
 
     epoch: int = field(metadata=rule(least=0, most=10**9))
     learners: int = field(metadata=rule(least=1, most=100_000))
 
 
 class ActionId(StrEnum):
-    """What can be asked of a job."""
+    """Action that a user can request of a job."""
 
     SCALE = "scale"
     HALT = "halt"
@@ -180,7 +180,7 @@ class ActionId(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file that travels with a job: inline text, or the SHA-256 of bytes that were uploaded before."""
+    """File that travels with a job: inline text, or the SHA-256 of bytes that were uploaded before."""
 
     path: str = field(metadata=_PATH)
     text: str | None = field(default=None, metadata=rule(longest=8_000_000))
@@ -189,7 +189,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The cell a job came from, so that the page can find its way back."""
+    """Notebook cell from which a job was submitted, so that the page can find its way back."""
 
     notebook: str | None = field(default=None, metadata=_PATH)
     cell_id: str | None = field(default=None, metadata=_IDENTIFIER)
@@ -199,20 +199,20 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence for the owner: what was left out of train.py and why, a warning, what four lines would add."""
+    """Sentence for the job's owner: code that was left out of train.py and why, a warning, or a suggestion."""
 
     code: str = field(metadata=rule(longest=60))
     text: str = field(metadata=rule(longest=4000))
 
 
 def is_report(note: Note) -> bool:
-    """What a training found out about itself, beside what was known at submit."""
+    """Return whether a note is a finding of the training itself, and not known at submission."""
     return note.code.startswith("report_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a job is and what it asks for. Fixed at submit; only the wish, the priority and `elastic` change later."""
+    """Specification of a job. Fixed at submission; only requested size, priority and `elastic` change later."""
 
     name: str = field(
         default="train",
@@ -231,55 +231,55 @@ class JobSpec:
     priority: int = field(default=0, metadata=rule(least=-1_000_000, most=1_000_000))
     queue: str = field(default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
     spot: bool = False
-    """It takes only what ordinary jobs leave idle, at a lower price, and gives it back when one of them needs it."""
+    """True if it uses only devices that ordinary jobs leave idle, at a lower price, and returns them on demand."""
     placement: Placement | None = None
-    """None: as the pool does."""
+    """Requested placement; None: the pool's policy."""
     elastic: Elastic = Elastic.MANUAL
     condition: Condition = Condition.EFFICIENCY
     condition_value: float | None = field(default=None, metadata=rule(least=0, most=10**12))
     price_per_h: float = field(default=1.0, metadata=rule(least=0, most=10**9))
     schedule: tuple[Scheduled, ...] = field(default=(), metadata=rule(longest=1000))
-    """Sizes by epoch, rising."""
+    """Sizes by rising epoch."""
     framework: str | None = field(default=None, metadata=rule(longest=40))
     epochs: int | None = field(default=None, metadata=rule(least=1, most=10**9))
     max_time_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
     hang_after_s: float | None = field(default=None, metadata=rule(least=1, most=10**9))
-    """A learner that neither makes a step nor moves for so long is ended. None: as `hang_detection.py` says."""
+    """Seconds without a step or movement after which a learner is ended. None: the guardian's default limit."""
     checkpoint_every_s: float = field(default=60.0, metadata=rule(least=0, most=10**9))
     retries: int = field(default=4, metadata=rule(least=0, most=1000))
     outputs: tuple[str, ...] = field(default=(), metadata=rule(longest=200))
     metric_patterns: tuple[str, ...] = field(default=(), metadata=rule(longest=50))
     autolog: bool = True
-    """Curves and progress without a changed line: from frameworks' callbacks, progress bars and printed lines."""
+    """True to record metrics and progress of unchanged code from callbacks, progress bars and printed lines."""
     command: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
-    """Arguments for the script, after its name."""
+    """Arguments of the script, without its name."""
     interpreter: str | None = field(default=None, metadata=_PATH)
-    """The Python that runs the job; None: the engine's own."""
+    """Python interpreter that runs the job; None: the engine's own."""
     directory: str | None = field(default=None, metadata=_PATH)
-    """The working directory, so that relative paths mean what they meant in the notebook."""
+    """Working directory, so that relative paths resolve as in the notebook."""
     origin: Origin = Origin()
     notes: tuple[Note, ...] = field(default=(), metadata=rule(longest=500))
     cells: Mapping[str, str] = field(default_factory=dict, metadata=rule(longest=2000))
-    """Line map of train.py: "12-30" -> "cell [7]:3" (first line of the range is line 3 of that cell)."""
+    """Line map of train.py: "12-30" -> "cell [7]:3" (the first line of the range is line 3 of that cell)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """A request to train. `key` makes it safe to repeat: the same key gives the same job."""
+    """Submission of a job. `key` makes it idempotent: the same key yields the same job."""
 
     key: str = field(metadata=rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is no request key"))
     spec: JobSpec
     source: str = field(metadata=rule(longest=8_000_000))
     files: tuple[File, ...] = field(default=(), metadata=rule(longest=5000))
     environment: Mapping[str, str] = field(default_factory=dict, metadata=rule(longest=5000))
-    """The job's whole environment. Kept in a file that only the owner can read; never shown."""
+    """Complete environment of the job. It is kept in a file that only the owner can read, and never shown."""
     learners: int | None = field(default=None, metadata=rule(least=1, most=100_000))
-    """The first wish; None: as many as allowed."""
+    """Initially requested number of learners; None: the maximum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How many learners: bounds, the owner's wish, what the job holds now."""
+    """Size of a job in learners: bounds, requested size, and size it holds now."""
 
     min: int
     max: int
@@ -289,7 +289,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far training is. Steps count over the whole job."""
+    """Progress of training. Steps count over the whole job."""
 
     epoch: int = 0
     epochs: int | None = None
@@ -305,19 +305,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing that can be asked of a job now, or (enabled=False) why it cannot."""
+    """Action that can be requested of a job now, or (enabled=False) the reason why it cannot."""
 
     id: ActionId
     label: str
     enabled: bool = True
     why_not: str | None = None
     confirm: str | None = None
-    """What is lost by it, as a sentence: a front end asks before it does this."""
+    """Sentence about what the action loses: a front end asks for confirmation with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerView:
-    """One training process. `state`: Starting, Joining, Training, Leaving, Lost, Ended."""
+    """Training process. `state`: Starting, Joining, Training, Leaving, Lost, Ended."""
 
     member: int
     generation: int
@@ -329,7 +329,7 @@ class LearnerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where in the user's code: a cell (or file), a line, the function, and some lines around it."""
+    """Place in the user's code: a cell (or file), a line, the function, and some lines around it."""
 
     label: str
     line: int
@@ -339,13 +339,13 @@ class Where:
 
     @property
     def text(self) -> str:
-        """`cell [3], line 2, in train`."""
+        """Place as text: `cell [3], line 2, in train`."""
         return f"{self.label}, line {self.line}" + (f", in {self.function}" if self.function else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a job failed: cause, what, where, what to do; always in this order."""
+    """Failure of a job: cause, description, place and advice; always shown in this order."""
 
     cause: Cause
     code: str
@@ -353,14 +353,14 @@ class Failure:
     advice: str
     where: Where | None = None
     raised_by: tuple[int, ...] = ()
-    """Members that raised the same."""
+    """Members that raised the same failure."""
     step: int | None = None
     traceback: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast the job was with so many learners: samples per second, and relative to the smallest size measured."""
+    """Measured speed at one size: samples per second, and speed relative to the smallest measured size."""
 
     learners: int
     samples_per_s: float
@@ -369,32 +369,32 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as people see it. Made by the server; nothing in it is worked out again by a front end."""
+    """Job as people see it. The server computes all values; a front end computes none again."""
 
     row: int
-    """Row of the event table at which this view was true: the part of a cursor that concerns the view."""
+    """Row of the event table at which this view was true: the view's part of a cursor."""
     id: str
     name: str
     number: int
     owner: str
     state: State
     state_label: str
-    """The chip: "Processing · scaling 2 → 4"."""
+    """Text of the state chip: "Processing · scaling 2 → 4"."""
     tone: str
-    """idle, active, good, warn or bad."""
+    """Tone of the chip: idle, active, good, warn or bad."""
     status_line: str
-    """The gist beside the chip."""
+    """Summary next to the chip."""
     reason: str
-    """A sentence, where something waits, failed or changed; else empty."""
+    """Sentence if the job waits, failed or changed; otherwise empty."""
     transition: str | None
-    """scaling, halting, cancelling, preempting, restarting, or None."""
+    """Transition under way: scaling, halting, cancelling, preempting, restarting, or None."""
     place: int | None
     waiting: int | None
     submitted_s: float
     started_s: float | None
     ended_s: float | None
     unit: str
-    """"GPU" or "CPU slot"."""
+    """Unit of devices: "GPU" or "CPU slot"."""
     gpus_per_learner: int
     size: Size
     elastic: Elastic
@@ -407,28 +407,28 @@ class JobView:
     resizes: tuple[Resize, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
-    """Names whose values can be loaded."""
+    """Names of values that can be loaded."""
     origin: Origin
     notes: tuple[Note, ...]
     directory: str
     generation: int
     restarts: int
     spot: bool = False
-    """It runs on what ordinary jobs leave idle, and gives it back."""
+    """True if the job uses devices that ordinary jobs leave idle, and returns them on demand."""
     speeds: tuple[Speed, ...] = ()
-    """What was measured at each size."""
+    """Speeds measured at each size."""
     speedup: str = ""
-    """The same in a sentence: "2 → 4: 1.3× faster"."""
+    """Speeds as a sentence: "2 → 4: 1.3× faster"."""
     checkpoint_step: int | None = None
-    """The step at which the newest checkpoint was written; None: there is none to go on from."""
+    """Step of the newest checkpoint; None if there is none to resume from."""
     interruptions: tuple[Interruption, ...] = ()
     queued_s: float = 0.0
-    """Seconds that it spent in the queue until it last got devices."""
+    """Seconds that the job spent in the queue before it last got devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceView:
-    """One device of a node: free (job None), lent, or out of service with a reason."""
+    """Device of a node: free (job is None), allocated, or out of service with a reason."""
 
     id: str
     index: int
@@ -442,33 +442,33 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node with its devices."""
+    """Node with its devices."""
 
     name: str
     devices: tuple[DeviceView, ...]
     cpus: float
     memory_bytes: int
     cordoned: str | None = None
-    """Why it takes no new learners: "being drained by ana"."""
+    """Reason why the node is cordoned and takes no new learners: "being drained by ana"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue: its share of the pool, and what it has of it."""
+    """Queue: its share of the pool and the devices it holds."""
 
     name: str
     weight: float
-    """How idle devices are divided among queues without a guarantee."""
+    """Weight by which idle devices are divided among queues without a guarantee."""
     guaranteed: int
-    """Devices; what is idle of them is lent, and taken back."""
+    """Number of guaranteed devices; idle ones are borrowed by other queues and reclaimed."""
     held: int
     waiting: int
-    """Jobs of it that wait."""
+    """Number of waiting jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """The pool: what there is, who has it, and in which order jobs wait."""
+    """Pool: its devices, the jobs that hold them, and the order of waiting jobs."""
 
     row: int
     name: str
@@ -478,53 +478,53 @@ class PoolView:
     devices_total: int
     devices_free: int
     queue: tuple[str, ...]
-    """Ids of waiting jobs, first in line first."""
+    """Ids of waiting jobs in queue order."""
     gist: str
     isolation: str
-    order: str = "shortest"  # by what waiting jobs are sorted; see `[pool] order`
-    placement: str = "pack"  # how learners are laid over nodes; see `[pool] placement`
+    order: str = "shortest"  # order of waiting jobs; see `[pool] order`
+    placement: str = "pack"  # placement policy; see `[pool] placement`
     preemption: bool = True
     spot_price: float = 0.3
-    """What a device of a spot job counts in its queue's share."""
+    """Weight with which a spot job's device counts in its queue's share."""
     spot_notice_s: float = 30.0
-    """How long a spot job may take for a checkpoint when its devices are taken back."""
+    """Seconds that a spot job may take for a checkpoint when its devices are reclaimed."""
     queues: tuple[QueueView, ...] = ()
     track_record: str = ""
-    """How good start estimates were until now, in a sentence; empty where none was put to the test."""
+    """Sentence about the accuracy of start estimates until now; empty if none could be checked yet."""
     notices: tuple[str, ...] = ()
-    """Losses of the pool's own records in the last week, and what became of the jobs."""
+    """Losses of the pool's own records in the last week, and their effect on the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveView:
-    """What a drain does, or would do, with one job."""
+    """Effect of a drain on one job."""
 
     job: str
     way: str
-    """shrink, move, preempt, or stay (until it has a checkpoint, or ends)."""
+    """Way in which the job leaves: shrink, move, preempt, or stay (until it has a checkpoint or ends)."""
     before: int
-    """Learners."""
+    """Number of learners before the drain."""
     after: int
-    """Learners that go on without a pause in the queue."""
+    """Number of learners that continue without a pause in the queue."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainView:
-    """A node that is (or would be) drained, and what becomes of the jobs there."""
+    """Node that is (or would be) drained, and the effect on its jobs."""
 
     node: str
     is_asked: bool
-    """False: this is a preview."""
+    """False for a preview."""
     plan: str
-    """Names this very plan: a drain that is asked with another one's is refused."""
+    """Identifier of this plan: a drain request that names another plan is refused."""
     gist: str
     jobs: tuple[LeaveView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """What a reader of a job has seen. Valid after a restart of everything.
+    """Position of a reader in a job's records. It stays valid when all processes restart.
 
     `row`: event row of the last view. `metrics`: byte offset in the metrics file. `logs`: member -> byte offset.
     """
@@ -536,7 +536,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What a cell's output keeps (`application/vnd.jupyter-dlaas.job+json`): enough to draw the card without a server.
+    """Content of a cell's output (`application/vnd.jupyter-dlaas.job+json`): enough to draw the card without a server.
 
     `curves`: metric -> [[step, time, value], ...], at most 200 points each. `log`: the last lines.
     """
@@ -552,42 +552,42 @@ MIME: Final = "application/vnd.jupyter-dlaas.job+json"
 
 
 class NotFound(DlaasError):
-    """No such job, file or result, or it belongs to somebody else."""
+    """Job, file or result that does not exist or belongs to another user."""
 
     code = "not_found"
     http_status = 404
 
 
 class NotAllowed(DlaasError):
-    """The job is in a state that cannot take the action, or the user may not ask for it."""
+    """Action that the job's state or the user's rights do not allow."""
 
     code = "not_allowed"
     http_status = 409
 
 
 class Refused(DlaasError):
-    """Well-formed, but it can never work here: more devices than the pool has, a name used for another thing."""
+    """Well-formed request that can never work here: too many devices for the pool, or a name that is already taken."""
 
     code = "refused"
     http_status = 422
 
 
 class TooOld(DlaasError):
-    """Client and engine speak different versions of the protocol."""
+    """Error for a client and an engine with different protocol versions."""
 
     code = "protocol"
     http_status = 426
 
 
 class Unavailable(DlaasError):
-    """The engine cannot take work now (no engine, store full); nothing was accepted. Try again later."""
+    """Refusal of an engine that cannot take work now (no engine, store full). Nothing was accepted; try again later."""
 
     code = "unavailable"
     http_status = 503
 
 
 class Forbidden(DlaasError):
-    """The caller is not who it would have to be."""
+    """Error for a caller that is not the required user."""
 
     code = "forbidden"
     http_status = 403

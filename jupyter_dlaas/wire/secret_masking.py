@@ -1,6 +1,6 @@
-"""Secrets among environment variables: which variables hold one, and texts in which their values are masked.
+"""Secrets among environment variables: detection of variables that hold one, and masking of their values in texts.
 
-A value is replaced by as many asterisks as it is long, so that offsets into a log stay what they are.
+Each value is replaced by as many asterisks as it has characters, so that byte offsets into a log stay valid.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 SECRETS: Final = "DLAAS_SECRETS"
-"""The variable that names the variables handed over with `--secret`, separated by commas."""
+"""Name of the variable that lists the variables passed with `--secret`, separated by commas."""
 LENGTH_MIN: Final = 6
-"""Shorter values are masked only where `--secret` names them: they would be found in ordinary text."""
+"""Minimum length of a detected secret: shorter values occur in ordinary text, so only `--secret` masks them."""
 NAMED_LENGTH_MIN: Final = 4
 _STRONG: Final = (
     "TOKEN",
@@ -49,7 +49,7 @@ _NO_SECRETS: Final = frozenset(
     {"FILE", "PATH", "DIR", "FOLDER", "HOME", "URL", "URI", "SOCK", "SOCKET", "NAME", "USER", "TTL", "TIMEOUT"}
     | {"EXPIRES", "EXPIRY", "LIMIT", "LENGTH", "ENABLED"}
 )
-"""A last word that says of what kind the value is."""
+"""Last words of names that say that the value is not the secret itself."""
 _WORD: Final = re.compile(r"[^A-Z0-9]+")
 _PLAIN: Final = re.compile(r"\d+|true|false|none|null|enabled|disabled|default", re.IGNORECASE)
 _PATH: Final = re.compile(r"~?/[\w.\-/ ]+")
@@ -57,7 +57,7 @@ _IN_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@", re.I
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable looks as if its whole value were a secret, by its name and by the form of the value."""
+    """Return whether a variable seems to hold a secret as its whole value, by its name and the value's form."""
     words = [word for word in _WORD.split(name.upper()) if word]
     if not words or name == SECRETS or words[-1] in _NO_SECRETS or len(value) < LENGTH_MIN:
         return False
@@ -65,18 +65,18 @@ def is_secret(name: str, value: str) -> bool:
         is_path = "CREDENTIAL" in name.upper() and _PATH.fullmatch(value) is not None
         is_number = _PLAIN.fullmatch(value) is not None and "PASS" not in name.upper()
         return not is_path and not is_number
-    # SORT_KEY=name is an ordinary variable, KAGGLE_KEY=0a1b2c3d is a secret.
+    # For example, SORT_KEY=name is an ordinary variable, and KAGGLE_KEY=0a1b2c3d is a secret.
     is_random = len(value) >= 8 and re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
     return words[-1] in _WEAK and is_random and not value.startswith(("/", "~", "."))
 
 
 def named_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that `--secret` handed over with this environment."""
+    """Return the names that were passed with `--secret` in this environment."""
     return tuple(filter(None, environment.get(SECRETS, "").split(",")))
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the secrets of an environment: of named variables, of those that look secret, and passwords in URLs."""
+    """Return the secrets of an environment: values of named or secret-looking variables, and passwords in URLs."""
     named = set(named_secrets(environment))
     found: set[str] = set()
     for name, value in environment.items():
@@ -88,7 +88,7 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment less its secrets, for processes that outlive the job or need none of them."""
+    """Return an environment without its secrets, for processes that outlive the job or need none of them."""
     named, values = set(named_secrets(environment)), set(secret_values(environment))
     return {
         name: value
@@ -99,24 +99,24 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The secrets of one job in all the forms in which a text may hold them, the longest first."""
+    """Secrets of one job in all forms in which a text may contain them, the longest first."""
 
     forms: tuple[str, ...]
 
     @property
     def longest_bytes(self) -> int:
-        """Length of the longest form in UTF-8."""
+        """Length in bytes of the longest form in UTF-8."""
         return max((len(form.encode(errors="surrogatepass")) for form in self.forms), default=0)
 
     def text(self, text: str) -> str:
-        """Return the text with asterisks in place of each secret."""
+        """Return the text with each secret replaced by asterisks."""
         for form in self.forms:
             if form in text:
                 text = text.replace(form, "*" * len(form))
         return text
 
     def json(self, value: Json) -> Json:
-        """Return a JSON value with all strings masked; keys stay as they are."""
+        """Return a JSON value with all strings masked. Keys stay unchanged."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -126,7 +126,7 @@ class Mask:
         return value
 
     def data(self, data: bytes) -> bytes:
-        """Return bytes of UTF-8 text, of equal length, with asterisks in place of each secret."""
+        """Return UTF-8 bytes of equal length with each secret replaced by asterisks."""
         places = self.places(data)
         if not places:
             return data
@@ -136,7 +136,7 @@ class Mask:
         return bytes(masked)
 
     def places(self, data: bytes) -> list[tuple[int, int]]:
-        """Return where secrets are: first byte, and the byte after the last."""
+        """Return the positions of secrets: first byte, and the byte after the last."""
         found: list[tuple[int, int]] = []
         for form in self.forms:
             needle = form.encode(errors="surrogatepass")
@@ -147,7 +147,7 @@ class Mask:
         return found
 
     def unfinished(self, data: bytes) -> int:
-        """Return how many bytes at the end may be the beginning of a secret of which more is to come."""
+        """Return the number of bytes at the end that may be the beginning of a secret."""
         longest = 0
         for form in self.forms:
             needle = form.encode(errors="surrogatepass")
@@ -173,14 +173,14 @@ def _mask(values: tuple[str, ...]) -> Mask:
 
 
 def _forms(values: Iterable[str]) -> set[str]:
-    """A secret as it is, as JSON, `repr` and URLs write it, and each line of one that has several (a private key)."""
+    """Return each secret plain, as in JSON, `repr` and URLs, and each line of a multi-line one (a private key)."""
     found: set[str] = set()
     for value in values:
         parts = [value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= 8)]
         for part in parts:
             found.add(part)
             if not part.isalnum():
-                from urllib.parse import quote, quote_plus  # learners rarely need it
+                from urllib.parse import quote, quote_plus  # learners rarely need this import
 
                 found |= {json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], repr(part)[1:-1]}
                 found |= {quote(part, safe="", errors="replace"), quote_plus(part, errors="replace")}

@@ -1,4 +1,4 @@
-"""How fast steps are: windows of steps, and their middle. What a learner tells of its gang. Standard library only."""
+"""Measurement of step times: windows of steps, and their robust mean. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ __all__ = ["DROPPED", "STEPS", "WINDOW_S", "Windows", "middle"]
 
 STEPS: Final = 20
 WINDOW_S: Final = 1.0
-"""A window has so many steps at least, and takes so long."""
+"""Minimum number of steps in a window, and its minimum duration in seconds."""
 DROPPED: Final = 2
-"""Steps after a change that tell nothing yet."""
+"""Number of steps after a membership change that are not measured."""
 QUICK: Final = ((5, 0.25), (5, 0.25), (10, 0.5))
-"""The first windows of a size, where somebody decides by them; together they are one of the usual ones."""
+"""(steps, seconds) of the first windows of a size if decisions depend on them. Together they equal a usual window."""
 FIRST: Final = 4
-"""So many windows of a size are short; then each is twice as long as the one before."""
+"""Number of short windows per size; then each window is twice as long as the one before."""
 OFF: Final = 0.08
-"""Steps that are so far from the last window, and beyond three standard errors, are told at once."""
+"""Relative change from the last window at which a window ends early, if it also exceeds three standard errors."""
 _KEPT: Final = 2000
 _PARTS: Final = 4
-"""So many stretches belong to a window, so that one that wrote a checkpoint can be told from the others."""
+"""Minimum number of measurements per window, so that one with a checkpoint stands out from the others."""
 _SIGMA: Final = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Ratio of a normal distribution's standard deviation to its median absolute deviation."""
 _FAR: Final = 3.0
 
 
 class Windows:
-    """Cuts the steps of one size into windows: the first ones short, later ones ever longer, up to `most_s` seconds.
+    """Windows of the steps at one size: short at first, then longer, up to `most_s` seconds.
 
-    `is_quick`: somebody decides by them. Then the first ones are shorter still, and a long one ends as soon as its last
-    steps show another speed.
+    `is_quick` says that decisions depend on them. Then the first windows are shorter still, and a long window ends as
+    soon as its last steps show another speed.
     """
 
     def __init__(self, most_s: float, *, is_quick: bool) -> None:
         self._most_s, self._is_quick = most_s, is_quick
         self.steps = 0
-        """How many steps made the window that ended last."""
+        """Number of steps in the window that ended last."""
         self.again()
 
     def again(self) -> None:
-        """Another size begins."""
+        """Start over for another size."""
         self._told = 0
         self._window_s = WINDOW_S
         self._last: tuple[float, float] | None = None
@@ -56,9 +56,10 @@ class Windows:
         self._chunk_s = 0.0
 
     def step(self, took_s: float, count: int = 1) -> Sequence[float]:
-        """One more step, or a stretch of so many that took this long each.
+        """Record one step, or `count` steps that took `took_s` seconds each.
 
-        The times of the window's steps or stretches, newest last, if it ends here; else none.
+        Return the times of the window's measurements, newest last, if the window ends here; otherwise an empty
+        sequence.
         """
         self._times_s.append(took_s)
         self._counts.append(count)
@@ -97,12 +98,12 @@ class Windows:
 
 
 def middle(times_s: Sequence[float]) -> tuple[float, float]:
-    """(middle, spread relative to it) of step times; what lies far from the median does not count.
+    """Return (mean, relative spread) of step times without outliers.
 
-    The mean of what is within three standard deviations of the median, these from the median absolute deviation: one
-    step that wrote a checkpoint moves it no more than it moves a median, and it knows more than a median does. Of few
-    steps that deviation is too small by n / (n - 0.8) (Croux and Rousseeuw, "Time-efficient algorithms for two highly
-    robust estimators of scale", 1992).
+    The mean covers values within three standard deviations of the median; the deviation is estimated from the median
+    absolute deviation. A step that wrote a checkpoint affects it no more than it affects a median, and it is more
+    precise than a median. For few steps that deviation is too small by n / (n - 0.8) (Croux and Rousseeuw,
+    "Time-efficient algorithms for two highly robust estimators of scale", 1992).
     """
     centre = median(times_s)
     if centre <= 0:

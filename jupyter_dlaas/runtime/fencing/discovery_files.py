@@ -1,4 +1,4 @@
-"""The files by which a guardian is found: lock, sockets, status.json; each made again when it is lost."""
+"""Discovery files of a guardian: lock, sockets and status.json. The guardian restores each one that is lost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["STATUS", "WAKE", "Presence"]
 STATUS: Final = "status.json"
 WAKE: Final = "guardian.wake"
 LOOK_S: Final = 5.0
-"""How often the files are looked for. Nobody waits for it: an engine finds a guardian by its lock, too."""
+"""Seconds between checks of the files. They may be slow, because an engine finds a guardian by its lock too."""
 RETRY_S: Final = 1.0
 
 
 class Presence:
-    """The files by which engine and learners find a guardian."""
+    """Discovery files by which engine and learners find a guardian."""
 
     def __init__(self, job_dir: Path, lock: Lock, now: float) -> None:
         self._job_dir, self._lock = job_dir, lock
@@ -51,17 +51,17 @@ class Presence:
             return True
 
     def due(self, now: float) -> float:
-        """When to call `look`, by the monotonic clock."""
+        """Return the time of the next `look`, by the monotonic clock."""
         return self._look_s if self._is_written else min(self._look_s, now + RETRY_S)
 
     def look(self, now: float) -> bool:
-        """Make again what is lost, and write what could not be written. False where another guardian holds the job."""
+        """Restore lost files and retry failed writes. Return False if another guardian holds the job's lock."""
         is_due = now >= self._look_s
         if is_due:
             self._look_s = now + LOOK_S
             if not self._lock.renew():
                 return False
-            with suppress(OSError):  # no directory, or no room: the next look tries again
+            with suppress(OSError):  # no directory or no space: the next look tries again
                 self._bind_again()
         if not self._is_written or (is_due and not (self._job_dir / STATUS).exists()):
             self._write()
@@ -76,18 +76,18 @@ class Presence:
             lost.close()
 
     def accept(self) -> None:
-        """Accept who connects."""
+        """Accept pending connections."""
         with suppress(BlockingIOError):
             while True:
                 sock, _ = self.listener.accept()
                 self._callers.append(Lines(sock))
 
     def caller_fds(self) -> list[int]:
-        """The descriptors of those who are connected and have said nothing yet."""
+        """Return the descriptors of connections that have not sent a message yet."""
         return [line.fd for line in self._callers]
 
     def introductions(self) -> list[tuple[Lines, list[Message]]]:
-        """Those who have said something since, with their first messages; who hung up is let go."""
+        """Return connections that have sent messages, with these messages. Close connections that ended without any."""
         found = []
         for line in list(self._callers):
             messages = line.read()
@@ -102,7 +102,7 @@ class Presence:
     def write_status(
         self, me: Identity, learners: Mapping[int, Identity], store: Identity | None, **under_way: list[int]
     ) -> None:
-        """Write who is there. `starting`, `joining`: members that may be there at any moment."""
+        """Write the processes of the job. `starting` and `joining` list members that may appear at any moment."""
         body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot}
         body["learners"] = {str(member): {"pid": who.pid, "start": who.start} for member, who in learners.items()}
         if store is not None:
@@ -112,12 +112,12 @@ class Presence:
 
     def _write(self) -> None:
         self._is_written = False
-        with suppress(OSError):  # a full disk: the journal is the truth, this file only shortens the way
+        with suppress(OSError):  # full disk: the journal is authoritative, this file only a shortcut
             write_whole(self._job_dir / STATUS, self._status)
             self._is_written = True
 
     def close(self) -> None:
-        """Refuse connections from now on: an engine that is refused starts the next guardian."""
+        """Close the sockets and remove their files: an engine that finds no socket starts the next guardian."""
         for sock, name in ((self.wake, WAKE), (self.listener, SOCKET)):
             with suppress(OSError):
                 (self._job_dir / name).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""A watchdog for the engine: the keepers of running jobs start it again when it was killed and no client is there.
+"""Watchdog of the engine: the watchdogs of running jobs restart an engine that was killed while no client runs.
 
-An engine that ends by itself takes its socket away first, and is left alone. A lock lets one keeper start one.
+An engine that exits by itself removes its socket first and is not restarted. A lock ensures that only one watchdog
+starts an engine.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ __all__ = ["ENGINE", "OFF", "EngineWatchdog"]
 
 ENGINE: Final = "dlaas_server.engine"
 OFF: Final = "JUPYTER_DLAAS_WATCHDOG"
-"""In the engine's environment: with the value 0 it is not started again."""
+"""Variable of the engine's environment: with the value 0, the engine is not restarted."""
 DELAY_S: Final = 1.0
-"""A client that is there starts the engine at once: it goes first."""
+"""Minimum delay in seconds: a running client restarts the engine at once and goes first."""
 LOOK_S: Final = 5.0
-"""How often an engine is looked for that somebody else may have started."""
+"""Seconds between checks for an engine that another process may have started."""
 START_S: Final = 15.0
-"""So long an engine may take to serve before another one is tried."""
+"""Seconds that an engine may take to serve before another one is tried."""
 SETTLED_S: Final = 60.0
 DELAY_MAX_S: Final = 60.0
 _RETRY_S: Final = 0.5
 _NOT_OURS: Final = ("DLAAS_", "PYTHON", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHELASTIC_")
-"""What a job's environment adds, and an engine must not get."""
+"""Prefixes of variables that belong to a job and must not reach an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """A living engine, and all that is needed to start the same one again."""
+    """Running engine, with all that is needed to restart it identically."""
 
     fd: int
     who: Identity
@@ -51,7 +52,7 @@ class _Engine:
 
 
 class EngineWatchdog:
-    """Watches the engine of a pool's directory. Call `look` when `fds` are readable, and at `due`."""
+    """Watchdog of the engine of a pool's directory. Call `look` when one of `fds` is readable, and at `due`."""
 
     def __init__(self, pool_dir: Path, now: float) -> None:
         self._pool_dir = pool_dir
@@ -63,20 +64,20 @@ class EngineWatchdog:
         self.look(now)
 
     def fds(self) -> list[int]:
-        """The descriptor of the engine's process, if one is watched."""
+        """Return the descriptor of the engine's process, if one is watched."""
         return [] if self._engine is None else [self._engine.fd]
 
     def due(self) -> float | None:
-        """When to look, by the monotonic clock; None while an engine is watched."""
+        """Return the time of the next `look`, by the monotonic clock; None while an engine is watched."""
         return None if self._engine is not None else self._due_s
 
     @property
     def is_needed(self) -> bool:
-        """Whether the engine was killed and none serves yet."""
+        """True if the engine was killed and none serves yet."""
         return self._engine is None and self._is_missed
 
     def look(self, now: float) -> None:
-        """See whether the engine lives; start one where it was killed a moment ago."""
+        """Check whether the engine lives, and restart it if it was killed."""
         engine = self._engine
         if engine is not None:
             if not select.select([engine.fd], [], [], 0)[0]:
@@ -110,7 +111,7 @@ class EngineWatchdog:
         lock = os.open(self._pool_dir / "watchdog.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._engine = self._find(now)  # another keeper was quicker
+            self._engine = self._find(now)  # another watchdog was faster
             if self._engine is None:
                 self._tries += 1
                 self._start()
@@ -118,12 +119,12 @@ class EngineWatchdog:
             self._due_s = time.monotonic() + min(2.0**self._tries, DELAY_MAX_S)
             self._is_missed = self._engine is None
         except BlockingIOError:
-            return  # one is at it
+            return  # another watchdog is restarting the engine
         finally:
             os.close(lock)
 
     def _await_engine(self, now: float) -> _Engine | None:
-        """Wait for the new engine here: who holds the lock meanwhile keeps others from starting more of them."""
+        """Wait for the new engine. The caller holds the lock meanwhile, so that no other watchdog starts one too."""
         before = None if self._last is None else self._last.who
         end_s = time.monotonic() + START_S
         while time.monotonic() < end_s:
@@ -136,7 +137,7 @@ class EngineWatchdog:
         return None
 
     def _command(self) -> tuple[str, ...]:
-        """The command line of the engine that was killed; empty where it is not to be started again."""
+        """Return the command line of the killed engine; empty if it must not be restarted."""
         last = self._last
         if last is None:
             python = (read_json(self._pool_dir / "engine.json") or {}).get("python")

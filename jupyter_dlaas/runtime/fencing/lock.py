@@ -1,4 +1,4 @@
-"""Who guards a job: one process at a time, by a lock that the system takes back when its holder is gone."""
+"""Exclusive lock of a job's guardian. The system releases it when the holder ends."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _UCRED: Final = struct.Struct("3i")
 
 
 class Lock:
-    """The lock of a job, held until this process ends."""
+    """Lock of a job, held until this process ends."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd = path, fd
 
     def renew(self) -> bool:
-        """Take the lock again where its file was removed or replaced; False where another guardian holds the new one.
+        """Take the lock again if its file was removed or replaced. Return False if another guardian holds the new one.
 
-        Where the directory is gone nobody else can hold it.
+        If the job directory is gone, no other process can hold it.
         """
         mine = os.fstat(self._fd)
         try:
@@ -59,9 +59,10 @@ class Lock:
 
 
 def hold(job_dir: Path) -> Lock | None:
-    """Become the one who guards this job, for as long as this process lives; None where another one does.
+    """Take a job's lock for the lifetime of this process. Return None if another guardian holds it.
 
-    One that has said its last word and is about to be gone is waited for. Who holds it leaves a keeper behind.
+    Wait up to 5 s for a guardian that has written its final fact and is about to exit. Taking the lock also forks a
+    watchdog.
     """
     path = job_dir / LOCK
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -80,9 +81,9 @@ def hold(job_dir: Path) -> Lock | None:
 
 
 def find_guardian(job_dir: Path) -> Identity | None:
-    """Return who guards the job: the holder of its lock, else the process that listens on its socket.
+    """Return the guardian of the job: the holder of its lock, otherwise the process that listens on its socket.
 
-    The lock is not tried: who takes it, if only to look, keeps a guardian out that starts.
+    The lock is not tried, because even a short hold would keep out a guardian that is starting.
     """
     for pid in (*_lock_holders(job_dir / LOCK), *_listener(job_dir / SOCKET)):
         who = identity(pid)
@@ -92,14 +93,14 @@ def find_guardian(job_dir: Path) -> Identity | None:
 
 
 def _lock_holders(path: Path) -> list[int]:
-    """Pids of those who hold a `flock` on a file. (Its device is not compared: some file systems show another one.)"""
+    """Return the pids that hold a `flock` on a file. Devices are not compared: some file systems report another."""
     try:
         inode, locks = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii")
     except OSError:
         return []
     found = []
     for line in locks.splitlines():
-        fields = line.split()  # "3: FLOCK ADVISORY WRITE 5899 fe:00:9986154 0 EOF"; "->" marks those who wait
+        fields = line.split()  # "3: FLOCK ADVISORY WRITE 5899 fe:00:9986154 0 EOF"; "->" marks waiters
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
             with suppress(ValueError):
                 found.append(int(fields[4]))
@@ -107,7 +108,7 @@ def _lock_holders(path: Path) -> list[int]:
 
 
 def _listener(path: Path) -> list[int]:
-    """The pid of the process that listens on a Unix socket, by the kernel's word."""
+    """Return the pid that listens on a Unix socket, as the kernel reports it."""
     try:
         with connect(socket.SOCK_STREAM, path, timeout_s=0.2) as sock:
             pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))

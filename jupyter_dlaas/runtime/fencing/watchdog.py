@@ -1,8 +1,8 @@
-"""Who sees to it that no process of a job is left when nobody guards it any more.
+"""Watchdog of a job: ends all processes of a job that no guardian guards any more.
 
-A learner whose native code lets no thread of Python run cannot end itself, and the kernel knows no timer that begins
-when another process ends. So each guardian forks a keeper, which shares its memory and sleeps until the guardian's end.
-It is the engine's watchdog, too.
+A learner whose native code blocks all Python threads cannot end itself, and the kernel has no timer that starts when
+another process ends. So each guardian forks a watchdog, which shares its memory and sleeps until the guardian ends. The
+process is also the engine's watchdog.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _ENGINE_S: Final = 30.0
 
 
 def keep(job_dir: Path) -> None:
-    """Fork the keeper of this process, the job's guardian."""
+    """Fork the watchdog of this process, the job's guardian."""
     me = os.pidfd_open(os.getpid())
     launch.fork(lambda: _keep(job_dir, me))
     os.close(me)
 
 
 def _keep(job_dir: Path, guardian: int) -> None:
-    """Wait for its end. If no other one takes over for too long, end whatever is left of the job."""
+    """Wait for the guardian's end. If no other guardian takes over in time, kill all processes of the job."""
     os.setsid()
     os.chdir("/")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     launch.close_all_but((guardian,))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an engine that is started here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for an engine that is started here
     engine = EngineWatchdog(job_dir.parent.parent, time.monotonic())
     while not _await(guardian, engine):
         engine.look(time.monotonic())
@@ -54,13 +54,13 @@ def _keep(job_dir: Path, guardian: int) -> None:
         time.sleep(_LOOK_S)
     engine.look(time.monotonic())
     end_s = time.monotonic() + _ENGINE_S
-    while engine.is_needed and time.monotonic() < end_s:  # the job has ended, and the engine must know
+    while engine.is_needed and time.monotonic() < end_s:  # the job has ended, and the engine must learn of it
         time.sleep(_LOOK_S)
         engine.look(time.monotonic())
 
 
 def _await(guardian: int, engine: EngineWatchdog) -> bool:
-    """Sleep until there is something to look at; whether the guardian has ended."""
+    """Sleep until there is an event. Return whether the guardian has ended."""
     due_s = engine.due()
     timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
     return guardian in select.select([guardian, *engine.fds()], [], [], timeout_s)[0]
@@ -71,11 +71,11 @@ def _others(job_dir: Path) -> bool:
 
 
 def _is_guarded(job_dir: Path) -> bool:
-    """Whether a guardian listens. Its lock is not tried: who takes it, if only to look, keeps the next one out."""
+    """Return whether a guardian listens. The lock is not tried: even a short hold would keep out the next guardian."""
     try:
         connect(socket.SOCK_STREAM, job_dir / "guardian.sock", timeout_s=1.0).close()
     except (TimeoutError, BlockingIOError):
-        return True  # one that is stopped
+        return True  # a stopped guardian
     except OSError:
         return False
     return True

@@ -1,1 +1,1 @@
-"""The guardian of a job: starts, watches and ends its learners, and writes the journal."""
+"""Guardian of a job: starts, watches and ends its learners, and writes the journal."""

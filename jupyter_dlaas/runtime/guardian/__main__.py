@@ -1,4 +1,4 @@
-"""Program of a guardian by the name that an engine of a former release starts."""
+"""Entry point of a guardian under the module name that engines of earlier releases start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guardian does next: from what is wanted and what is, without clock, files or processes."""
+"""Choice of a guardian's next action from the wanted and the observed state. Pure: no clock, files or processes."""
 
 from __future__ import annotations
 
@@ -13,42 +13,49 @@ __all__ = ["Act", "Seen", "agree", "decide"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A picture of a job: the last generation that was started (-1: none) and how it fares."""
+    """Observed state of a job: the generation that was started last (-1: none) and the state of its learners."""
 
     generation: int
     alive: int
-    """Learners whose process exists."""
+    """Number of learners whose process exists."""
     is_broken: bool = False
-    """A learner of this generation failed, unasked."""
+    """True if a learner of this generation failed without being asked to end."""
     is_complete: bool = False
-    """All learners of this generation ended well by themselves."""
+    """True if this generation finished its program: its rank 0 ended with outcome "ok" and no learner failed."""
     may_change: bool = False
-    """They can go over into another generation while they train."""
+    """True if the gang can change to the wanted generation while it trains."""
     is_changing: bool = False
-    """They are about to, and it cannot be taken back."""
+    """True if a membership change is committed and can no longer be cancelled."""
     is_leaving: bool = False
-    """The learners of this generation were asked to leave. That is not taken back: they may be half out already."""
+    """True if the learners of this generation were asked to leave.
+
+    The request cannot be withdrawn, because some learners may already be shutting down.
+    """
 
 
 class Act(StrEnum):
-    """The one thing to do now."""
+    """Next action of a guardian."""
 
     WAIT = "wait"
     START = "start"
     """Start the wanted generation."""
     CHANGE = "change"
-    """Bring the gang over into the wanted generation while it trains."""
+    """Change the gang to the wanted generation while it trains."""
     LEAVE = "leave"
-    """Bring the living learners to a checkpoint and out."""
+    """Let the living learners write a checkpoint and exit."""
     END = "end"
-    """End the living learners now: nothing they do counts any more."""
+    """End the living learners now: their work no longer counts."""
     COMPLETE = "complete"
     HALTED = "halted"
     STOPPED = "stopped"
 
 
 def decide(wanted: Wanted | None, seen: Seen) -> Act:
-    """The next act. Asked again after each change; doing the same act twice must do nothing twice."""
+    """Return the next action.
+
+    The guardian calls this function after each change of state. Carrying out an action twice must have no further
+    effect.
+    """
     if wanted is None:
         return Act.WAIT
     if wanted.goal is Goal.STOP:
@@ -64,19 +71,19 @@ def decide(wanted: Wanted | None, seen: Seen) -> Act:
             return Act.CHANGE if seen.may_change else Act.LEAVE
         return Act.WAIT
     if seen.is_complete:
-        return Act.COMPLETE  # also when a halt came in the last moment: there is nothing to go on with
+        return Act.COMPLETE  # also if a halt arrives at the last moment: no training is left to resume
     if wanted.goal is Goal.HALT:
         return Act.HALTED
     if wanted.generation > seen.generation:
         return Act.START
-    # A halt that was taken back too late: closed all the same, so that whoever wants the job to run wants it anew.
+    # A halt was withdrawn too late. Close the job all the same, so that a caller that wants it to run asks for it anew.
     return Act.HALTED if seen.is_leaving else Act.WAIT
 
 
 def agree(passed: Iterable[int | None]) -> int:
-    """The boundary at which all leave: the first that none of them has passed.
+    """Return the step boundary at which all learners leave: the first that none of them has passed.
 
-    Each learner said how many boundaries it has passed, and that it passes no other before it is told where to stop.
-    One that has not begun yet (None) will come to every boundary.
+    Each learner reports how many boundaries it has passed and waits at the next one for the agreed boundary. A learner
+    that has not begun yet (None) will reach every boundary.
     """
     return max((0 if count is None else count for count in passed), default=0)

@@ -1,4 +1,4 @@
-"""Start of a guardian: the program `python -m jupyter_dlaas.runtime.guardian.entrypoint JOB_DIR`."""
+"""Entry point of a guardian: `python -m jupyter_dlaas.runtime.guardian.entrypoint JOB_DIR [INTERPRETER]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["guard", "main"]
 
 
 def guard(job_dir: Path, origin: Origin) -> int:
-    """Be the guardian of a job in this process; 0 also where another one holds it. Returns the exit code."""
+    """Run the guardian of a job in this process and return the exit code.
+
+    Return 0 at once if another guardian holds the job's lock.
+    """
     lock = hold(job_dir)
     if lock is None:
         return 0
@@ -30,13 +33,13 @@ def guard(job_dir: Path, origin: Origin) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line: JOB_DIR, and the job's interpreter where it is another one."""
+    """Parse the command line (JOB_DIR and, if the job uses another one, its INTERPRETER) and run the guardian."""
     if len(arguments) not in (1, 2):
         print("usage: python -m jupyter_dlaas.runtime.guardian.entrypoint JOB_DIR [INTERPRETER]", file=sys.stderr)
         return 2
     job_dir = Path(arguments[0]).absolute()
-    os.chdir("/")  # a guardian must not keep anybody's disk from being taken away
-    with suppress(PermissionError):  # a session of its own already
+    os.chdir("/")  # the working directory must not keep a file system from being unmounted
+    with suppress(PermissionError):  # the process already leads a session
         os.setsid()
     return guard(job_dir, Origin(interpreter=arguments[1] if len(arguments) == 2 else None))
 

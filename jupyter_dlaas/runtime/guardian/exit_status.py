@@ -1,4 +1,4 @@
-"""Exit status of learners: their last word, and how the operating system ended them."""
+"""Exit status of learners, from the result file they write and from the operating system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Result", "how_it_ended", "read_result", "reap", "was_let_go"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A learner's last word."""
+    """Result that a learner writes as it ends."""
 
     outcome: str
     code: int
@@ -33,7 +33,7 @@ class Result:
 
 
 def read_result(job_dir: Path, member: int) -> Result | None:
-    """What `learner-N/result.json` says; None when the learner was killed before it wrote it."""
+    """Return the content of `learner-N/result.json`, or None if the learner was killed before it wrote a valid file."""
     body = read_json(learner_folder(job_dir, member) / "result.json")
     try:
         return None if body is None else decode(Result, body, unknown="ignore")
@@ -42,13 +42,13 @@ def read_result(job_dir: Path, member: int) -> Result | None:
 
 
 def was_let_go(result: Result | None, member: int, wanted: Wanted | None) -> bool:
-    """Whether somebody who ended before its guardian came left because nobody wanted it any more."""
+    """Return whether a learner that ended while no guardian watched left because it was no longer wanted."""
     is_wanted = wanted is not None and member in {one.member for one in wanted.members}
     return not is_wanted and result is not None and result.outcome == "left"
 
 
 def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:
-    """Exit code, signal, and the failure where the learner was not asked to end."""
+    """Return exit code, signal, and the failure unless the learner was asked to end."""
     code: int | None = None
     signal: int | None = None
     if learner.status is not None:
@@ -79,7 +79,7 @@ _UNGUARDED = Failure(
 
 
 def reap() -> dict[int, int]:
-    """Wait for every child that ended, orphans that came to us too: pid -> status."""
+    """Reap every child that ended, including orphans that this process inherited, and return pid -> status."""
     ended: dict[int, int] = {}
     with suppress(ChildProcessError):
         while True:

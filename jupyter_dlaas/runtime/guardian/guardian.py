@@ -1,7 +1,7 @@
-"""One job's guardian: makes the wanted document so, and writes down what happened.
+"""Guardian of one job: carries out the wanted document and writes what happened to the journal.
 
-One thread, one loop, no waiting: it must be able to fork.
-It may be killed at any moment; the next one reads the journal, adopts the living learners and goes on (see
+The process has one thread and one event loop that never blocks outside `poll`, because it must be able to fork. It may
+be killed at any moment. The next guardian replays the journal, adopts the living learners and continues (see
 server/WIRE.md).
 """
 
@@ -50,13 +50,13 @@ from jupyter_dlaas.wire.secret_masking import mask_of
 __all__ = ["Guardian"]
 
 LAST_WORDS_S: Final = 0.3
-"""How long the others of a broken gang may still say what they died of."""
+"""Seconds between a gang's failure and SIGTERM, in which its other learners may still report their own failures."""
 HELLO_S: Final = 10.0
-"""How long learners that were found alive may take to call; nobody waits meanwhile but who wants them to change."""
+"""Seconds in which adopted learners may connect. Only a membership change or a shutdown waits for them meanwhile."""
 
 
 class Guardian:
-    """The shell around `coordinator.decide`: takes pictures, carries out acts."""
+    """Imperative shell around `decide`: observes the job's state and carries out the action."""
 
     def __init__(self, job_dir: Path, lock: Lock, origin: Origin) -> None:
         self.job_dir = job_dir
@@ -66,7 +66,7 @@ class Guardian:
         self._base: Mapping[str, str] = json.loads((job_dir / "environment.json").read_bytes())
         source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
         self._is_torch = launch.torch_is_used(self._spec.framework, source)
-        # Code that never calls run() trains from the moment it is ready; other code says when its loop begins.
+        # Code that never calls run() trains as soon as it is ready. Other code reports when its training loop begins.
         self._expects_run = expects_run(source)
         self._may_change = launch.may_change(self._spec, source)
         kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
@@ -78,12 +78,12 @@ class Guardian:
         self._wanted: Wanted | None = None
         self._learners: dict[int, Learner] = {}
         self._sessions: set[Identity] = set()
-        """Begun by learners, and not seen empty after their ends."""
+        """Process sessions that learners started and that were not seen empty after the learners ended."""
         self._generation = self._earlier.generation
         is_settled = self._earlier.lost >= self._generation
         self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
         self._unsure: list[tuple[int, Failure]] = []
-        """Ends of which only those who were found alive, and have not called yet, can tell whether they go on."""
+        """Failures that wait for adopted learners to connect: only these know whether the gang can continue."""
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir, mask_of(self._base))
         self._store = Meeting(self._spawner)
@@ -100,7 +100,7 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._chld_w.fileno(), warn_on_full_buffer=False)
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- event loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Guard the job until it is closed."""
@@ -108,7 +108,7 @@ class Guardian:
         wanted = self._wanted
         closed = self._earlier.closed_revision
         if wanted is None or (closed is not None and wanted.revision <= closed):
-            return  # closed already, and nothing new is wanted
+            return  # closed already, and the wanted document is not newer
         self._adopt()
         self._tell.seen(wanted.revision)
         self._go_on()
@@ -151,7 +151,7 @@ class Guardian:
             self._keep()
 
     def _look_after(self) -> None:
-        """See to the files by which others find this guardian, and to what they ask where no datagram came."""
+        """Maintain this guardian's lock, socket and status files, and read the wanted document without a datagram."""
         now = time.monotonic()
         if now < self._presence.due(now):
             return
@@ -177,7 +177,7 @@ class Guardian:
             while self._chld_r.recv(4096):
                 pass
 
-    # -- what is wanted ------------------------------------------------------------------------------------------------
+    # -- wanted and observed state -------------------------------------------------------------------------------------
 
     def _woken(self) -> None:
         with suppress(BlockingIOError):
@@ -202,14 +202,14 @@ class Guardian:
         return True
 
     def _keep(self) -> None:
-        """Ask the main learner for a checkpoint, until one is there that was begun after the last request."""
+        """Request a checkpoint from the first rank until one exists that was begun after the last request."""
         wanted = self._wanted
         if wanted is None or wanted.checkpoints <= self._tell.kept:
             return
         order = ("checkpoint", wanted.checkpoints)
         for one in self._alive():
             is_main = one.rank == 0 if self._live.first is None else one.member == self._live.first
-            # Who has not called run() yet would not hear it.
+            # A learner that has not called run() yet does not handle the request.
             if is_main and one.uses_run and one.line is not None and order not in one.heard:
                 one.heard.add(order)
                 one.line.tell({"t": "checkpoint", "n": wanted.checkpoints})
@@ -223,7 +223,7 @@ class Guardian:
             generation=self._generation,
             alive=len(alive),
             is_broken=bool(self._failed),
-            # Who waits by an earlier guardian's word cannot go on: then all leave.
+            # A learner that waits at a boundary for an earlier guardian's commit cannot continue: then all leave.
             is_leaving=self._farewell.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
             may_change=self._wanted is not None and self._live.may_become(self._wanted),
@@ -231,7 +231,7 @@ class Guardian:
         )
 
     def _is_complete(self) -> bool:
-        """The gang is through when its first learner ended well by itself and nobody failed."""
+        """Return whether the gang finished: its rank 0 ended with outcome "ok" and no learner failed."""
         if self._is_completed:
             return True
         first = [one for one in self._learners.values() if one.generation == self._generation and one.rank == 0]
@@ -241,7 +241,7 @@ class Guardian:
         return result is not None and result.outcome == "ok"
 
     def _go_on(self) -> None:
-        """Do what there is to do, until there is nothing more to do without waiting."""
+        """Carry out actions until the next one needs to wait for an event."""
         while self._unsure and not self._is_expecting():
             self._count(*self._unsure.pop(0))
         for _ in range(8):
@@ -271,40 +271,43 @@ class Guardian:
                 self._close(act)
                 return
 
-    # -- changing while they train -------------------------------------------------------------------------------------
+    # -- membership changes --------------------------------------------------------------------------------------------
 
     def _new_live(self) -> Live:
         return Live(self._learners, self._tell, self._join, self._store.where)
 
     def _join(self, wanted: Wanted, member: int) -> None:
-        """Start somebody who joins the others while they train."""
+        """Start a learner that joins the gang while it trains."""
         rank = next(rank for rank, one in enumerate(wanted.members) if one.member == member)
         self._write_status(joining=[member])
         self._start_one(wanted.members, rank, None, joins=True)
         self._write_status()
 
     def _change(self) -> bool:
-        """Bring the gang over into the wanted generation. True when it is there."""
+        """Advance the change of the gang to the wanted generation. Return True once it is complete."""
         wanted = self._wanted
         assert wanted is not None
         self._generation = self._live.change(wanted, self._generation)
         return self._generation == wanted.generation and not self._live.is_told
 
     def _mend(self) -> None:
-        """Who lost others goes on without them, at once."""
+        """Let the survivors of a loss continue at once without the lost learners."""
         if self._live.is_on and not self._farewell.is_leaving and not self._failed:
             self._live.mend(self._generation)
 
-    # -- starting ------------------------------------------------------------------------------------------------------
+    # -- adoption and start --------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Take over from an earlier guardian: find its learners, see who ended meanwhile, write down who I am."""
+        """Take over from an earlier guardian.
+
+        Find its living learners, record those that ended meanwhile, and write this guardian's identity to the journal.
+        """
         earlier = self._earlier
         status = read_json(self.job_dir / STATUS) or {}
-        # The one before was killed while it started these: each may be about to appear.
+        # The earlier guardian was killed while it started these learners, so each may still appear.
         waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
         deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
-        # A journal may be lost: a job is new where no learner has a folder.
+        # The journal may be lost: the job is new only if no learner has a directory.
         is_new = not self._tell.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
         living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
         while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
@@ -316,9 +319,9 @@ class Guardian:
             self._store.who = Identity(ends["pid"], ends["start"], str(status.get("boot")))
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
-            self._generation = earlier.together  # who came later than that only was to join
+            self._generation = earlier.together  # later generations were only starting to join
             if self._may_change and all(is_retried(failure) for _, failure in self._failed):
-                self._unsure, self._failed = self._failed, []  # the others are there, and may go on without them
+                self._unsure, self._failed = self._failed, []  # connected survivors may continue
         for member, (who, fd) in living.items():
             self._take(member, who, fd, earlier)
         for member, fact in earlier.up.items():
@@ -331,7 +334,7 @@ class Guardian:
                 self._see_down(gone)
         for member in sorted(waiting - set(living) - earlier.ever):
             self._see_unknown(member)
-        for member in earlier.members - set(earlier.up):  # ended before, and told: what is of interest is their rank
+        for member in earlier.members - set(earlier.up):  # only their rank is needed
             rank = earlier.ranks.get(member, 0)
             gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
             self._learners[member] = gone
@@ -340,7 +343,7 @@ class Guardian:
         self._finish_start()
 
     def _see_unknown(self, member: int) -> None:
-        """One that an earlier guardian was about to start is not alive. If it left a log, it lived and ended."""
+        """Record a learner that an earlier guardian may have started and that is not alive. A log shows that it ran."""
         wanted = self._wanted
         ranks = [rank for rank, one in enumerate(wanted.members) if one.member == member] if wanted else []
         if wanted is None or not ranks or not (layout.learner_folder(self.job_dir, member) / LOG).exists():
@@ -352,7 +355,7 @@ class Guardian:
         self._see_down(gone)
 
     def _finish_start(self) -> None:
-        """An earlier guardian was killed while it started a generation: start those of it that it did not come to."""
+        """Start the remaining learners of a generation whose start an earlier guardian did not finish."""
         wanted = self._wanted
         if wanted is None or wanted.generation != self._generation or not self._alive() or self._failed:
             return
@@ -377,7 +380,7 @@ class Guardian:
             generation, rank = fact.generation or 0, fact.rank or 0
         one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
         one.oom_kills = diagnosis.oom_kills()
-        one.round = -1 if environment_of(who.pid).get("DLAAS_JOINS") == "1" else 0  # until it says itself
+        one.round = -1 if environment_of(who.pid).get("DLAAS_JOINS") == "1" else 0  # until the learner reports it
         if fact is None:
             self._tell.up(one)
         self._learners[member] = one
@@ -385,7 +388,7 @@ class Guardian:
         self._logs.begin(member)
 
     def _start(self) -> None:
-        """Start the wanted generation: its store, then all its learners."""
+        """Start the wanted generation: the rendezvous store first, then all learners."""
         wanted = self._wanted
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
@@ -413,7 +416,7 @@ class Guardian:
             self._learners[wanted.member] = lost
             self._see_down(lost)
             return
-        fd = os.pidfd_open(pid)  # our child until we wait for it: its pid cannot be another's
+        fd = os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
         who = own(pid)
         one = Learner(wanted.member, generation, rank, who, fd, oom_kills=diagnosis.oom_kills())
         one.round = -1 if joins else 0
@@ -423,27 +426,27 @@ class Guardian:
         self._tell.up(one)
         self._logs.begin(wanted.member)
 
-    # -- leaving and ending --------------------------------------------------------------------------------------------
+    # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Bring the learners to a step boundary, a checkpoint and out. Called again and again until they are gone."""
+        """Bring the learners to a step boundary, a checkpoint and exit. Called repeatedly until they are gone."""
         assert self._wanted is not None
-        if not self._is_expecting():  # only those who call can say what is to be saved, or changed
+        if not self._is_expecting():  # only connected learners can report what to save or change
             self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
 
     def _is_expecting(self) -> bool:
-        """Whether learners that were found alive are about to call."""
+        """Return whether adopted learners are still expected to connect."""
         return time.monotonic() < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive())
 
     def _end(self) -> None:
-        """End the learners: nothing they do counts any more."""
+        """End the learners without a checkpoint: their work no longer counts."""
         grace_s = self._wanted.grace_s if self._wanted is not None else TERM_S
         self._farewell.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
 
-    # -- what learners say and how they end ----------------------------------------------------------------------------
+    # -- messages and ends of learners ---------------------------------------------------------------------------------
 
     def _listen(self, ready: set[int]) -> None:
-        for line, messages in self._presence.introductions():  # what they say counts for what is next
+        for line, messages in self._presence.introductions():  # their messages affect the next action
             self._introduce(line, messages)
         for one in list(self._learners.values()):
             if one.line is not None and one.line.fd in ready:
@@ -454,7 +457,7 @@ class Guardian:
                     one.line = None
 
     def _introduce(self, line: Lines, messages: list[Message]) -> None:
-        """Who connects is known by the kernel's word for its pid, not by its own."""
+        """Assign a new connection to a learner by the peer pid that the kernel reports, not by what the peer claims."""
         pid = line.peer_pid()
         one = next((one for one in self._alive() if one.who.pid == pid), None)
         if one is None and any(message.get("t") == HELLO for message in messages):
@@ -483,7 +486,7 @@ class Guardian:
                 one.is_ready = True
                 self._tell.ready(one)
             if message.get("storing") is True:
-                self._see_together()  # a short training: its beginning and its end came in one go
+                self._see_together()  # in a short training, the begin and end messages arrive together
                 self._tell.storing(one.generation)
         self._see_together()
 
@@ -500,7 +503,7 @@ class Guardian:
         elif (
             not self._expects_run
             and all(one.is_ready and not one.uses_run for one in gang)
-            and self._tell.checkpoint_step() is None  # else a framework's loop goes on there, and says when
+            and self._tell.checkpoint_step() is None  # otherwise a framework's loop resumes from it and reports when
         ):
             self._tell.together(self._generation, None)
 
@@ -508,12 +511,12 @@ class Guardian:
         for one in list(self._learners.values()):
             if one.pidfd is None:
                 continue
-            # The state "Z" in /proc comes too early: the first thread can be dead while others still are at work.
+            # The state "Z" in /proc appears too early: the main thread can be dead while other threads still run.
             if not has_ended(one.pidfd):
                 continue
             self._statuses |= reap()
             one.status = self._statuses.pop(one.who.pid, None)
-            if one.line is not None:  # its last messages may have come together with its end
+            if one.line is not None:  # its last messages may arrive together with its end
                 self._take_in(one, one.line.read())
             one.close()
             self._sweep(one)
@@ -524,13 +527,13 @@ class Guardian:
         self._statuses = {pid: s for pid, s in self._statuses.items() if pid in mine}
 
     def _sweep(self, one: Learner) -> None:
-        """End what it left, data workers or programs that it started: its devices are to be free."""
+        """Kill processes that a learner left behind (data workers, own programs), so that its devices are free."""
         is_clean, ended = sweep(str(self.job_dir), (one.who,), 2.0, member=one.member)
         self._statuses |= ended
         (self._sessions.discard if is_clean else self._sessions.add)(one.who)
 
     def _close(self, act: Act) -> None:
-        """Write how it ended, end whatever is left, say the last word."""
+        """Record the outcome, kill all remaining processes and close the journal."""
         if act is Act.COMPLETE:
             gang = (one for one in self._learners.values() if one.generation == self._generation)
             first = next((one for one in gang if one.rank == 0), None)
@@ -538,12 +541,13 @@ class Guardian:
         elif act is Act.HALTED:
             self._tell.halted()
         self._store.end()
-        is_heir = self._tell.guardians > 0  # what a guardian before inherited is nobody's child now
+        is_heir = self._tell.guardians > 0  # inherited processes have no guardian parent
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
-            # In the kernel's hands (a dead network disk): it cannot run on, only vanish late.
+            # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
+            # later.
             print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
         self._limits.close()
-        # Nobody may knock any more before the last word is out: who then finds the door shut starts the next guardian.
+        # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()
         self._tell.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
         while not self._tell.journal.flush():
@@ -563,14 +567,17 @@ class Guardian:
             self._count(one.member, failure)
 
     def _count(self, member: int, failure: Failure) -> None:
-        """Who failed breaks its gang, unless the others go on without it; who only came to join breaks nobody."""
+        """Mark the gang as broken by a member's failure, unless the others continue without it.
+
+        A failure of a learner that has not joined yet never breaks the gang on its own account.
+        """
         is_joiner = member in self._learners and self._learners[member].round < 0
         if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
             self._failed.append((member, failure))
 
-    # -- files ---------------------------------------------------------------------------------------------------------
+    # -- status file ---------------------------------------------------------------------------------------------------
 
     def _write_status(self, **under_way: list[int]) -> None:
-        """`starting`, `joining`: members that may be there at any moment."""
+        """Write the status file. `starting` and `joining` list members whose processes may appear at any moment."""
         learners = {one.member: one.who for one in self._alive()}
         self._presence.write_status(self._me, learners, self._store.who, **under_way)

@@ -1,6 +1,6 @@
-"""Learners that stand still: who of them hangs, and whom the others wait for. What follows is the same as after a loss.
+"""Hang detection: which learner hangs, and which busy learner the others wait for. A hang is handled like a loss.
 
-A learner that makes no step is left alone as long as it moves (it validates, saves, computes), or waits for others.
+A learner that makes no step is left alone as long as it moves (validates, saves or computes) or waits for others.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ __all__ = ["Hangs", "Pulse", "Verdict", "judge", "limit_s", "waits"]
 
 LOOK_S: Final = 0.5
 _LIMIT_S: Final = 30.0
-"""So long a learner may stand still at least, unless its owner says otherwise (`--hang-after`)."""
+"""Minimum time in seconds without progress before a learner counts as hung, unless `--hang-after` sets another."""
 _STEPS: Final = 10.0
-"""… and so many times its usual step."""
+"""Multiple of the learner's usual step time that it may spend without progress."""
 _STOPPED_S: Final = 3.0
-"""A stopped process (SIGSTOP) makes no step by itself: no need to wait longer, where others wait for it."""
+"""Seconds after which a stopped process (SIGSTOP) counts as hung in a gang: it makes no step by itself."""
 _SILENT_S: Final = 1.2
-"""Without a heartbeat for so long, the system is asked instead."""
+"""Seconds without a heartbeat after which the guardian reads the process's activity from the system."""
 _SLOW: Final = 4
-"""A newcomer's own start (downloads, imports), and all together, may stand still so many times longer."""
+"""Factor on the limit while a learner joins (downloads, imports)."""
 _ALONE: Final = 20
-"""… and who keeps nobody waiting: it may wait for something that only its owner knows."""
+"""Factor on the limit of a learner that no other waits for: it may wait for something that only its owner knows."""
 _LATE_S: Final = 2.0
 _AWAITED_S: Final = 5.0
 _DYING_S: Final = 2.0
-"""From SIGABRT, at which Python writes where it is into the log, to SIGKILL."""
+"""Seconds from SIGABRT, on which Python writes its stack to the log, to SIGKILL."""
 
 
 def limit_s(environment: Mapping[str, str]) -> float:
-    """Return how long a learner may stand still at least; tests set another limit in the job's environment."""
+    """Return the minimum time in seconds without progress, which `DLAAS_HANG_S` in the job's environment overrides."""
     return float(environment.get("DLAAS_HANG_S", _LIMIT_S))
 
 
 @dataclass(slots=True)
 class Pulse:
-    """What is known of one learner's progress. Times by the guardian's monotonic clock."""
+    """Progress of one learner. Times are by the guardian's monotonic clock."""
 
     step_s: float
-    """Since when it is at this step."""
+    """Time at which it began the current step."""
     moved_s: float
-    """When it was last seen to move."""
+    """Time at which it was last seen to move."""
     heard_s: float
     step: int | None = None
-    """None: no loop runs in it."""
+    """Last reported step; None if no training loop runs."""
     is_held: bool = False
-    """It waits for a word of ours."""
+    """True if it waits for an order of the guardian."""
     round: int = 0
-    """The group that it is in …"""
+    """Membership epoch of its process group."""
     talks: int = 0
-    """… and how many talks with the others it has begun there,"""
+    """Number of collectives it has started in this epoch."""
     talked_s: float = 0.0
-    """which it told first at this time."""
+    """Time at which this number last changed."""
     at: str = ""
-    """Where in the user's program it is."""
+    """Place in the user's program."""
     where: Where | None = None
-    """The same, with its lines."""
+    """Place in the user's program with its source lines."""
     stopped_s: float | None = None
-    """Since when its process is stopped."""
+    """Time since which its process is stopped; None if it is not."""
     suspect_to: int | None = None
-    """Up to this step it may hang in what another, that was beside it, was ended for."""
+    """Step up to which it may hang in the same place as another learner of its gang that was ended for a hang."""
     activity: Activity | None = None
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=31))
-    """Seconds a step."""
+    """Seconds per step of recent steps."""
 
     def hear(self, message: Message, now: float) -> None:
-        """Take in a heartbeat."""
+        """Record a heartbeat."""
         step = message.get("step")
         if isinstance(step, int) and step != self.step:
             if self.step is not None and step > self.step:
@@ -99,7 +99,7 @@ class Pulse:
                 self.where = decode(Where, where, unknown="ignore")
 
     def look(self, activity: Activity | None, now: float) -> None:
-        """Take in what the system says of a process that is not heard any more."""
+        """Record the system's view of a process that sends no heartbeats."""
         if activity is not None and activity.is_stopped:
             self.stopped_s = now if self.stopped_s is None else self.stopped_s
             return
@@ -109,46 +109,49 @@ class Pulse:
         self.activity = activity
 
     def is_silent(self, now: float) -> bool:
-        """Not heard for longer than a heartbeat takes."""
+        """Return whether no heartbeat arrived for longer than its interval."""
         return now - self.heard_s >= _SILENT_S
 
     @property
     def progress_s(self) -> float:
-        """When it last made a step, or moved."""
+        """Time of its last step or movement."""
         return max(self.step_s, self.moved_s)
 
     def still_s(self, now: float) -> float:
-        """For how long it has neither made a step nor moved."""
+        """Return the seconds since its last step or movement."""
         return now - self.progress_s
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it has not come beyond where another hung."""
+        """True if it has not passed the step at which another learner hung."""
         return self.suspect_to is not None and self.step is not None and self.step <= self.suspect_to
 
     def limit_s(self, least_s: float) -> float:
-        """How long it may stand still."""
+        """Return the seconds that it may spend without progress."""
         return max(least_s, _STEPS * statistics.median(self.usual)) if self.usual else least_s
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is to be ended, with what is said of it, and whom the others wait for."""
+    """Learners to end, each with a reason, and the learner that the others wait for."""
 
     hung: Mapping[int, str]
     is_mutual: bool = False
-    """All of the gang hang at once."""
+    """True if all learners of the gang hang at once."""
     awaited: tuple[int, str] | None = None
 
 
 def judge(
     pulses: Mapping[int, Pulse], joining: Iterable[int], now: float, least_s: float, *, is_set: bool = False
 ) -> Verdict:
-    """Who of a gang hangs. Pure. `joining`: those who are not in the group yet. `is_set`: the owner set the limit.
+    """Return the hung learners of a gang. Pure.
 
-    Who has begun more talks in a group than another waits for that one. Where all hang, nobody alone is to blame:
-    something that all must do is done by some, or in another order. So nobody is ended before the others were seen to
-    move once more, or hang, too. Who is left, and then stands still where another hung, hung with it.
+    `joining` holds the members that are not in the process group yet. `is_set` says that the job's owner set the limit.
+
+    A learner that has started more collectives in an epoch than another waits for that one. If all hang, no single
+    learner is to blame: some skip a collective that all must take part in, or start it in another order. Therefore no
+    learner is ended before the others were seen to move again or to hang as well. A survivor that then stands still
+    where another hung is judged to hang with it.
     """
     joining, waiting = frozenset(joining), waits(pulses, now)
     gang = pulses.keys() - joining
@@ -159,7 +162,7 @@ def judge(
     for member, one in sorted(pulses.items()):
         limit_s = one.limit_s(least_s) * (_SLOW if member in joining else 1 if is_gang else alone)
         if one.stopped_s is not None:
-            # All of them at once: somebody wants it so.
+            # If all processes are stopped at once, the user did it on purpose.
             if now - one.stopped_s >= (alone * least_s if are_all_stopped else _STOPPED_S):
                 hung[member] = "its process was stopped (SIGSTOP) and did not go on"
         elif member not in waiting and one.still_s(now) >= limit_s:
@@ -183,13 +186,17 @@ def judge(
 
 
 def _is_alone(one: Pulse, others: Iterable[Pulse], least_s: float) -> bool:
-    """Whether all others went on after this one had stood still for too long. A stopped one does so by itself."""
+    """Return whether all others progressed after this learner exceeded its limit. Always True for a stopped process."""
     until_s = one.progress_s + one.limit_s(least_s)
     return one.stopped_s is not None or all(other.progress_s > until_s for other in others)
 
 
 def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
-    """Whether one of those waits for this one, by a word of it that is not older: in between all seem to be behind."""
+    """Return whether another learner waits for this one.
+
+    A report counts only if it is not newer than this learner's last heartbeat: between heartbeats, every learner seems
+    to lag behind.
+    """
     return any(
         other.is_held
         or one.is_silent(now)
@@ -199,9 +206,9 @@ def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
 
 
 def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
-    """Who waits for a word of ours, or for somebody who has begun fewer talks in the same group.
+    """Return the members that wait for an order, or for a learner with fewer collectives in the same epoch.
 
-    What one that is not heard any more said last is old: who is heard waits for it.
+    The last count of a silent learner is out of date, so all learners that send heartbeats count as waiting for it.
     """
     least: dict[int, int] = {}
     for one in pulses.values():
@@ -215,8 +222,10 @@ def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
 
 
 def _is_watched(one: Learner) -> bool:
-    """Who trains. A newcomer has no steps yet, and must not keep the others from changing; nor must who does not call
-    the guardian that found it alive."""
+    """Return whether a learner is watched for hangs: it trains, joins, or was adopted and has not connected.
+
+    A joining learner has no steps yet but must not block the others' change; nor must an adopted one that stays silent.
+    """
     is_newcomer = one.round < 0 and one.may_change
     return one.trains_from is not None or is_newcomer or (one.is_adopted and one.line is None)
 
@@ -243,10 +252,10 @@ _MUTUAL: Final = Failure(
 
 
 class Hangs:
-    """The shell around `judge`: looks at the learners each half second, while there are any that train."""
+    """Imperative shell around `judge`: checks the learners every half second while any of them is watched."""
 
     def __init__(self, tell: Chronicle, least_s: float, *, set_s: float | None = None) -> None:
-        """`least_s`: how long a learner may stand still; `set_s`: the same, set by the job's owner."""
+        """Set the limit: `least_s` is the default in seconds, `set_s` the value that the job's owner chose."""
         self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
@@ -256,7 +265,7 @@ class Hangs:
         self._slow: int | None = None
 
     def hear(self, one: Learner, message: Message, now: float) -> bool:
-        """Take a message in, if it is of a learner's progress. Tells whether it was."""
+        """Handle a message about a learner's progress. Return whether it was one."""
         if message.get("t") == "work":
             seconds, step_s, steps = message.get("s"), message.get("step_s"), message.get("steps")
             wait_s, skew = message.get("wait_s"), message.get("skew")
@@ -277,16 +286,19 @@ class Hangs:
         return True
 
     def due(self, now: float) -> float | None:
-        """When to look again."""
+        """Return the time of the next check."""
         return max(self._look_s + LOOK_S, now) if self._pulses else None
 
     def look(self, alive: Sequence[Learner], now: float) -> None:
-        """End who hangs; tell whom the others wait for. `alive`: those whom nobody asked to leave."""
+        """End learners that hang and record the learner that the others wait for.
+
+        `alive` holds the learners that were not asked to leave.
+        """
         if now - self._look_s < LOOK_S:
             return
         late_s, self._look_s = now - self._look_s - LOOK_S, now
         for pulse in self._pulses.values() if late_s > _LATE_S else ():
-            # This process, or the whole machine, was not running either.
+            # This process, or the whole machine, was suspended meanwhile.
             pulse.step_s, pulse.moved_s, pulse.heard_s = (
                 at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
             )
@@ -298,9 +310,9 @@ class Hangs:
             if pulse.round != members[member].round:
                 pulse.round, pulse.talks, pulse.moved_s = members[member].round, 0, now
             if members[member].is_waiting:
-                pulse.moved_s = now  # it has rehearsed, and joins when we say so
+                pulse.moved_s = now  # it has rehearsed and joins on the guardian's order
         for member in waits(self._pulses, now):
-            self._pulses[member].moved_s = now  # its time begins when those come for whom it waits
+            self._pulses[member].moved_s = now  # its time starts when the learners it waits for catch up
         joining = [one.member for one in alive if one.round < 0]
         verdict = judge(self._pulses, joining, now, self._least_s, is_set=self._is_set)
         for member, why in verdict.hung.items():

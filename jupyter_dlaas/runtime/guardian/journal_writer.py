@@ -1,4 +1,4 @@
-"""What a guardian writes down of its job: each thing once, whoever of several guardians saw it."""
+"""Writer of a job's journal: records each event once, also across a change of guardian."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 __all__ = ["Chronicle"]
 
 _REPORTS_MAX: Final = 50
-"""Notes of one job."""
+"""Maximum number of notes per job."""
 
 
 class Chronicle:
-    """The journal, and what it says already."""
+    """Journal of a job, and the state that it already records."""
 
     def __init__(
         self, job_dir: Path, mask: Mask = NO_MASK, explained: Callable[[Failure], Failure] = lambda failure: failure
     ) -> None:
         self._job_dir, self._mask = job_dir, mask
         self._explained = explained
-        """Adds to a failure what the guardian knows of its cause."""
+        """Function that adds to a failure what the guardian knows of its cause."""
         self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
         self.earlier: Told = told(self.journal.earlier)
         self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
-        """How many held this job before."""
+        """Number of guardians that held this job before."""
         self._together = self.earlier.together
         self._plain = self.earlier.plain
         self._storing = self.earlier.storing
         self._checkpoints = set(self.earlier.checkpoints)
         self.kept = self.earlier.kept
-        """The last request for a checkpoint that was answered."""
+        """Number of the last checkpoint request that was answered."""
         self._committed = dict(self.earlier.committed)
         self._revision = self.earlier.revision
         self._is_completed = self.earlier.is_completed
@@ -84,7 +84,7 @@ class Chronicle:
         self.journal.append(FactKind.LEARNER_READY, member=one.member, generation=one.generation)
 
     def down(self, one: Learner) -> Failure | None:
-        """A learner is gone: what it still finished, then its end. Returns its failure, if nobody asked it to go."""
+        """Record a learner's last checkpoints and steps, and its end. Return its failure unless it was asked to end."""
         result = read_result(self._job_dir, one.member)
         code, number, failure = how_it_ended(one, result)
         failure = failure and self._explained(failure)
@@ -108,7 +108,7 @@ class Chronicle:
         return float(at_s) if isinstance(at_s, int | float) and at_s else self._last_step_s
 
     def checkpoints(self) -> None:
-        """The checkpoints on disk are the truth; what of them is not in the journal yet goes there."""
+        """Record checkpoints that are not in the journal yet. The files on disk are authoritative."""
         for _, one in manifests(self._job_dir):
             if (one.generation, one.step) in self._checkpoints and one.asked <= self.kept:
                 continue
@@ -126,7 +126,7 @@ class Chronicle:
             )
 
     def committed(self, generation: int, ranges: Sequence[Range]) -> None:
-        """Tell what of these is new; `ranges` begin where the generation began."""
+        """Record the part of these step ranges that is new; `ranges` begin where the generation began."""
         for part in ranges:
             first = max(part.first, self._committed.get(generation, 0))
             if part.end > first:
@@ -136,7 +136,7 @@ class Chronicle:
                 )
 
     def checkpoint_step(self) -> int | None:
-        """The step of the last checkpoint."""
+        """Return the step of the last checkpoint."""
         found = manifests(self._job_dir)
         return found[-1][1].step if found else None
 
@@ -159,7 +159,10 @@ class Chronicle:
     def regrouped(
         self, generation: int, members: Sequence[int], step: int, idle_s: float | None, failure: Failure | None
     ) -> None:
-        """The gang went over into another group while it trained: a new generation, or this one after a loss."""
+        """Record that the gang changed to another process group while it trained.
+
+        The fact is a new generation, or a regrouping of the current one after a loss.
+        """
         kind = FactKind.GENERATION if self._together < generation else FactKind.REGROUPED
         self._together = max(self._together, generation)
         self.journal.append(
@@ -167,7 +170,7 @@ class Chronicle:
         )
 
     def pace(self, generation: int, told: Mapping[str, Any]) -> None:
-        """How fast the gang trains."""
+        """Record the gang's training speed."""
         left_s = told.get("left_s")
         self.journal.append(
             FactKind.PACE,
@@ -180,7 +183,7 @@ class Chronicle:
         )
 
     def of_program(self, state: Mapping[str, Any]) -> None:
-        """What a learner's state says of its program: it is said again with each hello."""
+        """Record what a learner reports of its program. The learner repeats the report with each hello."""
         if isinstance(asks := state.get("asks"), list):
             self.asked(*asks)
         if isinstance(alone := state.get("alone"), list):
@@ -189,39 +192,39 @@ class Chronicle:
             self.report(Note(code=code, text=text))
 
     def asked(self, learners: int, step: int) -> None:
-        """The program asks for another size; said again after a guardian was away, it is the same."""
+        """Record that the program requests another number of learners. A repeated request is recorded once."""
         if (step, learners) not in self._asked:
             self._asked.add((step, learners))
             self.journal.append(FactKind.ASKED, learners=learners, step=step)
 
     def alone(self, why: str, learners: int | None) -> None:
-        """The program's learners share nothing, or stay as many: told once in a job's life."""
+        """Record that the learners share nothing or keep a fixed number. Recorded once in a job's life."""
         if not self._is_alone:
             self._is_alone = True
             self.journal.append(FactKind.ALONE, why=why, learners=learners)
 
     def report(self, note: Note) -> None:
-        """Training found what its owner must know: each note once in a job's life, whichever learner tells it."""
+        """Record a note of training for the job's owner. Each note is recorded once in a job's life."""
         note = replace(note, text=self._mask.text(note.text))
         if note not in self._reports and len(self._reports) < _REPORTS_MAX:
             self._reports.add(note)
             self.journal.append(FactKind.REPORT, note=note)
 
     def awaited(self, member: int | None, at: str) -> None:
-        """The others wait for one that is busy; for nobody any more."""
+        """Record the busy learner that the others wait for, or None when they no longer wait."""
         self.journal.append(FactKind.AWAITED, member=member, why=at or None)
 
     def slow(self, found: Slow | None) -> None:
-        """One learner holds the others up; none does any more."""
+        """Record the straggler, or None when there is none any more."""
         member, speed = (None, None) if found is None else (found.member, found.speed)
         self.journal.append(FactKind.SLOW, member=member, rate=speed)
 
     def profile(self, generation: int, found: Profile) -> None:
-        """What the learners' talking costs."""
+        """Record the communication cost of the gang."""
         self.journal.append(FactKind.PROFILE, generation=generation, communication=found.communication, skew=found.skew)
 
     def has_begun(self, generation: int) -> bool:
-        """All was told of its beginning."""
+        """Return whether everything about a generation's begin is recorded."""
         return self._together >= generation and self._plain != generation
 
     def storing(self, generation: int) -> None:

@@ -1,4 +1,4 @@
-"""The learners of a job as its guardian knows them: who they are, what they said, how they ended."""
+"""Learner processes as the guardian knows them: identity, reported state and exit status."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ __all__ = ["Learner", "find_living"]
 
 @dataclass(slots=True)
 class Learner:
-    """One learner process, alive or just gone."""
+    """Learner process that is alive or has just ended."""
 
     member: int
     generation: int
     rank: int
     who: Identity
     pidfd: int | None = None
-    """None: gone."""
+    """Pidfd of the process; None once it is gone."""
     line: Lines | None = None
     is_adopted: bool = False
-    """An earlier guardian started it."""
+    """True if an earlier guardian started it."""
     is_ready: bool = False
     uses_run: bool = False
     trains_from: int | None = None
-    """The step at which its loop began."""
+    """Step at which its training loop began."""
     began_s: float = 0.0
     is_asked: bool = False
-    """It was told to leave or to end: how it ends says nothing about it."""
+    """True if it was asked to leave or end: its exit status then says nothing about a failure."""
     is_limited: bool = False
-    """It promised somebody to wait at its next boundary."""
+    """True if it agreed to wait at its next step boundary."""
     proposed: int = 0
-    """The last proposal that went over `line`."""
+    """Number of the last proposal that was sent over `line`."""
     is_told: bool = False
-    """Where to stop went over `line`."""
+    """True if the boundary to stop at was sent over `line`."""
     promise: tuple[int, int | None, int | None] | None = None
-    """(number of the proposal, boundary it is before, boundary that an earlier guardian told it)."""
+    """(number of the proposal, next boundary, boundary that an earlier guardian committed)."""
     trains_as: int = -1
-    """The generation that it says it trains in: changes of it pass by a learner that had nothing to change."""
+    """Generation that the learner reports. It keeps the old one through changes that did not affect it."""
     may_change: bool = False
-    """It can go over into other groups while it trains."""
+    """True if it can change to other process groups while it trains."""
     round: int = 0
-    """The group that it trains in; -1: it joins, and is in none yet."""
+    """Membership epoch that it trains in; -1 while it joins and is in no group yet."""
     built: int = -1
     is_waiting: bool = False
     is_held: bool = False
     stranded: int = -1
-    """The group that does not answer it any more."""
+    """Membership epoch of the group that no longer answers it."""
     missed: int = -1
-    """The newest group that it could not build, or not come into."""
+    """Newest membership epoch whose group it could not build or enter."""
     agreed: tuple[int, int] | None = None
     idle_s: float | None = None
     trained: tuple[Any, ...] = ()
-    """Per generation that it is through with: what it trained, as `Range`s."""
+    """Steps trained per finished generation, as `Range`s."""
     heard: set[object] = field(default_factory=set)
-    """Orders that went over `line`."""
+    """Orders that were sent over `line`."""
     failure: Failure | None = None
-    """Why this guardian ended it, or what it failed of where its disk is full."""
+    """Failure for which this guardian ended it, or that it reported because its disk was full."""
     is_done: bool = False
-    """It came to the program's end."""
+    """True if it reached the end of its program."""
     status: int | None = None
-    """As `waitpid` gave it; None for a learner that was adopted."""
+    """Status from `waitpid`; None for an adopted learner."""
     oom_kills: int = 0
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Learner:
         return self.pidfd is not None
 
     def listen(self, message: Message) -> None:
-        """Take in what the learner says of itself; a hello repeats all of it after a guardian was away."""
+        """Record the state that a learner reports. A hello repeats all of it to a new guardian."""
         kind = message.get("t")
         if kind in ("hello", "run", "training"):
             self.uses_run = self.uses_run or message.get("uses_run") is True
@@ -128,11 +128,11 @@ class Learner:
 
 
 def find_living(job_dir: str, up: Mapping[int, Fact], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
-    """The learners of an earlier guardian that are alive: member -> who it is and a pidfd.
+    """Find the living learners of an earlier guardian: member -> identity and pidfd.
 
-    Named by the journal, or, where the guardian died between starting one and writing it down, found by the job's mark:
-    of the processes with the mark of a member that the journal never named the oldest is the learner, the others are
-    its children.
+    The journal names them. If the guardian died after starting a learner and before recording it, the job's mark in the
+    process environment finds it: among the processes with the mark of a member that the journal never named, the oldest
+    is the learner and the others are its children.
     """
     candidates = {
         member: Identity(fact.pid, fact.start, fact.boot or boot_id())

@@ -1,4 +1,4 @@
-"""All logs of a job, as its guardian follows them: indexed, masked and kept short when there is news."""
+"""Log files of a job as its guardian follows them: indexed, masked and capped when they grow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 __all__ = ["Following"]
 
 GATHER_S: Final = 0.02
-"""Under flow a log is looked at this often."""
+"""Seconds between looks at logs that keep growing."""
 _POLL_S: Final = 0.1
 
 
 class Following:
-    """Which logs are followed, and when to look at them again."""
+    """Followed log files and the time of the next look at them."""
 
     def __init__(self, job_dir: Path, mask: Mask = NO_MASK) -> None:
         self._job_dir, self._mask = job_dir, mask
@@ -44,7 +44,7 @@ class Following:
             self._masks[member].look()
 
     def end(self, member: int) -> None:
-        """The learner is gone: what it wrote last, and no more."""
+        """Process the end of an ended learner's log and stop following it."""
         if member in self._masks:
             self._masks.pop(member).look()
         if member in self._indices:
@@ -54,16 +54,16 @@ class Following:
         cap.finish()
 
     def fd(self, now: float) -> int | None:
-        """Becomes readable when there is news; None while nothing is to be looked at."""
+        """Return a descriptor that becomes readable when a log grows; None while the next look is not due."""
         return self._watch.fd if now >= self._gather_at else None
 
     def due(self, now: float) -> float | None:
-        """When to look though nothing became readable."""
+        """Return the time of the next look if no descriptor becomes readable."""
         times = [self._gather_at] if now < self._gather_at else []
         return min([*times, now + _POLL_S] if self._watch.must_poll else times, default=None)
 
     def look(self, ready: set[int]) -> None:
-        """Write down what came, if it is time."""
+        """Process new log data if a look is due."""
         if not (self._watch.fd in ready or self._watch.must_poll) or time.monotonic() < self._gather_at:
             return
         names = {path.parent.name for path in self._watch.read() if path.name == LOG}

@@ -1,9 +1,9 @@
-"""How a gang changes while it trains: who is told what next. Pure: no torch, no clock, no processes.
+"""Membership changes of a training gang: the next order for each learner. Pure: no torch, clock or processes.
 
-Make before break: those who come rehearse while the others train; the new group is built beside the old one; all agree
-on a boundary; there they change over. Who leaves stays until all others are together: should they die, it has the
-state. After a loss the survivors change over at once. Each group has a round of its own, which only rises; what is said
-of an earlier round no longer counts. One change at a time.
+Make before break: joining learners rehearse while the others train, the new process group is built beside the old one,
+all agree on a step boundary, and there they switch. A leaving learner stays until all others are in the new group:
+should they die, it still has the state. After a loss the survivors switch at once. Each group has a membership epoch
+(`round`), which only rises; messages of an earlier epoch no longer count. Only one change is under way at a time.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One learner, as far as it is known."""
+    """State of one learner as far as the guardian knows it."""
 
     is_alive: bool = True
     round: int = -1
-    """The group that it trains in; -1: in none yet."""
+    """Membership epoch that it trains in; -1: in no group yet."""
     is_waiting: bool = False
-    """It has rehearsed, and joins when it is told where."""
+    """True if it has rehearsed and waits for the order to join."""
     built: int = -1
-    """The newest group that it has built."""
+    """Newest membership epoch whose group it has built."""
     is_limited: bool = False
-    """It promised not to run past a boundary, or was told where to change over, and has not done so yet."""
+    """True if it agreed not to pass a boundary, or was ordered to switch, and has not switched yet."""
     is_stranded: bool = False
-    """Its group does not answer any more."""
+    """True if its process group no longer answers."""
     missed: int = -1
-    """The newest group that it could not build, or not come into."""
+    """Newest membership epoch whose group it could not build or enter."""
     promise: tuple[int, int] | None = None
-    """(round, first boundary that it has not passed)."""
+    """(membership epoch, first boundary that it has not passed)."""
     is_asked: bool = False
-    """It was asked to leave."""
+    """True if it was asked to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build the group of this round, beside the one in use."""
+    """Order to build the process group of this membership epoch beside the one in use."""
 
     round: int
     members: tuple[int, ...]
@@ -63,14 +63,14 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Pass no further boundary before the switch of this round, and say how many were passed."""
+    """Order to pass no further boundary before the switch to this epoch, and to report how many were passed."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Train in the group of this round from boundary `at` on; None: now, the group in use is lost."""
+    """Order to train in the group of this epoch from boundary `at` on; None: now, because the group in use is lost."""
 
     round: int
     members: tuple[int, ...]
@@ -82,36 +82,37 @@ Order = Build | Propose | Switch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is under way."""
+    """Membership change that is under way."""
 
     round: int
     members: tuple[int, ...]
-    """In rank order; who was there before comes first, so that rank 0 has the state."""
+    """Members in rank order; former members come first, so that rank 0 has the state."""
     is_built: bool = False
-    """All have the group: now they agree on a boundary."""
+    """True if all have built the group: now they agree on a boundary."""
     at: int | None = None
     is_told: bool = False
-    """The word is given: there is no way back to the group before."""
+    """True if the switch is ordered: the gang can no longer keep its former group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
-    """Who trains together, and what is under way."""
+    """Learners that train together, and the membership change under way."""
 
     round: int = 0
-    """The newest that was given out."""
+    """Newest membership epoch that was assigned."""
     members: tuple[int, ...] = ()
     change: Change | None = None
 
 
 def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> Regroup:
-    """Take over from an earlier guardian. `members`: who trains or was to, in rank order.
+    """Take over from an earlier guardian.
 
-    `above`: no earlier guardian gave out this round or a later one. What it said last may still be on its way to a
-    learner, that nobody knows of; its number must not come again.
+    `members` are those that train or were about to, in rank order. No earlier guardian assigned `above` or a later
+    epoch: its last message may still be on its way to a learner, so its epoch must not be used again.
 
-    If they are of one mind nothing happens; else all who are ready make a new group, which is always possible: somebody
-    who waits to join may have been told where, and would go there alone. Who only came to join is nobody's group.
+    If all report the same epoch, nothing changes. Otherwise all that are ready form a new group. This is always
+    possible; a learner that waits to join may have been ordered to switch, and would otherwise switch alone. Learners
+    that only wait to join do not form a group by themselves.
     """
     newest = max((max(peer.round, peer.built) for peer in peers.values()), default=0)
     newest = max(newest, above)
@@ -125,9 +126,9 @@ def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> R
 
 
 def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tuple[int, ...]:
-    """Learners that nobody wants and that will not leave by themselves.
+    """Return learners that are not wanted and do not leave by themselves.
 
-    Nobody told them to; or their group was lost before they came to the boundary at which they were to leave.
+    They were not asked to leave, or their group was lost before the boundary at which they were to leave.
     """
     if state.change is not None:
         return ()
@@ -136,16 +137,16 @@ def strays(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> 
 
 
 def released(state: Regroup, peers: Mapping[int, Peer]) -> tuple[int, ...]:
-    """Who was asked to leave and may go now: all others are together, so nobody needs what it has any more."""
+    """Return learners that were asked to leave and may go: all others are in their group and have the state."""
     if state.change is not None:
         return ()
     return tuple(m for m, peer in peers.items() if peer.is_alive and peer.is_asked and m not in state.members)
 
 
 def goal(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tuple[int, ...]:
-    """Who is to train together, in rank order: those of the target that are not dead, who was there before first.
+    """Return the members that shall train together, in rank order: living or future ones of the target, old first.
 
-    For each that is dead one stays that was to leave: nobody goes for somebody who never comes.
+    For each dead member of the target, one leaving member stays: none leaves in favour of a learner that never comes.
     """
     there = tuple(m for m in target if m not in peers or peers[m].is_alive)
     leavers = [m for m in state.members if m not in target and peers[m].is_alive]
@@ -154,15 +155,15 @@ def goal(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> tu
 
 
 def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) -> Regroup:
-    """What follows from what is known. `target`: who is wanted, in rank order; what follows from that is the `goal`.
+    """Return the next state. `target` lists the wanted members in rank order, from which `goal` follows.
 
-    Called again after each change of what is known; the same knowledge gives the same state.
+    The guardian calls this function after each change of `peers`. The same input gives the same state.
     """
     change = state.change
     alive = tuple(m for m in state.members if peers[m].is_alive)
     if change is not None and change.is_told:
         there = tuple(m for m in change.members if peers[m].is_alive)
-        # Those who were to leave take part until the boundary.
+        # Leaving members take part until the boundary.
         if there != change.members or any(_is_lost(peers[m], change) for m in {*there, *alive}):
             return _now(state, there, peers)
         if all(peers[m].round == change.round for m in change.members):
@@ -189,7 +190,10 @@ def advance(state: Regroup, peers: Mapping[int, Peer], target: Sequence[int]) ->
 
 
 def _is_lost(peer: Peer, change: Change) -> bool:
-    """It cannot come to the boundary (a leaver died before it, say), or its new group was lost, too."""
+    """Return whether a member cannot reach the boundary or lost its new group as well.
+
+    For example, it cannot reach the boundary if a leaving member died before.
+    """
     if peer.missed >= change.round:
         return True
     return peer.is_stranded and (change.at is not None or peer.round == change.round)
@@ -202,10 +206,11 @@ def _begin(state: Regroup, members: tuple[int, ...]) -> Regroup:
 
 
 def _now(state: Regroup, members: tuple[int, ...], peers: Mapping[int, Peer]) -> Regroup:
-    """Those who are left change over at once.
+    """Let the remaining members switch to a new group at once.
 
-    If none of them has the state (they only came to get it), with those who were to leave and have not left yet: that
-    their group is lost may be heard before the deaths that lost it. Nobody, if nobody has it.
+    If none of them has the state because all only wait to join, living learners that were to leave stay as well: the
+    loss of their group may be reported before the deaths that caused it. If no learner has the state, the group is
+    empty.
     """
     number = state.round + 1
     if all(peers[m].round < 0 for m in members):
@@ -216,7 +221,7 @@ def _now(state: Regroup, members: tuple[int, ...], peers: Mapping[int, Peer]) ->
 
 
 def orders(state: Regroup) -> dict[int, tuple[Order, ...]]:
-    """All that each learner should have been told by now of what is under way."""
+    """Return all orders that each learner must have received by now for the change under way."""
     change = state.change
     if change is None:
         return {}

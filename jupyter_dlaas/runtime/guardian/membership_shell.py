@@ -1,4 +1,4 @@
-"""The changes of one gang while it trains, as its guardian carries them out: the shell around `regroup`."""
+"""Membership changes of a gang as its guardian carries them out: the imperative shell around `membership`."""
 
 from __future__ import annotations
 
@@ -20,56 +20,62 @@ from jupyter_dlaas.wire.protocol import Failure
 __all__ = ["Live"]
 
 Where = Callable[[], tuple[str, int]]
-"""The store at which groups meet; started when it is asked for."""
+"""Function that returns host and port of the rendezvous store and starts the store if necessary."""
 Join = Callable[[Wanted, int], None]
-"""Starts a member who is to join."""
+"""Function that starts a joining member."""
 
 
 _ROUNDS: Final = 1_000_000
-"""One guardian gives out fewer."""
+"""Upper bound of the membership epochs that one guardian assigns."""
 
 
 class Live:
-    """Who trains together, from the moment at which all of a gang train."""
+    """Gang that can change while it trains, from the moment at which all of its learners train."""
 
     def __init__(self, learners: Mapping[int, Learner], tell: Chronicle, join: Join, where: Where) -> None:
         self._learners, self._chronicle, self._join, self._where = learners, tell, join, where
         self._state: Regroup | None = None
         self._failure: Failure | None = None
         self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
-        """A round and its store: all of a round meet at the same one, also if it is gone before the last was told."""
+        """Membership epoch and its rendezvous store.
+
+        All members of an epoch get the same store, even if it is gone before the last one receives the order.
+        """
         self._next = 0
-        """The generation that the change under way leads to."""
+        """Generation that results from the change under way."""
 
     @property
     def is_on(self) -> bool:
-        """Whether this gang can change while it trains."""
+        """True if this gang can change while it trains."""
         return self._state is not None and bool(self._state.members)
 
     @property
     def first(self) -> int | None:
-        """Who is rank 0 of those who train together; None where the gang is as it was started."""
+        """Member with rank 0 of the gang; None while the gang is as it was started."""
         return self._state.members[0] if self._state is not None and self._state.members else None
 
     @property
     def is_told(self) -> bool:
-        """A change is under way that cannot be taken back."""
+        """True if a membership change is committed and can no longer be cancelled."""
         return self._state is not None and self._state.change is not None and self._state.change.is_told
 
     @property
     def is_over(self) -> bool:
-        """A learner came to the program's end: who else is there comes there too, and nobody joins any more."""
+        """True if a learner reached the end of the program: the others reach it too, and no learner joins any more."""
         return any(not one.is_alive and one.is_done for one in self._learners.values())
 
     def may_become(self, wanted: Wanted) -> bool:
-        """Whether the gang can go over into what is wanted: somebody must stay who has the state."""
+        """Return whether the gang can change to the wanted members: a learner that has the state must stay."""
         if self._state is None or self.is_over:
             return False
         goal = membership.goal(self._state, self._peers(), [one.member for one in wanted.members])
         return any(member in self._state.members for member in goal)
 
     def begin(self, *, is_new: bool) -> None:
-        """Look whether the gang can change by now. `is_new`: this guardian started it, so nothing is under way."""
+        """Enable membership changes once all learners train and can change.
+
+        `is_new` says that this guardian started the gang, so that no change is under way.
+        """
         if self._state is not None:
             return
         alive = sorted((one for one in self._learners.values() if one.is_alive), key=lambda one: one.rank)
@@ -77,20 +83,20 @@ class Live:
         if not there or any(not one.may_change or one.trains_from is None for one in there):
             return
         if any(one.line is None for one in alive):
-            return  # it was found alive, and calls within moments
+            return  # an adopted learner connects within moments
         ranked = tuple(one.member for one in alive)
         above = self._chronicle.guardians * _ROUNDS
         self._state = Regroup(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
 
     def lost(self, failure: Failure) -> bool:
-        """A learner is gone, unasked. True if the others go on without it."""
+        """Record a learner that ended without being asked. Return whether the others continue without it."""
         if self._state is None or not any(one.is_alive and one.round >= 0 for one in self._learners.values()):
             return False
         self._failure = self._failure or failure
         return True
 
     def change(self, wanted: Wanted, generation: int) -> int:
-        """Go on with the change into what is wanted. Returns the generation that trains."""
+        """Advance the change to the wanted members and return the generation that trains."""
         assert self._state is not None
         if wanted.goal is not Goal.RUN:
             return self._turn(self._state.members, generation, generation)
@@ -101,17 +107,17 @@ class Live:
         generation = self._turn(target, generation, wanted.generation)
         there = membership.goal(self._state, self._peers(), target)
         if generation < wanted.generation and self._state.members == there and self._state.change is None:
-            self._through(wanted.generation, None)  # none of those who were to join came, so nobody stood still
+            self._through(wanted.generation, None)  # no learner joined, so training did not pause
             generation = wanted.generation
         return generation
 
     def mend(self, generation: int) -> None:
-        """Who lost others goes on without them, at once."""
+        """Let the survivors of a loss continue at once without the lost learners."""
         assert self._state is not None
         self._turn(self._state.members, generation, generation)
 
     def _turn(self, target: Sequence[int], now: int, then: int) -> int:
-        """Take in what is known, tell the learners what follows. `then`: the generation that is made of `target`."""
+        """Advance the state and send the resulting orders. `then` is the generation that `target` forms."""
         assert self._state is not None
         peers = self._peers()
         for _ in range(8):
@@ -135,7 +141,7 @@ class Live:
         return now
 
     def _idle_s(self) -> float | None:
-        """How long those who are there now stood still for the last change."""
+        """Return the longest time in seconds for which a current member stood still in the last change."""
         assert self._state is not None
         there = [self._learners[member] for member in self._state.members]
         return max((one.idle_s for one in there if one.idle_s is not None), default=None)
@@ -145,7 +151,7 @@ class Live:
         members = self._state.members
         for one in self._learners.values():
             if one.member not in members and not one.is_alive:
-                one.generation = -1  # of this one it was; as it goes on, it never was
+                one.generation = -1  # it is no longer part of the gang
         for rank, member in enumerate(members):
             one = self._learners[member]
             one.generation, one.rank = generation, rank
@@ -178,7 +184,7 @@ class Live:
         return {"t": "switch", **common, "at": order.at, "generation": self._next}
 
     def call_off(self, alive: Sequence[Learner]) -> list[Learner]:
-        """All are to leave: whatever was under way is off, and those who only came to join end. Returns the others."""
+        """Cancel the change under way because all leave. Kill learners that only wait to join and return the others."""
         if self._state is not None:
             self._state = Regroup(round=self._state.round, members=self._state.members)
         for one in alive:
@@ -202,7 +208,7 @@ def _peer(one: Learner) -> Peer:
         is_waiting=one.is_waiting,
         built=one.built,
         is_limited=one.is_held,
-        is_stranded=one.stranded == one.round >= 0,  # who is in no group yet has lost none
+        is_stranded=one.stranded == one.round >= 0,  # a learner that is in no group yet has lost none
         missed=one.missed,
         promise=one.agreed,
         is_asked=one.is_asked,

@@ -1,4 +1,4 @@
-"""Where the learners of a job meet: the store's process, and what of it must be known."""
+"""Rendezvous of a job's learners: the store process, its identity and its port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Meeting"]
 
 
 class Meeting:
-    """The store of a job. One that is gone is replaced: a new group needs nothing of an old one."""
+    """Rendezvous store of a job. A dead store is replaced: a new process group needs nothing of the old one."""
 
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
@@ -20,14 +20,14 @@ class Meeting:
         self._port: int | None = None
 
     def where(self) -> tuple[str, int]:
-        """Host and port; started if there is none."""
+        """Return host and port of the store. Start it if none is alive."""
         if self.who is None or self._port is None or not is_alive(self.who):
             self.start()
         assert self._port is not None
         return "127.0.0.1", self._port
 
     def start(self) -> tuple[str, int]:
-        """A fresh one, in the place of any other."""
+        """Start a new store in place of any other and return its host and port."""
         self.end()
         with rendezvous_store.listen() as listening:
             self._port = listening.getsockname()[1]

@@ -1,7 +1,7 @@
-"""A gang's meeting place: a process of its own that hosts torch's TCPStore, so that no learner and no guardian must.
+"""Rendezvous store of a gang: a process of its own that hosts torch's TCPStore, so that no learner or guardian has to.
 
-`python -m jupyter_dlaas.runtime.guardian.rendezvous_store FD JOB_DIR`: FD listens already, so learners may connect
-before torch is loaded.
+`python -m jupyter_dlaas.runtime.guardian.rendezvous_store FD JOB_DIR`: the socket FD already listens, so learners can
+connect before torch is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["listen", "main"]
 
 
 def listen(host: str = "127.0.0.1") -> socket.socket:
-    """A listening socket on a free port: bound before anybody is told the port, so nobody can take it away."""
+    """Return a socket that listens on a free port, bound before the port is announced so that none can take it."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.bind((host, 0))
     sock.listen(1024)
@@ -25,7 +25,7 @@ def listen(host: str = "127.0.0.1") -> socket.socket:
 
 
 def main(arguments: list[str]) -> None:
-    """Host the store until killed."""
+    """Host the store until the process is killed."""
     fd = int(arguments[0])
     port = socket.socket(fileno=os.dup(fd)).getsockname()[1]
     distributed = importlib.import_module("torch.distributed")

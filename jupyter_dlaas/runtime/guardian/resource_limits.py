@@ -1,8 +1,8 @@
-"""`--memory` and `--cpus` of a learner, as real limits.
+"""Enforcement of a learner's `--memory` and `--cpus`.
 
-By a cgroup (version 2) of its own where this user may make one; else the guardian watches what a learner and all that
-it started use and ends it above its limit, and CPU affinity keeps it to as many cores. The learner itself sets a limit
-on its data (`learner/environment/malloc.py`), so that one large allocation fails at once.
+A learner gets its own cgroup (version 2) if this user may create one. Otherwise the guardian measures the memory of the
+learner and all processes it started and ends it above its limit, and CPU affinity restricts it to as many cores. The
+learner itself limits its data segment (`learner/environment/malloc.py`), so that one large allocation fails at once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Limits", "cgroup_parent", "limits_in_words", "memory_used", "size_in
 
 LOOK_S: Final = 0.25
 IDLE_LOOK_S: Final = 1.0
-"""While it uses less than half of its limit."""
+"""Seconds between measurements while a learner uses at most half of its limit."""
 LOOK_COST: Final = 0.02
-"""Looking takes no larger part of the time than this."""
+"""Maximum share of the guardian's time that measuring may take."""
 FAMILY_S: Final = 2.0
-"""What a learner has started is looked up this often."""
+"""Seconds between searches for the processes that a learner has started."""
 PERIOD_US: Final = 100_000
 _CGROUPS: Final = (Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
 
@@ -42,7 +42,7 @@ class _Watched:
 
 
 class Limits:
-    """For a guardian: applies the limits of its job to each learner, and says when one was ended by them."""
+    """Limits of a job: applies them to each learner and explains the failures they cause."""
 
     def __init__(self, job: str, spec: JobSpec, *, cgroups: tuple[Path, Path] = _CGROUPS) -> None:
         self._job = job
@@ -51,26 +51,26 @@ class Limits:
         self._parent = cgroup_parent(needed, *cgroups) if needed else None
         self._groups: dict[int, Path] = {}
         self._watched: dict[int, _Watched] = {}
-        self.close()  # what a guardian that was killed has left
+        self.close()  # remove what a killed guardian left behind
 
     def begin(self, one: Learner, devices: Sequence[str]) -> None:
-        """Limit a learner that was just started."""
+        """Apply the limits to a learner that was just started."""
         if self._parent is not None and self._group(one, self._parent):
             return
         if self._memory:
             self._watched[one.member] = _Watched({one.who}, 0.0)
         if self._cpus:
-            with suppress(OSError, AttributeError):  # gone already; or a system without affinity
+            with suppress(OSError, AttributeError):  # the process is gone, or the system has no affinity
                 os.sched_setaffinity(one.who.pid, _cores(self._cpus, devices, sorted(os.sched_getaffinity(0))))
 
     def _group(self, one: Learner, parent: Path) -> bool:
-        """Put a learner into a cgroup of its own; False where that fails."""
+        """Put a learner into its own cgroup. Return False if that fails."""
         group = parent / f"dlaas-{self._job}-{one.member}"
         try:
             group.mkdir(exist_ok=True)
             if self._memory:
                 (group / "memory.max").write_text(str(self._memory))
-                with suppress(OSError):  # no swap on this machine
+                with suppress(OSError):  # the machine has no swap
                     (group / "memory.swap.max").write_text("0")
                 (group / "memory.oom.group").write_text("1")
             if self._cpus:
@@ -84,11 +84,11 @@ class Limits:
         return True
 
     def due(self) -> float | None:
-        """When to look again."""
+        """Return the time of the next measurement."""
         return min((watched.due_s for watched in self._watched.values()), default=None)
 
     def look(self, alive: Iterable[Learner], now: float) -> None:
-        """End learners that use more memory than they may."""
+        """End learners that use more memory than their limit."""
         for one in alive:
             if self._memory and one.is_adopted and one.member not in self._watched | self._groups:
                 self._adopt(one)
@@ -103,7 +103,7 @@ class Limits:
             watched.due_s = now + max(pause_s, (time.monotonic() - began_s) / LOOK_COST)
             if used > self._memory and one.failure is None:
                 one.failure = self._failure(f"used {size_in_words(used)} of memory")
-                send(one.who, 9)  # what it started is swept after it
+                send(one.who, 9)  # the processes it started are swept afterwards
 
     def _adopt(self, one: Learner) -> None:
         group = None if self._parent is None else self._parent / f"dlaas-{self._job}-{one.member}"
@@ -113,7 +113,7 @@ class Limits:
             self._watched[one.member] = _Watched({one.who}, 0.0)
 
     def end(self, one: Learner) -> None:
-        """A learner has ended, and what it left was swept: say so where the kernel ended it for its limit."""
+        """Record the failure if the kernel ended the learner for its limit, and remove its cgroup."""
         self._watched.pop(one.member, None)
         group = self._groups.pop(one.member, None)
         if group is None:
@@ -126,14 +126,14 @@ class Limits:
             group.rmdir()
 
     def close(self) -> None:
-        """Remove the cgroups of the job in which nobody is any more."""
+        """Remove the job's cgroups that hold no process."""
         for group in self._parent.glob(f"dlaas-{self._job}-*") if self._parent is not None else ():
             with suppress(OSError):
                 group.rmdir()
 
     def explained(self, failure: Failure) -> Failure:
-        """A failure for want of memory, with the limit where there is one: it is not the machine that is full."""
-        is_raised = failure.where is not None or failure.traceback is not None  # else the machine itself was full
+        """Return the failure with the memory limit added if the learner, and not the machine, ran out of memory."""
+        is_raised = failure.where is not None or failure.traceback is not None  # otherwise the machine itself was full
         if failure.code != "host_memory" or not self._memory or not is_raised:
             return failure
         limit = self._failure("")
@@ -150,7 +150,7 @@ class Limits:
 
 
 def _cores(cpus: float, devices: Sequence[str], cores: Sequence[int]) -> set[int]:
-    """As many cores as CPUs were asked for; learners on neighbouring devices get neighbouring cores."""
+    """Return as many cores as CPUs were requested. Learners on neighbouring devices get neighbouring cores."""
     count = max(1, math.ceil(cpus))
     number = re.search(r"(\d+)$", devices[0]) if devices else None
     first = int(number[1]) * count if number else 0
@@ -158,9 +158,10 @@ def _cores(cpus: float, devices: Sequence[str], cores: Sequence[int]) -> set[int
 
 
 def memory_used(processes: Iterable[Identity], limit: int) -> int:
-    """Bytes of memory that processes use, pages of files apart.
+    """Return the bytes of memory that processes use, without file pages.
 
-    Pages that several share count once: exactly, which costs more, only where the sum of all is above the limit.
+    Pages shared by several processes count once. This exact sum costs more, so it is only computed if the plain sum
+    exceeds the limit.
     """
     pids = [who.pid for who in processes]
     used = sum(_kib(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10
@@ -179,7 +180,7 @@ def _kib(pid: int, name: str, fields: tuple[str, ...]) -> int:
 
 
 def cgroup_parent(needed: Iterable[str], root: Path = _CGROUPS[0], own: Path = _CGROUPS[1]) -> Path | None:
-    """The nearest cgroup above this process in which this user may make others with these controllers."""
+    """Return the nearest cgroup, from this process's upwards, in which the user may create children with `needed`."""
     with suppress(OSError):
         place = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
         here = root / place.lstrip("/")
@@ -195,7 +196,7 @@ def cgroup_parent(needed: Iterable[str], root: Path = _CGROUPS[0], own: Path = _
 
 
 def limits_in_words() -> str:
-    """How `--memory` and `--cpus` are enforced on this machine."""
+    """Return a sentence that says how `--memory` and `--cpus` are enforced on this machine."""
     by_cgroup = {name for name in ("memory", "cpu") if cgroup_parent({name}) is not None}
     watches = Path("/proc/self/smaps_rollup").exists()
     memory = "by cgroup" if "memory" in by_cgroup else "by watching each learner" if watches else "not enforced"
@@ -205,12 +206,12 @@ def limits_in_words() -> str:
 
 
 def size_in_words(count: int) -> str:
-    """ "812 MiB", "1.5 GiB"."""
+    """Return a size as text: "812 MiB", "1.5 GiB"."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _option(count: int) -> str:
-    """As `--memory` takes it."""
+    """Return a size in the form that `--memory` takes."""
     if count >= 2**30 and count % 2**30 == 0:
         return f"{count >> 30}G"
     return f"{max(1, math.ceil(count / 2**20))}M"

@@ -1,4 +1,4 @@
-"""How learners are brought out: at a step boundary that all agree on, else by signals with growing insistence."""
+"""Graceful shutdown of learners: at an agreed step boundary, otherwise by SIGTERM and then SIGKILL."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
 __all__ = ["TERM_S", "Farewell", "sweep"]
 
 TERM_S: Final = 5.0
-"""From SIGTERM to SIGKILL where nothing is to be saved any more."""
+"""Seconds from SIGTERM to SIGKILL if nothing needs to be saved."""
 
 
 class Farewell:
-    """The leaving of one generation. Told of it again and again until nobody is left; each step is taken once."""
+    """Shutdown of one generation. Called repeatedly until no learner is left; each step is carried out once."""
 
     def __init__(self) -> None:
         self._leave_at: list[tuple[float, int]] | None = None
@@ -29,18 +29,18 @@ class Farewell:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the learners were asked to leave."""
+        """True if the learners were asked to leave."""
         return self._leave_at is not None
 
     def due(self) -> float | None:
-        """When to look again, by the monotonic clock."""
+        """Return the time of the next signal, by the monotonic clock."""
         return min((steps[0][0] for steps in (self._leave_at, self._end_at) if steps), default=None)
 
     def leave(self, alive: Sequence[Learner], grace_s: float, now: float) -> None:
-        """Let them come to a boundary, a checkpoint and out; whoever is still there after the grace is ended."""
+        """Let learners reach a boundary, write a checkpoint and exit. Kill those left after the grace period."""
         if self._leave_at is None:
             have_begun = any(one.trains_from is not None for one in alive)
-            # Where no loop runs there is no boundary to stop at, and nothing new to save: a signal does it.
+            # Without a training loop there is no boundary to stop at and nothing new to save, so a signal suffices.
             polite_s = grace_s if have_begun else 0.0
             kill_s = polite_s + (TERM_S if have_begun else grace_s)
             self._leave_at = [(now + polite_s, signal.SIGTERM), (now + kill_s, signal.SIGKILL)]
@@ -54,14 +54,14 @@ class Farewell:
         _pass(self._leave_at, alive, now)
 
     def _commit(self, alive: Sequence[Learner]) -> None:
-        """Tell all where to stop, once all have promised not to run past it."""
+        """Send the boundary to stop at, once all have agreed not to run past it."""
         promises = {
             one.member: one.promise for one in alive if one.promise is not None and one.promise[0] == self._proposal
         }
         if self._stop_at is None:
             if len(promises) < len(alive):
                 return
-            before = [at for _, _, at in promises.values() if at is not None]  # an earlier guardian told it already
+            before = [at for _, _, at in promises.values() if at is not None]  # committed by an earlier guardian
             self._stop_at = max(before) if before else agree(passed for _, passed, _ in promises.values())
         for one in alive:
             if one.line is not None and one.member in promises and not one.is_told:
@@ -69,7 +69,7 @@ class Farewell:
                 one.line.tell({"t": "commit", "n": self._proposal, "at": self._stop_at})
 
     def end(self, alive: Sequence[Learner], words_s: float, grace_s: float, now: float) -> None:
-        """End them: nothing they do counts any more. `words_s`: how long they may still say what they die of."""
+        """End the learners: their work no longer counts. For `words_s` seconds they may still report failures."""
         if self._end_at is None:
             self._end_at = [(now + words_s, signal.SIGTERM), (now + words_s + grace_s, signal.SIGKILL)]
         _pass(self._end_at, alive, now)
@@ -84,7 +84,10 @@ def sweep(
     roots: Iterable[int] = (),
     by_log: bool = False,
 ) -> tuple[bool, dict[int, int]]:
-    """Kill what is left of a learner, or of the job: whether nothing is, and the statuses of who ended meanwhile."""
+    """Kill all processes that a learner, or the job, left behind.
+
+    Return whether none is left, and the statuses of the children that ended meanwhile.
+    """
     deadline, ended = time.monotonic() + within_s, reap()
     while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots), by_log=by_log):
         if time.monotonic() > deadline:
@@ -101,4 +104,4 @@ def _pass(steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) 
             one.is_asked = True
             send(one.who, number)
             if number == signal.SIGTERM:
-                send(one.who, signal.SIGCONT)  # a stopped process hears nothing
+                send(one.who, signal.SIGCONT)  # a stopped process receives no SIGTERM

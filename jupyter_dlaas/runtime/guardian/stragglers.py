@@ -1,6 +1,6 @@
-"""Which learner holds the others up, and what their talking costs.
+"""Straggler detection and communication cost of a gang.
 
-Pure: what each tells of its steps comes in, with the time.
+Pure: the reports of all members and the time are inputs.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Final
 __all__ = ["Profile", "Slow", "Stragglers"]
 
 SLOW: Final = 0.8
-"""A learner below this part of the median speed is slow."""
+"""Share of the median speed below which a learner is slow."""
 WORTH: Final = 0.1
-"""… and worth a replacement if a step would take so much less of its time."""
+"""Minimum gain, as a share of its step time, for which replacing a slow learner is worthwhile."""
 PATIENCE_S: Final = 10.0
-"""It is so for that long before anything is said: a page cache, a neighbour's compiler."""
+"""Seconds for which a learner must be slow before it is reported: a page cache or a compiler next to it slows it
+briefly."""
 STEPS: Final = 20
-"""What fewer steps tell does not count."""
+"""Minimum number of steps in a report."""
 FRESH_S: Final = 5.0
-"""What was told longer ago does not count."""
+"""Maximum age of a report in seconds."""
 MOVED: Final = 0.02
-"""A profile is told again when what is spent on talking has changed by so much of a step."""
+"""Minimum change of the communication share for which a profile is reported again."""
 AGAIN_S: Final = 60.0
-"""… and not sooner."""
+"""Minimum time in seconds between two profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A member that the others wait for, and its speed as a part of theirs (the median's)."""
+    """Straggler that the others wait for, and its speed as a share of the median speed."""
 
     member: int
     speed: float
@@ -38,12 +39,12 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Whether it matters how close together learners sit (Gu et al., "Tiresias", NSDI 2019)."""
+    """Communication profile: how much a gang's placement matters (Gu et al., "Tiresias", NSDI 2019)."""
 
     communication: float
-    """Of a step's time, what even the last learner waits for the sums."""
+    """Share of a step's time that even the last learner waits for all-reduces."""
     skew: float | None
-    """Of all bytes that are exchanged, the largest tensor's."""
+    """Share of the largest tensor in all exchanged bytes."""
 
 
 @dataclass(slots=True)
@@ -56,14 +57,14 @@ class _Told:
 
 
 class Stragglers:
-    """What was told, and who has been slow since when."""
+    """Reports of all members, and the member that is suspected to be a straggler."""
 
     def __init__(self) -> None:
         self._told: dict[int, _Told] = {}
         self._suspect: tuple[int, float] | None = None
-        """Who is slow, and since when."""
+        """Slow member, and the time since which it is slow."""
         self._together: tuple[frozenset[int], float] | None = None
-        """Who told of themselves together, and since when."""
+        """Members that all reported recently, and the time since which they do."""
         self._profile: Profile | None = None
         self._profiled_s = 0.0
 
@@ -78,9 +79,9 @@ class Stragglers:
         wait_s: float = 0.0,
         skew: float | None = None,
     ) -> None:
-        """How long a member's own part of a step takes, its wait for the others', and a step.
+        """Record a member's report: seconds of its own work per step, waiting time, and step time.
 
-        In the mean over so many steps of its gang.
+        All are means over `steps` steps of its gang.
         """
         if steps >= STEPS and seconds > 0:
             self._told[member] = _Told(seconds, wait_s, step_s, skew, now_s)
@@ -88,7 +89,7 @@ class Stragglers:
             self._told.pop(member, None)
 
     def slow(self, members: Collection[int], now_s: float) -> Slow | None:
-        """The slowest of these, if it has been slow for a while. Only where all of them told of themselves lately."""
+        """Return the straggler once it was slow for `PATIENCE_S`. All of `members` must have reported recently."""
         found = self._slowest(members, now_s)
         if found is None:
             self._suspect = None
@@ -99,13 +100,13 @@ class Stragglers:
         return Slow(member, share) if now_s - self._suspect[1] >= PATIENCE_S else None
 
     def profile(self, members: Collection[int], now_s: float) -> Profile | None:
-        """What their talking costs, once these have trained together for a while; None where there is nothing new."""
+        """Return the communication profile of a gang that has trained for a while; None if there is nothing new."""
         told = self._lately(members, now_s)
         if not told:
             self._together = None
             return None
         if self._together is None or self._together[0] != told.keys():
-            self._together, self._profile = (frozenset(told), now_s), None  # another gang: it may sit elsewhere
+            self._together, self._profile = (frozenset(told), now_s), None  # another gang may be placed differently
         before = self._profile
         if now_s < (self._together[1] + PATIENCE_S if before is None else self._profiled_s + AGAIN_S):
             return None
@@ -118,12 +119,12 @@ class Stragglers:
         return found
 
     def _lately(self, members: Collection[int], now_s: float) -> dict[int, _Told]:
-        """What these told of themselves, if all of them did so lately, and they are more than one."""
+        """Return the recent reports of `members`, or nothing if one is missing or there are fewer than two members."""
         told = {m: one for m in members if (one := self._told.get(m)) is not None and now_s - one.at_s <= FRESH_S}
         return told if len(told) >= max(2, len(members)) else {}
 
     def _slowest(self, members: Collection[int], now_s: float) -> tuple[int, float] | None:
-        """Who is slow at this moment, and its speed as a part of the median's."""
+        """Return the member that is slow now, and its speed as a share of the median speed."""
         told = self._lately(members, now_s)
         if not told:
             return None

@@ -1,1 +1,1 @@
-"""Start of processes: plain, or as forks of processes that have imported already."""
+"""Start of processes: directly, or as forks of processes that have already imported their modules."""

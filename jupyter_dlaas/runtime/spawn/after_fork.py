@@ -1,4 +1,4 @@
-"""What a process must put right after it was forked from one that had imported everything already."""
+"""Adjustments that a process makes after it was forked from one with preloaded modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTERS: Final = (
 
 
 def wake(environment: Mapping[str, str]) -> None:
-    """Make a fork what a plain start with this environment would be: streams, threads, collector, marks."""
+    """Give a fork the state of a direct start in this environment: streams, threads, garbage collector, marks."""
     show_environment(environment)
     restream()
     gc.enable()
@@ -34,7 +34,7 @@ def wake(environment: Mapping[str, str]) -> None:
 
 
 class Output(io.FileIO):
-    """What is printed; while the disk is full it is lost, and ends no training."""
+    """Output stream that drops text while the disk is full instead of raising an error that would end the training."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -46,8 +46,8 @@ class Output(io.FileIO):
 
 
 def restream() -> None:
-    """New text streams over descriptors 0 to 2, unbuffered as with PYTHONUNBUFFERED=1."""
-    streams: Any = sys  # their types say that nobody replaces them
+    """Open new text streams over descriptors 0 to 2, unbuffered as with PYTHONUNBUFFERED=1."""
+    streams: Any = sys  # the type stubs declare these attributes as final
     nothing = io.FileIO(0, "r", closefd=False)
     streams.stdin = streams.__stdin__ = io.TextIOWrapper(io.BufferedReader(nothing), encoding="utf-8")
     for fd, name, errors in ((1, "stdout", "surrogateescape"), (2, "stderr", "backslashreplace")):
@@ -58,10 +58,10 @@ def restream() -> None:
 
 
 def show_environment(environment: Mapping[str, str]) -> None:
-    """Let /proc/PID/environ tell this environment, as far as it has room, the job's marks first.
+    """Write this environment to /proc/PID/environ as far as it fits, the job's marks first.
 
-    What the kernel shows is where the environment lay when the program was started; a fork shows its parent's. Who
-    looks for the processes of a job would not find it. The zygote is started with room for this.
+    The kernel shows the memory in which the environment lay at program start, so a fork shows its parent's. A search
+    for the processes of a job would not find it. The zygote is started with reserved space for this.
     """
     with suppress(OSError, ValueError, IndexError):
         text = Path("/proc/self/stat").read_bytes()
@@ -81,7 +81,7 @@ def show_environment(environment: Mapping[str, str]) -> None:
 
 
 def set_threads(number: str | None) -> None:
-    """Threads of torch and of numpy's OpenBLAS: both read their variable only when they are loaded."""
+    """Set the number of threads of torch and numpy's OpenBLAS, which read their variables only when they are loaded."""
     if number is None or not number.isdigit() or int(number) < 1:
         count = len(os.sched_getaffinity(0))
     else:
@@ -99,7 +99,7 @@ def set_threads(number: str | None) -> None:
 
 @functools.cache
 def openblas() -> tuple[str, ...]:
-    """The OpenBLAS libraries that are loaded. Asked once before the first fork, since it takes some milliseconds."""
+    """Return the loaded OpenBLAS libraries. Called before the first fork, because it takes some milliseconds."""
     with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
         paths = {line.rstrip("\n").partition("/")[2] for line in maps if "openblas" in line}
         return tuple(sorted(f"/{path}" for path in paths if ".so" in path))

@@ -1,10 +1,10 @@
-"""A job's own fork server: a copy of its first learner, made when that had imported everything and run nothing.
+"""Zygote of one job: a fork of its first learner, made after the imports and before any user code.
 
-A guardian that was started plainly, or by a lean zygote, has no torch: those who join would import it from nothing,
-which takes seconds. So the first learner imports what all of them need before it reads the user's program, and leaves
-a fork of itself behind. The nursery computes nothing and waits; whom it forks becomes the guardian's own child. An
-optimisation only: where there is none, or it does not answer, a plain start does the same. It ends with its guardian,
-or when memory is short.
+A guardian that was started directly or by a lean zygote has no torch, so each joining learner would import it anew,
+which takes seconds. Therefore the first learner imports what all of them need before it reads the user's program, and
+leaves a fork of itself behind. This job zygote computes nothing and waits; the processes that it forks become children
+of the guardian. It is only an optimisation: if there is none, or it does not answer, a direct start does the same. It
+ends with its guardian, or when memory is short.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
 __all__ = ["FLAG", "HELLO", "MARK", "Nursery", "leave_behind"]
 
 FLAG: Final = "--nursery"
-"""Among a learner's arguments: it is to leave one behind."""
+"""Argument with which a learner leaves a job zygote behind."""
 HELLO: Final = "nursery"
 MARK: Final = "DLAAS_NURSERY"
-"""In the environment that /proc shows of one: its command is that of the learner whose copy it is."""
+"""Variable in the environment that /proc shows of a job zygote, whose command line is that of the copied learner."""
 ANSWER_S: Final = 1.0
-"""A fork takes some 20 ms. Whoever waits here is the guardian."""
+"""Seconds that the guardian waits for an answer, and does nothing else meanwhile. A fork takes some 20 ms."""
 _LOOK_S: Final = 60.0
 
 
 class Nursery:
-    """The guardian's end."""
+    """Guardian's connection to the job zygote."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
     def start(self, order: Order, passed: int | None = None) -> int | None:
-        """Let a fork become what the order says, with `passed` as its descriptor 3. Returns its pid, a child of ours.
+        """Fork a process that carries out the order, and return its pid. It is a child of the caller.
 
-        None where the nursery is gone, or does not answer: it is given up then, and whom it still forks ends at once.
+        `passed` becomes descriptor 3.
+
+        Return None if the zygote is gone or does not answer. It is then given up, and a process that it still forks
+        ends at once.
         """
         mine, theirs = socket.socketpair()
         with mine:
@@ -55,24 +58,24 @@ class Nursery:
                     fds = [theirs.fileno()] if passed is None else [theirs.fileno(), passed]
                     socket.send_fds(self._sock, [b"f"], fds)
                 pid = int(mine.recv(32))
-            except (OSError, ValueError):  # gone, silent, or unfit
+            except (OSError, ValueError):  # gone, silent, or unfit to fork
                 return None
             stat = stat_of(pid)
             is_mine = stat is not None and stat.parent == os.getpid()
             return pid if is_mine and launch.give(mine, order) else None
 
     def close(self) -> None:
-        """Give it up: it ends."""
+        """Close the connection, so that the zygote ends."""
         self._sock.close()
 
 
-# -- in a learner ------------------------------------------------------------------------------------------------------
+# -- in the first learner ----------------------------------------------------------------------------------------------
 
 
 def leave_behind(job_dir: Path) -> None:
-    """In a learner that has run nothing of the user's: import what learners import, and leave a nursery behind.
+    """Import what learners import and leave a job zygote behind. Runs in a learner before any user code.
 
-    What goes wrong here is not told: the user's own import meets it again, and then it has a line.
+    Errors here are not reported: the user's own import raises them again, with a line of the user's program.
     """
     os.environ.pop(preload.ROOM, None)
     environment, seen = dict(os.environ), preload.places()
@@ -83,7 +86,7 @@ def leave_behind(job_dir: Path) -> None:
     except Exception:  # noqa: BLE001 - anybody's modules
         is_loaded = False
     launch.put_on(environment)
-    after_fork.openblas.cache_clear()  # a lean zygote has asked already
+    after_fork.openblas.cache_clear()  # a lean zygote has filled the cache already
     if is_loaded and preload.unfit(seen) is None:
         after_fork.openblas()
         gc.freeze()
@@ -93,9 +96,9 @@ def leave_behind(job_dir: Path) -> None:
 
 
 def _fork_away(child: Callable[[], None]) -> int | None:
-    """Run `child` in a fork that is a child of the guardian: an orphan of one of its family comes to it.
+    """Run `child` in a fork that becomes a child of the guardian, the subreaper of its orphaned descendants.
 
-    Returns its pid; None where there is none. Raises OSError.
+    Return its pid; None if the fork failed. Raise OSError.
     """
     told, tell = os.pipe()
 
@@ -109,22 +112,22 @@ def _fork_away(child: Callable[[], None]) -> int | None:
     finally:
         os.close(tell)
     try:
-        os.waitpid(pid, 0)  # from now on the other is the guardian's
+        os.waitpid(pid, 0)  # from now on, the grandchild is the guardian's child
         text = os.read(told, 32)
     finally:
         os.close(told)
     return int(text) if text else None
 
 
-# -- in a nursery ------------------------------------------------------------------------------------------------------
+# -- in the job zygote -------------------------------------------------------------------------------------------------
 
 
 def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
-    """Fork whom the guardian asks for, until it is gone."""
+    """Fork processes on the guardian's request until the guardian is gone."""
     os.setsid()
     launch.close_all_but(())
     launch.redirect(str(job_dir / "guardian.log"))
-    # Not with the mark of the learner whose copy it is: that one may be ended by it.
+    # The mark of the copied learner is left out, because ending that learner would end this process too.
     after_fork.show_environment({JOB_MARK: str(job_dir), MARK: "1"})
     gc.disable()
     os.chdir("/")

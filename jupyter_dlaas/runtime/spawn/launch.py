@@ -1,4 +1,4 @@
-"""How a process begins, forked or started plainly: the same code with the same environment, only sooner or later."""
+"""Start of a process, forked or direct: the same code runs with the same environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 _OWN: Final = re.compile(
     r"DLAAS_(?!TTL_S$).*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
-"""Variables that belong to one learner; a job submitted from within another one must not inherit them."""
+"""Variables that belong to one learner. A job that is submitted from within another one must not inherit them."""
 
 _NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
 _TORCH_IMPORT: Final = re.compile(
@@ -54,7 +54,7 @@ _TORCH_IMPORT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a process is to become: one of our modules, with its arguments, its whole environment, and its log."""
+    """Order to a new process: the module to run, its arguments, its whole environment, and its log."""
 
     module: str
     arguments: tuple[str, ...]
@@ -63,27 +63,27 @@ class Order:
 
 
 def package_folder() -> str:
-    """The folder from which this very `jupyter_dlaas` was imported; it goes first on the learner's path."""
+    """Return the directory from which this `jupyter_dlaas` was imported; it comes first on a learner's path."""
     return str(Path(__file__).parents[3])
 
 
 def torch_is_used(framework: str | None, source: str) -> bool:
-    """Whether a job trains with PyTorch: as its spec says, else as its imports say."""
+    """Return whether a job trains with PyTorch, by its spec or else by its imports."""
     if framework is not None:
         return framework.lower() in ("torch", "pytorch", "lightning", "transformers", "accelerate")
     return _TORCH_IMPORT.search(source) is not None
 
 
 def may_change(spec: JobSpec, source: str) -> bool:
-    """Whether learners may join and leave while the others train: not where a program talks to the gang by itself."""
+    """Return whether learners may join and leave while others train. Programs that use torch.distributed may not."""
     is_elastic = spec.elastic is not Elastic.OFF and spec.learners_max > 1
     return is_elastic and torch_is_used(spec.framework, source) and not talks_itself(source)
 
 
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:
-    """The guardian's environment: the job's, so that its interpreter starts, less what would change our own code.
+    """Return the guardian's environment: the job's, without the variables that affect this package's own code.
 
-    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … and secrets are for the learners alone.
+    The user's PYTHONPATH, PYTHONWARNINGS, PYTHONINSPECT … and secrets are for the learners only.
     """
     kept = {k: v for k, v in without_secrets(environment).items() if not _NOT_FOR_GUARDIANS.fullmatch(k)}
     return kept | {"PYTHONPATH": package_dir, JOB_MARK: job_dir}
@@ -102,10 +102,10 @@ def learner_environment(
     may_change: bool = False,
     joins: bool = False,
 ) -> dict[str, str]:
-    """A learner's whole environment, as server/WIRE.md lists it.
+    """Return a learner's whole environment, as server/WIRE.md lists it.
 
-    Where each learner sees only its own GPUs it is alone on its "node" for torchrun's scripts: their
-    `set_device(LOCAL_RANK)` must name a device that is visible.
+    If each learner sees only its own GPUs, it is the only learner of its "node" for torchrun's scripts: their
+    `set_device(LOCAL_RANK)` must name a visible device.
     """
     me = members[rank]
     here = [m.member for m in members if m.node == me.node]
@@ -139,13 +139,14 @@ def learner_environment(
     }
 
 
-# -- starting ----------------------------------------------------------------------------------------------------------
+# -- start of processes ------------------------------------------------------------------------------------------------
 
 
 def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
-    """A plain start in a session of its own; returns its pid. `passed` becomes descriptor 3. Raises OSError.
+    """Start a process directly, in its own session, and return its pid. Raise OSError.
 
-    It inherits no other descriptor: C libraries, torch among them, open sockets that children would keep open.
+    `passed` becomes descriptor 3. The process inherits no other descriptor: C libraries such as torch open sockets that
+    children would keep open.
     """
     executable = executable or sys.executable
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -157,7 +158,7 @@ def spawn(order: Order, *, passed: int | None = None, executable: str | None = N
     ]
     if passed is not None:
         actions.append((os.POSIX_SPAWN_DUP2, passed, 3))
-    # -P: what lies in the directory where this starts must not stand in for modules of ours.
+    # -P: modules in the current directory must not shadow those of this package.
     return os.posix_spawn(
         executable,
         [executable, "-P", "-m", order.module, *order.arguments],
@@ -170,17 +171,17 @@ def spawn(order: Order, *, passed: int | None = None, executable: str | None = N
 
 
 def _inheritable() -> list[int]:
-    """Descriptors that a process started here would inherit, but 0, 1 and 2."""
+    """Return the descriptors above 2 that a process started here would inherit."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that listed them, and what another thread closes meanwhile
+        with suppress(OSError):  # the descriptor of this listing, and those that another thread closes meanwhile
             if (fd := int(entry.name)) > 2 and os.get_inheritable(fd):
                 found.append(fd)
     return found
 
 
 def fork(child: Callable[[], None]) -> int:
-    """Run `child` in a fork of this process, which ends there; returns the pid to the parent alone."""
+    """Run `child` in a fork of this process, which ends afterwards. Return the fork's pid to the parent."""
     pid = os.fork()
     if pid:
         return pid
@@ -188,14 +189,14 @@ def fork(child: Callable[[], None]) -> int:
         child()
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
-    except BaseException:  # noqa: BLE001 - the frames below belong to the parent: nothing may unwind into them
+    except BaseException:  # noqa: BLE001 - the frames below belong to the parent and must not be unwound
         sys.excepthook(*sys.exc_info())
         os._exit(70)
     os._exit(0)
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Close every descriptor but 0, 1, 2 and those named: a lock or a socket of the parent must end with the parent."""
+    """Close all descriptors above 2 but `kept`: a lock or socket of the parent must end with the parent."""
     low = 3
     for fd in sorted(set(kept)):
         if fd >= 3:
@@ -206,7 +207,7 @@ def close_all_but(kept: Sequence[int]) -> None:
 
 
 def become(order: Order, passed: int | None = None) -> NoReturn:
-    """In a fork: shed what was the parent's, put on what a plain start would have, and run the module's `main`.
+    """Replace the parent's state in a fork by that of a direct start, and run the module's `main`.
 
     `passed` becomes descriptor 3.
     """
@@ -214,7 +215,7 @@ def become(order: Order, passed: int | None = None) -> NoReturn:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    # As in any Python: a learner that writes to one that was just killed must see an error, not die of it too.
+    # As in any Python: writing to a process that was just killed must raise an error, not kill the writer as well.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     close_all_but(() if passed is None else (passed,))
@@ -232,7 +233,7 @@ def become(order: Order, passed: int | None = None) -> NoReturn:
 
 
 def give(line: socket.socket, order: Order) -> bool:
-    """Tell a process that was forked ahead what to become, and close the line; False where it is gone."""
+    """Send an order to a process that was forked ahead, and close the connection. Return False if it is gone."""
     with line:
         try:
             line.sendall(json.dumps(encode(order)).encode())
@@ -242,7 +243,7 @@ def give(line: socket.socket, order: Order) -> bool:
 
 
 def await_order(line: socket.socket, passed: int | None = None) -> None:
-    """In a process that was forked ahead: become what the line says; return when it says nothing and ends."""
+    """Wait for an order in a process that was forked ahead, and carry it out. Return if none arrives."""
     data = b""
     while chunk := line.recv(1 << 16):
         data += chunk
@@ -252,7 +253,7 @@ def await_order(line: socket.socket, passed: int | None = None) -> None:
 
 
 def redirect(log: str) -> None:
-    """Standard input from nowhere, output and errors to the end of a file."""
+    """Redirect standard input to /dev/null, and output and errors to the end of a log file."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):
             stream.flush()
@@ -267,6 +268,6 @@ def redirect(log: str) -> None:
 
 
 def put_on(environment: Mapping[str, str]) -> None:
-    """Make an environment this process' own."""
+    """Replace this process's environment."""
     os.environ.clear()
     os.environ.update(environment)

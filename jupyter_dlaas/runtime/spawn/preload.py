@@ -1,7 +1,7 @@
-"""What a process imports before others are forked from it, and what must hold of it then.
+"""Preloading: imports that a process makes before others are forked from it, and the conditions for forking.
 
-Zygotes (for many jobs) and nurseries (for one) go by the same rules, each of which was measured to matter: thread
-variables are 1 before the first import; one thread for ever; nothing of CUDA.
+Zygotes of a pool and of a job follow the same rules, each of which was measured to matter: thread variables are 1
+before the first import; the process has one thread for its whole life; it never touches CUDA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LEAN", "QUIET", "ROOM", "TORCH", "has_memory", "load", "places", "un
 LEAN: Final = "lean"
 TORCH: Final = "torch"
 ROOM: Final = "DLAAS_ROOM"
-"""A long variable that only makes room, where forks write the environment that /proc shows of them."""
+"""Long variable that reserves space in which forks write the environment that /proc shows of them."""
 QUIET: Final = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -30,7 +30,7 @@ QUIET: Final = {
     "VECLIB_MAXIMUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-"""The environment's, while libraries are imported that read it then."""
+"""Environment variables during the import of libraries that read them at import time."""
 MEMORY_LEAST_BYTES: Final = 512 << 20
 _OURS: Final = (
     "jupyter_dlaas.learner.process.main",
@@ -40,7 +40,7 @@ _OURS: Final = (
 )
 _MODULES: Final = {
     LEAN: (),
-    # torch._dynamo: torch.optim loads it at its first use, which takes about a second.
+    # torch.optim loads torch._dynamo at its first use, which takes about a second.
     TORCH: (
         "numpy",
         "numpy.random",
@@ -56,22 +56,22 @@ _MODULES: Final = {
 
 
 def load(kind: str) -> None:
-    """Import what learners import: all of them, or those that train with PyTorch. Raises what the imports raise."""
+    """Import what all learners import, or what those that train with PyTorch import. Raise what the imports raise."""
     for name in (*_OURS, *_MODULES[kind]):
         importlib.import_module(name)
 
 
 def places() -> Mapping[str, int]:
-    """The folders that packages come from, with the time of their last change."""
+    """Return the directories on the import path with the time of their last change."""
     found = {}
     for entry in sys.path:
         with suppress(OSError):
-            found[entry] = os.stat(entry).st_mtime_ns  # noqa: PTH116 - a few of these stand before each fork
+            found[entry] = os.stat(entry).st_mtime_ns  # noqa: PTH116 - a few of these calls precede each fork
     return found
 
 
 def unfit(seen: Mapping[str, int]) -> str | None:
-    """Why nobody may be forked from this process, if so. `seen`: its `places` when it began to import."""
+    """Return the reason why this process must not fork, or None. `seen` holds its `places` before its imports."""
     if thread_count() != 1:
         return "a second thread runs here; forks of it could hang"
     torch = sys.modules.get("torch")
@@ -83,7 +83,7 @@ def unfit(seen: Mapping[str, int]) -> str | None:
 
 
 def has_memory() -> bool:
-    """Whether the machine has so much to spare that a process may wait here for what might come."""
+    """Return whether the machine has enough memory to spare for an idle process."""
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

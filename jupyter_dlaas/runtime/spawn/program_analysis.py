@@ -1,4 +1,4 @@
-"""What a guardian must know of a program before it runs, by its syntax tree: comments and strings do not count."""
+"""Analysis of a program before it runs, by its syntax tree: comments and strings do not count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TALKERS: Final = frozenset({"SyncBatchNorm", "DistributedDataParallel"})
 
 
 def expects_run(source: str) -> bool:
-    """Whether a program calls `run()` of jupyter_dlaas, not one of another module."""
+    """Return whether a program calls `run()` of jupyter_dlaas, and not of another module."""
     if "jupyter_dlaas" not in source or _RUN.search(source) is None:
         return False
-    import ast  # most programs end above, and guardians start often
+    import ast  # most programs return above, and guardians start often
 
     modules, functions, called = set[str](), set[str](), set[str]()
     for node in _nodes(source):
@@ -35,7 +35,7 @@ def expects_run(source: str) -> bool:
 
 
 def talks_itself(source: str) -> bool:
-    """Whether a program uses torch.distributed by itself, so that its learners cannot change while they train."""
+    """Return whether a program uses torch.distributed itself, so that its learners cannot change while they train."""
     if _TALK.search(source) is None:
         return False
     import ast

@@ -1,4 +1,4 @@
-"""Starts the processes of one job, each in the fastest way that there is now; all ways keep the same contract."""
+"""Start of a job's processes, each in the fastest way available. All ways have the same effect."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ __all__ = ["Origin", "Spawner", "TakeParked"]
 LEARNER: Final = "jupyter_dlaas.learner.process.main"
 STORE: Final = "jupyter_dlaas.runtime.guardian.rendezvous_store"
 _ROOM_BYTES: Final = 1024
-"""Learners of a job differ in some digits of their environments."""
+"""Reserved bytes: environments of one job's learners differ in a few digits."""
 TakeParked = Callable[[Order], int | None]
-"""Gives a learner that was forked ahead its order; None when there is none left."""
+"""Function that gives its order to a learner that was forked ahead; returns None when none is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a guardian was started, and what it can start others from."""
+    """Way in which a guardian was started, and the processes it can fork from."""
 
     is_warm: bool = False
-    """It was forked from a zygote, so that its own forks need not import anything again."""
+    """True if it was forked from a zygote, so that its own forks need no imports."""
     take_parked: TakeParked | None = None
     interpreter: str | None = None
-    """The job's, where it is not the guardian's own."""
+    """Interpreter of the job, if it is not the guardian's own."""
 
 
 class Spawner:
-    """For a guardian."""
+    """Starter of a job's learners and rendezvous store, used by its guardian."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Spawner:
         store: tuple[str, int] | None,
         joins: bool,
     ) -> int:
-        """Start one of the members and return its pid. Raises OSError where the system refuses."""
+        """Start one of the members and return its pid. Raise OSError if the system refuses."""
         member = members[rank].member
         folder = layout.learner_folder(self._job_dir, member)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -90,7 +90,7 @@ class Spawner:
             log=str(folder / LOG),
         )
         pid = self._from_nursery(order)
-        # Those who join start from it; where nobody can, the next try after a loss does.
+        # Joining learners start from it. If the start fails, the next start after a loss tries again.
         leaves_nursery = self._may_change or (self._is_torch and rank == 0)
         if pid is None and leaves_nursery and "torch" not in sys.modules:
             order = replace(
@@ -103,7 +103,7 @@ class Spawner:
         return self._start(order) if pid is None else pid
 
     def store(self, listening: socket.socket) -> int:
-        """Start the small process that hosts the gang's store on a socket that listens already; returns its pid."""
+        """Start the rendezvous store on a socket that already listens, and return its pid."""
         environment = {**without_secrets(self._environment), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment |= {"PYTHONPATH": launch.package_folder(), JOB_MARK: str(self._job_dir)}
         order = Order(
@@ -116,7 +116,7 @@ class Spawner:
         return self._start(order, listening.fileno()) if pid is None else pid
 
     def adopt(self, sock: socket.socket) -> None:
-        """A learner left a nursery behind, which called. One is enough."""
+        """Use the connection of a job zygote in place of any other one."""
         if self._nursery is not None:
             self._nursery.close()
         self._nursery = Nursery(sock)
@@ -131,7 +131,10 @@ class Spawner:
         return pid
 
     def _start(self, order: Order, passed: int | None = None) -> int:
-        """By a fork, else plainly. With a second thread no fork: a lock held there would stay locked for ever."""
+        """Start a process by fork, or directly.
+
+        A process with a second thread is not forked: a lock held by that thread would stay locked for good.
+        """
         if self._origin.is_warm and thread_count() == 1:
             return launch.fork(lambda: launch.become(order, passed))
         return launch.spawn(order, passed=passed, executable=self._origin.interpreter)

@@ -1,1 +1,1 @@
-"""Access to the operating system: processes, inotify, lines over sockets. Standard library only."""
+"""Access to the operating system: processes, inotify, and JSON lines over sockets. Standard library only."""

@@ -1,7 +1,7 @@
-"""The seed of Python's hash function: the order of a set of strings depends on it, so all processes of a job share one.
+"""Seed of Python's hash function. The order of a set of strings depends on it, so a job's processes share one.
 
-A job keeps it in its environment, as PYTHONHASHSEED. It is the notebook's own where that was started with one: the
-random seed of a process that was started without can neither be set nor passed on.
+A job keeps it in its environment as PYTHONHASHSEED. It is the notebook's seed if the notebook was started with one: the
+random seed of a process that was started without can neither be read nor passed on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STARTED_WITH: Final = os.environ.get(VARIABLE)
 
 
 def hash_seed_of(environment: Mapping[str, str]) -> str:
-    """The seed of a process with this environment: what it names where Python takes that, else the default."""
+    """Return the seed of a process with this environment: the named one if Python accepts it, otherwise the default."""
     return _valid(environment.get(VARIABLE)) or DEFAULT
 
 
 def own_hash_seed() -> str | None:
-    """The seed with which this very process was started; None where Python drew one.
+    """Return the seed with which this process was started; None if Python drew a random one.
 
-    `os.environ` does not tell: notebooks set the variable there, which changes nothing in a running process.
+    `os.environ` does not show it: notebooks set the variable there, which changes nothing in a running process.
     """
     if not sys.flags.hash_randomization:
         return "0"
@@ -38,7 +38,7 @@ def own_hash_seed() -> str | None:
 def _at_start() -> str | None:
     try:
         entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:  # no Linux: as it was when this module was loaded
+    except OSError:  # not Linux: use the value from when this module was loaded
         return _STARTED_WITH
     name = f"{VARIABLE}=".encode()
     return next((os.fsdecode(entry.removeprefix(name)) for entry in entries if entry.startswith(name)), None)

@@ -1,4 +1,4 @@
-"""Who wrote into which folder: Linux' inotify, and looking again where there is none."""
+"""Watching of directories by Linux inotify, with polling as the fallback."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EVENT: Final = struct.Struct("iIII")
 
 
 class Watch:
-    """Tells which files in the watched folders were written, made or renamed.
+    """Watcher of directories that reports files that were written, created or renamed.
 
-    `fd` becomes readable when there is news; `read` never blocks. Where inotify is missing or used up, `fd` is None and
-    `read` compares sizes and times: call it every now and then.
+    `fd` becomes readable on a change; `read` never blocks. If inotify is missing or exhausted, `read` compares sizes
+    and times instead: call it regularly.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Watch:
             self.fd = fd if fd >= 0 else None
 
     def add(self, path: Path) -> None:
-        """Watch the files of a folder. Watching it twice changes nothing. Raises FileNotFoundError."""
+        """Watch the files of a directory. Watching it twice has no further effect. Raise FileNotFoundError."""
         if self.fd is not None and self._libc is not None:
             mask = _MODIFY | _MOVED_TO | _CREATE
             number = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
@@ -52,20 +52,20 @@ class Watch:
         self._polled.setdefault(path, {})
 
     def remove(self, path: Path) -> None:
-        """Watch a folder no longer."""
+        """Stop watching a directory."""
         self._polled.pop(path, None)
         for number in [n for n, folder in self._folders.items() if folder == path]:
             del self._folders[number]
             if self.fd is not None and self._libc is not None:
-                self._libc.inotify_rm_watch(self.fd, number)  # fails where the folder is gone: as good
+                self._libc.inotify_rm_watch(self.fd, number)  # fails harmlessly if the directory is gone
 
     @property
     def must_poll(self) -> bool:
-        """Whether some folder is watched by looking again, so that `fd` alone does not tell all."""
+        """True if a directory is polled, so that `fd` does not report all changes."""
         return bool(self._polled)
 
     def read(self) -> set[Path]:
-        """The files with news since the last call."""
+        """Return the files that changed since the last call."""
         found: set[Path] = set()
         while self.fd is not None:
             try:

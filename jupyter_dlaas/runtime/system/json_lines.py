@@ -1,4 +1,4 @@
-"""JSON lines over a socket, for a loop that must never wait for the other side."""
+"""JSON lines over a socket, for an event loop that must never block on the peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def to_line(message: Message) -> bytes:
 
 
 class Lines:
-    """One connection. Reads what is there, writes what can be written; what cannot waits."""
+    """Non-blocking connection: reads available messages, and buffers output until it can be written."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -35,16 +35,16 @@ class Lines:
 
     @property
     def has_more(self) -> bool:
-        """Whether something waits to be written."""
+        """True if buffered output waits to be written."""
         return bool(self._out)
 
     def peer_pid(self) -> int:
-        """The process at the other end, as the kernel says; what it says itself is not needed."""
+        """Return the pid of the peer as the kernel reports it, so that the peer need not be trusted."""
         raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int.from_bytes(raw[:4], sys.byteorder)
 
     def read(self) -> list[Message]:
-        """The whole messages that came. A closed or babbling connection is not open afterwards."""
+        """Return the complete messages received. Close the connection after its end or an overlong line."""
         while self.is_open:
             try:
                 data = self._sock.recv(1 << 16)
@@ -61,18 +61,18 @@ class Lines:
             try:
                 message = json.loads(line)
             except ValueError:
-                continue  # half a line of a sender that was killed
+                continue  # partial line of a sender that was killed
             if isinstance(message, dict):
                 messages.append(message)
         return messages
 
     def tell(self, message: Message) -> None:
-        """Send, now or when there is room."""
+        """Send a message now, or as soon as the socket accepts it."""
         self._out += to_line(message)
         self.write()
 
     def write(self) -> None:
-        """Write what waits, as far as it goes."""
+        """Write as much buffered output as the socket accepts."""
         try:
             while self._out and self.is_open:
                 self._out = self._out[self._sock.send(self._out) :]
@@ -82,7 +82,7 @@ class Lines:
             self.is_open = False
 
     def detach(self) -> socket.socket:
-        """The connection itself, for somebody who talks otherwise; this end of it is over."""
+        """Return the socket for use with another protocol; this object is closed afterwards."""
         self.is_open = False
         return self._sock
 

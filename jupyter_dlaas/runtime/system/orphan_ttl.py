@@ -1,4 +1,4 @@
-"""How long the processes of a job go on without a guardian."""
+"""Time limits for processes of a job without a guardian."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ _LEAST_S: Final = 5.0
 
 
 def ttl_s() -> float:
-    """So long learners train on; then they save and leave. `DLAAS_TTL_S` in the job's environment says otherwise."""
+    """Return the seconds for which learners train on before they save and exit. `DLAAS_TTL_S` sets them."""
     return float(os.environ.get("DLAAS_TTL_S", _TTL_S))
 
 
 def last_s() -> float:
-    """After that who cannot leave (blocked in native code, say) is killed: 87 s, so that none is left after 90."""
+    """Return the seconds after which processes that cannot exit (for example, blocked in native code) are killed.
+
+    The default is 87 s, so that none is left after 90 s.
+    """
     return ttl_s() + max(_LEAST_S, 0.45 * ttl_s())

@@ -1,4 +1,4 @@
-"""Processes by identity: a pid alone may be reused, so start time, boot and job go with it."""
+"""Identity of processes: a pid may be reused, so it is combined with start time, boot and job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process for ever: pid, start in clock ticks after boot, and the boot."""
+    """Unique identity of a process: pid, start in clock ticks after boot, and boot id."""
 
     pid: int
     start: int
@@ -58,7 +58,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the kernel says of a process that has not been waited for."""
+    """Kernel state of a process that has not been reaped."""
 
     parent: int
     session: int
@@ -67,12 +67,12 @@ class Stat:
 
     @property
     def is_dead(self) -> bool:
-        """True for a zombie: it does nothing any more, only its exit code is left."""
+        """True for a zombie: it runs no more, and only its exit status is left."""
         return self.state in ("Z", "X")
 
 
 def recorded(body: Mapping[str, object] | None) -> Identity | None:
-    """Return the process that a record file names by `pid`, `start` and `boot`, alive or not; None where none does."""
+    """Return the process that a record file names by `pid`, `start` and `boot`, alive or not; None if it names none."""
     pid, start, boot = ((body or {}).get(name) for name in ("pid", "start", "boot"))
     if isinstance(pid, int) and isinstance(start, int) and isinstance(boot, str) and pid > 0:
         return Identity(pid, start, boot)
@@ -80,23 +80,23 @@ def recorded(body: Mapping[str, object] | None) -> Identity | None:
 
 
 def uptime_s() -> float:
-    """Seconds since the machine was started, time asleep included. Nobody can set this clock."""
+    """Return the seconds since the machine was started, including suspension. This clock cannot be set."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def slept_s() -> float:
-    """Seconds that the machine was suspended since it was started; 0 where the system does not tell."""
+    """Return the seconds for which the machine was suspended since its start; 0 if the system does not report it."""
     return max(0.0, uptime_s() - time.clock_gettime(time.CLOCK_MONOTONIC))
 
 
 @functools.cache
 def boot_id() -> str:
-    """The id of this boot of the machine."""
+    """Return the id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _read(pid: int, name: str) -> bytes:
-    # Not through Path: a walk over all processes reads some hundred of these, and stands in the way of a start.
+    # Without Path: a scan of all processes reads some hundred files and delays a start.
     fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, 1 << 16)
@@ -108,19 +108,19 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """The state of a process, or None when there is none of this pid."""
+    """Return the state of a process, or None if there is none with this pid."""
     try:
         text = _read(pid, "stat")
     except OSError:
         return None
-    # The name in parentheses may hold spaces and parentheses itself: what counts begins after the last one.
+    # The name in parentheses may itself contain spaces and parentheses: the fields start after the last one.
     rest = text[text.rindex(b")") + 2 :].split()
     return Stat(parent=int(rest[1]), session=int(rest[3]), state=rest[0].decode(), start=int(rest[19]))
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the first thread of a process has used of the processor, and what it does now."""
+    """Processor time and state of a process's main thread."""
 
     ticks: int
     state: str
@@ -131,12 +131,12 @@ class Activity:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """In a debugger's hands, or in those of a disk: nobody can tell how long that takes."""
+        """True if it is traced by a debugger or waits for a disk, which may take any time."""
         return self.state in ("t", "D")
 
 
 def activity_of(who: Identity) -> Activity | None:
-    """What a process is at; None when it is gone."""
+    """Return the activity of a process; None if it is gone."""
     try:
         text = _read(who.pid, f"task/{who.pid}/stat")
     except OSError:
@@ -146,20 +146,20 @@ def activity_of(who: Identity) -> Activity | None:
 
 
 def identity(pid: int) -> Identity | None:
-    """Who has this pid now; None when nobody alive has."""
+    """Return the identity of the living process with this pid; None if there is none."""
     stat = stat_of(pid)
     return None if stat is None or stat.is_dead else Identity(pid, stat.start, boot_id())
 
 
 def own(pid: int) -> Identity:
-    """Of this process, or of a child that nobody has waited for yet: dead or alive."""
+    """Return the identity of this process or of a child that has not been reaped, dead or alive."""
     stat = stat_of(pid)
     assert stat is not None
     return Identity(pid, stat.start, boot_id())
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty when it is gone or not ours to read."""
+    """Return the environment with which a process was started; empty if it is gone or not readable."""
     try:
         return parse_environment(_read(pid, "environ"))
     except OSError:
@@ -167,16 +167,16 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def parse_environment(raw: bytes) -> dict[str, str]:
-    """The block of `NAME=value` texts, ended by zero bytes, as a mapping."""
+    """Return a block of `NAME=value` strings, each ended by a zero byte, as a mapping."""
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
 def open_process(who: Identity, job_dir: str | None = None) -> int | None:
-    """A pidfd of exactly this process, or None when it is gone or its pid belongs to another one by now.
+    """Return a pidfd of exactly this process, or None if it is gone or another process has its pid.
 
-    The pidfd comes first and the comparison second: between the two the pid cannot be given to anybody else.
-    With `job_dir` the process must also carry that job's mark.
+    The pidfd is opened before the comparison, because it pins the pid in between. With `job_dir`, the process must also
+    carry that job's mark.
     """
     try:
         fd = os.pidfd_open(who.pid)
@@ -189,17 +189,17 @@ def open_process(who: Identity, job_dir: str | None = None) -> int | None:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether a process, all its threads included, has ended."""
+    """Return whether a process has ended with all its threads."""
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
 def is_alive(who: Identity) -> bool:
-    """Whether exactly this process still runs (a zombie does not)."""
+    """Return whether exactly this process still runs (a zombie does not)."""
     return identity(who.pid) == who
 
 
 def send(who: Identity, number: int) -> bool:
-    """Signal exactly this process; False when it is gone."""
+    """Send a signal to exactly this process. Return False if it is gone."""
     fd = open_process(who)
     if fd is None:
         return False
@@ -213,12 +213,12 @@ def send(who: Identity, number: int) -> bool:
 
 
 def thread_count() -> int:
-    """How many threads this process has, those of C libraries included."""
+    """Return the number of threads of this process, including those of C libraries."""
     return sum(1 for _ in os.scandir("/proc/self/task"))
 
 
 def become_subreaper() -> None:
-    """Orphans among this process' descendants become its children, so that none gets out of sight."""
+    """Become the parent of orphaned descendants, so that none is lost from view. Raise OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -230,7 +230,7 @@ def _pids() -> Iterator[int]:
 
 
 def marked(job_dir: str, member: int | None = None) -> list[tuple[Identity, int | None]]:
-    """All living processes with the mark of a job (and of a member), oldest first, each with its member number."""
+    """Return all living processes with the mark of a job (and of a member), oldest first, with their member numbers."""
     mark = os.fsencode(f"{JOB_MARK}={job_dir}")
     found: list[tuple[Identity, int | None]] = []
     for pid in _pids():
@@ -252,9 +252,9 @@ def marked(job_dir: str, member: int | None = None) -> list[tuple[Identity, int 
 
 
 def _family(roots: Iterable[int], sessions: Iterable[Identity]) -> set[Identity]:
-    """Descendants of `roots` and everybody in the sessions that these began.
+    """Return the descendants of `roots` and all processes in the sessions that `sessions` started.
 
-    A session's number is free for others once nobody is left in it: who has it by now may be a stranger.
+    A session id becomes free once the session is empty, so a later holder of the id may be unrelated.
     """
     stats = {pid: stat for pid in _pids() if (stat := stat_of(pid)) is not None}
     children: dict[int, list[int]] = {}
@@ -274,7 +274,7 @@ def _family(roots: Iterable[int], sessions: Iterable[Identity]) -> set[Identity]
                 todo.append(child)
     for pid in list(found):
         todo.append(pid)
-    while todo:  # descendants of those who were found by session
+    while todo:  # descendants of processes that were found by session
         for child in children.get(todo.pop(), []):
             if child not in found:
                 found.add(child)
@@ -283,19 +283,19 @@ def _family(roots: Iterable[int], sessions: Iterable[Identity]) -> set[Identity]
 
 
 def family(who: Identity) -> set[Identity]:
-    """A process, its descendants, and the rest of the session that it began."""
+    """Return a process, its descendants, and the rest of the session that it started."""
     return {who} | _family((who.pid,), (who,))
 
 
 def log_writers(job_dir: str) -> set[Identity]:
-    """Processes that hold a learner's log open for writing: its program's, whatever else they have shed.
+    """Return processes that hold a learner's log open for writing: they belong to its program in any case.
 
-    A walk over all descriptors of all processes takes some ten milliseconds.
+    A scan of all descriptors of all processes takes some ten milliseconds.
     """
     found: set[Identity] = set()
     for pid in _pids():
         with suppress(OSError):  # gone, or another user's
-            if any(_writes_log(pid, fd, job_dir) for fd in os.listdir(f"/proc/{pid}/fd")):  # noqa: PTH208 - in a hurry
+            if any(_writes_log(pid, fd, job_dir) for fd in os.listdir(f"/proc/{pid}/fd")):  # noqa: PTH208 - faster
                 who = identity(pid)
                 found |= {who} if who is not None else set()
     return found
@@ -303,7 +303,7 @@ def log_writers(job_dir: str) -> set[Identity]:
 
 def _writes_log(pid: int, fd: str, job_dir: str) -> bool:
     try:
-        target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")  # noqa: PTH115 - in a hurry
+        target = os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)")  # noqa: PTH115 - faster
         if not (target.startswith(f"{job_dir}/learner-") and target.endswith("/stdout.log")):
             return False
         flags = next(line for line in _read(pid, f"fdinfo/{fd}").splitlines() if line.startswith(b"flags:"))
@@ -320,13 +320,15 @@ def kill_round(
     sessions: Iterable[Identity] = (),
     by_log: bool = False,
 ) -> int:
-    """Stop, then kill, once, all that belongs to a job (or to one member): by mark, descent and session.
+    """Stop, then kill, once, all processes of a job (or of one member), found by mark, descent and session.
 
-    `sessions`: those who began them; nobody may name one again that was seen empty after its first process had ended.
-    `by_log`: those who write to a learner's log, too. Who left its session and cleared its environment is found by its
-    guardian, who inherits it; where that was killed, only so.
-    Returns how many there were; repeat until 0. Stopped first, so that none forks on while the others are killed.
-    The caller and its ancestors are spared.
+    `sessions` holds the processes that started them; a session that was seen empty after the end of its first process
+    must not be named again. `by_log` includes processes that write to a learner's log. A process that left its session
+    and cleared its environment is found by the guardian that inherits it as an orphan; if that guardian was killed,
+    only the log identifies it.
+
+    Return the number of processes; repeat until it is 0. All are stopped first, so that none forks while others are
+    killed. The caller and its ancestors are spared.
     """
     spared = {os.getpid(), os.getppid(), 0, 1}
     targets = {who for who, _ in marked(job_dir, member)} | _family(roots, sessions)

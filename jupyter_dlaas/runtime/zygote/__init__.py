@@ -1,1 +1,1 @@
-"""The zygotes of a pool: processes that others are forked from, to start at once."""
+"""Zygotes of a pool: preloaded processes from which guardians and learners are forked, so that they start at once."""

@@ -1,6 +1,6 @@
-"""For whoever starts jobs: a guardian for a job's directory, as fast as this machine can.
+"""Start of a guardian for a job's directory, as fast as the machine allows.
 
-Plain functions without threads or an event loop; a call returns as soon as the process exists.
+Plain functions without threads or an event loop. A call returns as soon as the process exists.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian",
 GUARDIAN: Final = "jupyter_dlaas.runtime.guardian.entrypoint"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote.zygote"
 _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|TZ|VIRTUAL_ENV|CONDA_PREFIX")
-"""What decides how Python starts and which libraries it loads: another value, another zygote."""
+"""Variables that decide how Python starts and which libraries it loads: each set of values has its own zygote."""
 _GONE_S: Final = 0.5
 _children: Final[set[int]] = set()
 _loading: Final[dict[Path, int]] = {}
-"""Socket of a zygote -> the process started for it last."""
+"""Socket of a zygote -> pid of the process that was last started for it."""
 
 
 class StartError(DlaasError):
-    """No guardian could be started: the interpreter is missing, or the system refuses processes."""
+    """Failure to start a guardian: the interpreter is missing, or the system refuses a process."""
 
     code = "start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A guardian process; `how`: zygote or plain."""
+    """Guardian process that was started; `how`: zygote or plain."""
 
     pid: int
     start: int
@@ -65,11 +65,11 @@ def start_guardian(
     zygote_dir: Path | None = None,
     framework: str | None = None,
 ) -> Started:
-    """Start a guardian for a job. Safe to repeat: of two guardians of one job the second ends at once.
+    """Start a guardian for a job. Repeating the call is safe: the second guardian of a job ends at once.
 
-    `environment` is the job's whole environment, `package_dir` a folder that holds nothing but `jupyter_dlaas`.
-    With `zygote_dir` a warm zygote is asked first; where there is none, or it does not answer, a plain start does the
-    same. Raises StartError.
+    `environment` is the job's whole environment, `package_dir` a directory that contains only `jupyter_dlaas`. With
+    `zygote_dir`, a warm zygote is asked first; if there is none, or it does not answer, a direct start does the same.
+    Raise StartError.
     """
     reap()
     if zygote_dir is not None:
@@ -86,10 +86,10 @@ def start_guardian(
 def start_caretaker(
     job_dir: Path, *, interpreter: str, package_dir: Path, environment: Mapping[str, str]
 ) -> Started | None:
-    """Start a guardian in the Python of this process for learners that outlived their interpreter's removal.
+    """Start a guardian in this process's Python for learners whose interpreter was removed.
 
-    It looks after those who live; others it would start with `interpreter`, and report that this fails. None where
-    the interpreter is there, or nobody lives. Raises StartError.
+    It guards the living learners. It would start new ones with `interpreter` and report that this fails. Return None if
+    the interpreter exists or no learner lives. Raise StartError.
     """
     if os.access(interpreter, os.X_OK) or not any(member is not None for _, member in marked(str(job_dir))):
         return None
@@ -110,15 +110,15 @@ def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapp
 
 
 def reap() -> list[int]:
-    """Wait for the guardians that this process started plainly and that ended; returns their pids.
+    """Reap ended guardians that this process started directly, and return their pids.
 
-    Call it when a guardian is seen to end, so that no zombie is left. (Those of a zygote are the zygote's children.)
+    Call it when a guardian ends, so that no zombie is left. (Guardians from a zygote are the zygote's children.)
     """
     gone = []
     for pid in sorted(_children):
         try:
             ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        except ChildProcessError:  # somebody else waited for it
+        except ChildProcessError:  # already reaped elsewhere
             ended = True
         if ended:
             gone.append(pid)
@@ -132,7 +132,7 @@ def reap() -> list[int]:
 def zygote_path(
     zygote_dir: Path, interpreter: str, package_dir: Path, environment: Mapping[str, str], kind: str
 ) -> Path:
-    """The socket of the zygote for an interpreter and what Python reads of the environment at its start."""
+    """Return the socket of the zygote for an interpreter and the variables that Python reads at its start."""
     whole = {**environment, HASH_SEED: hash_seed_of(environment)}
     read = sorted((k, v) for k, v in whole.items() if _READ_AT_START.fullmatch(k))
     key = json.dumps([interpreter, str(package_dir), read])
@@ -147,9 +147,10 @@ def warm(
     zygote_dir: Path,
     framework: str | None = None,
 ) -> bool:
-    """See to it that jobs of this interpreter and environment start warm; returns whether they already do.
+    """Ensure that a zygote exists for jobs of this interpreter and environment. Return whether it is already running.
 
-    Does not wait: a zygote takes seconds to become ready, and jobs start plainly or from a leaner one meanwhile.
+    The call does not wait: a zygote takes seconds to become ready, and jobs start directly or from a leaner one
+    meanwhile.
     """
     reap()
     kind = TORCH if framework is not None and torch_is_used(framework, "") else LEAN
@@ -159,10 +160,10 @@ def warm(
     if path.exists() and _is_locked(path.with_suffix(".lock")):
         return True
     if _loading.get(path) in _children:
-        return False  # ours is on its way; it takes its lock in a moment
+        return False  # it is starting and will take its lock shortly
     if not _is_locked(path.with_suffix(".lock")):
-        path.unlink(missing_ok=True)  # of one that was killed
-        # It outlives the job, and whoever may look at this user's processes would find them there.
+        path.unlink(missing_ok=True)  # left by a zygote that was killed
+        # Without secrets: it outlives the job, and other viewers of this user's processes could read them.
         whole = {k: v for k, v in without_secrets(environment).items() if not k.startswith("DLAAS_")}
         extra = whole.get("PYTHONPATH")
         whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
@@ -180,7 +181,7 @@ def warm(
 
 
 def stop_zygotes(zygote_dir: Path) -> int:
-    """End all zygotes of a folder, those that are still loading too; jobs go on. Returns how many there were."""
+    """End all zygotes of a directory, including those still loading. Jobs continue. Return their number."""
     count = 0
     for lock in sorted(zygote_dir.glob("*.lock")):
         who = recorded(read_json(lock))
@@ -192,7 +193,7 @@ def stop_zygotes(zygote_dir: Path) -> int:
 
 
 def _end_stopped(path: Path) -> None:
-    """End a zygote that is stopped (SIGSTOP): it answers nobody, and keeps another from taking its place."""
+    """End a zygote that is stopped (SIGSTOP): it answers no request, and blocks the place of another one."""
     lock = path.with_suffix(".lock")
     who = recorded(read_json(lock))
     activity = None if who is None else activity_of(who)
@@ -205,7 +206,7 @@ def _end_stopped(path: Path) -> None:
 
 
 def _ask(path: Path, job_dir: Path) -> Started | None:
-    """Let a zygote do it; None where there is none or it cannot."""
+    """Ask a zygote to start the guardian. Return None if there is none or it cannot."""
     try:
         with connect(socket.SOCK_SEQPACKET, path, timeout_s=2.0) as sock:
             sock.send(json.dumps({"op": "start", "job_dir": str(job_dir)}).encode())

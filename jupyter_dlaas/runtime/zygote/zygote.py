@@ -1,8 +1,8 @@
-"""A fork server: a Python that has imported everything, computed nothing, touched no GPU. A guardian is a fork of it.
+"""Zygote of a pool: a fork server with all modules imported, nothing computed and no GPU touched.
 
-`python -P -m jupyter_dlaas.runtime.zygote.zygote SOCKET KIND` with KIND lean or torch. An optimisation only: whoever
-gets no answer starts plainly. Beside the rules of `preloading`: the collector is off, its objects frozen before the
-first fork.
+`python -P -m jupyter_dlaas.runtime.zygote.zygote SOCKET KIND` with KIND lean or torch. Guardians are forks of it. It is
+only an optimisation: a caller that gets no answer starts the guardian directly. In addition to the rules of `preload`,
+garbage collection is off, and its objects are frozen before the first fork.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ IDLE_S: Final = 30 * 60.0
 
 @dataclass(slots=True)
 class Parked:
-    """A guardian, and a learner as its child, forked ahead and waiting for a job."""
+    """Guardian that was forked ahead with a learner as its child, and waits for a job."""
 
     pid: int
     line: socket.socket
 
 
 class Zygote:
-    """Answers requests one at a time until it is idle for too long, or no longer fit to fork."""
+    """Server that answers one request at a time until it is idle for too long or no longer fit to fork."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,10 +64,10 @@ class Zygote:
         part = path.with_suffix(".new")
         self._door = bind(socket.SOCK_SEQPACKET, part, listen=64)
         self._park()
-        part.rename(path)  # who can connect finds a zygote that is ready
+        part.rename(path)  # clients that can connect find a zygote that is ready
 
     def serve(self) -> None:
-        """Until the end."""
+        """Serve until the zygote ends."""
         last_s = time.monotonic()
         while time.monotonic() - last_s < IDLE_S and preload.has_memory():
             ready, _, _ = select.select([self._door, self._wake_r], [], [], 60.0)
@@ -93,7 +93,7 @@ class Zygote:
             self._parked = None
 
     def _answer(self, caller: socket.socket) -> bool:
-        """Serve one request; False when this zygote is at its end."""
+        """Serve one request. Return False if the zygote must end."""
         caller.settimeout(1.0)
         try:
             request = json.loads(caller.recv(1 << 16))
@@ -127,11 +127,11 @@ class Zygote:
         self._parked = Parked(pid, mine)
 
 
-# -- in forks ----------------------------------------------------------------------------------------------------------
+# -- in forked processes -----------------------------------------------------------------------------------------------
 
 
 def _wait_as_guardian(line: socket.socket) -> None:
-    """Have a learner ready, and wait for a job; without one, end."""
+    """Fork a learner ahead and wait for a job. End if the zygote closes the connection."""
     _leave_zygote(keep=(line.fileno(),))
     mine, theirs = socket.socketpair()
     learner = launch.fork(lambda: _wait_as_learner(theirs))
@@ -176,11 +176,11 @@ def _wait_as_learner(line: socket.socket) -> None:
     launch.await_order(line)
 
 
-# -- starting ----------------------------------------------------------------------------------------------------------
+# -- start of the zygote -----------------------------------------------------------------------------------------------
 
 
 def _rehearse() -> None:
-    """Do once what is slow only the first time: reading annotations, compiling patterns, finding C functions."""
+    """Run once what is slow only the first time: reading annotations, compiling patterns, finding C functions."""
     spec: JobSpec = decode(JobSpec, encode(JobSpec()))
     where = Where(label="", line=1)
     failure = Failure(cause=Cause.UNKNOWN, code="", what="", advice="", where=where)
@@ -206,7 +206,7 @@ def _rehearse() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line: SOCKET KIND. One zygote per socket; a second one ends at once."""
+    """Run the zygote for the arguments SOCKET and KIND. A second zygote for the same socket ends at once."""
     path, kind = Path(arguments[0]), arguments[1]
     os.umask(0o077)
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot}).encode())
     policy = os.sched_getscheduler(0)
-    with suppress(OSError):  # whoever waits for a job goes first
+    with suppress(OSError):  # processes of waiting jobs run first
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     preload.load(kind)
     with suppress(OSError):
