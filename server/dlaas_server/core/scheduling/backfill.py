@@ -171,7 +171,9 @@ def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask])
 
 
 class Promises(Lines):
-    """Backfill with one reservation at a time: for the first job that does not fit in `fifo-skip`, else the first late one."""
+    """Backfill with one reservation at a time: for the first job that does not fit in `fifo-skip`, else the first late
+    one.
+    """
 
     def __init__(self, frees: Frees) -> None:
         super().__init__(frees)
@@ -195,7 +197,9 @@ class Promises(Lines):
             group.is_shut = False
 
     def _holder(self, key: Key) -> Ask | None:
-        """Return the waiting job ahead of this key that holds the reservation: `fifo-skip`'s first, else the first late job."""
+        """Return the waiting job ahead of this key that holds the reservation: `fifo-skip`'s first, else the first late
+        job.
+        """
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates

@@ -28,10 +28,10 @@ def gathered(
 ) -> tuple[tuple[Seat, ...], Move] | list[Ask]:
     """Return the seats for this job and the move of the job that makes room, all taken.
 
-    If no move helps, take nothing and return the candidates that were skipped because they are about to end. They may be
-    moved if they are still running after that. `on`: jobs with one learner, by node. A job may move if it may be preempted,
-    did not start just now, and has at least `ran_factor` times the move's cost left to run. The smallest job that helps is
-    chosen. Moving two jobs for one gained 1 % more, with a fifth more stops.
+    If no move helps, take nothing and return the candidates that were skipped because they are about to end. They may
+    be moved if they are still running after that. `on`: jobs with one learner, by node. A job may move if it may be
+    preempted, did not start just now, and has at least `ran_factor` times the move's cost left to run. The smallest job
+    that helps is chosen. Moving two jobs for one gained 1 % more, with a fifth more stops.
     """
     found: dict[tuple[int, int], Ask] = {}
     brief: list[Ask] = []

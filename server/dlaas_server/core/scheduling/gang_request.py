@@ -49,7 +49,10 @@ class Ask:
     batch_s: float = 0.0
     """Expected run time of the rest of its batch: tasks that only count together are ranked by their total."""
     usual_s: float | None = None
-    """Estimate shrunk towards the pool's usual length. With an estimate that is far too short the job would be late at once."""
+    """Estimate shrunk towards the pool's usual length.
+
+    With an estimate that is far too short the job would be late at once.
+    """
     priority: int = 0
     queue: str = "default"
     restart_s: float = 0.0
@@ -134,10 +137,11 @@ class Ask:
         return max(least_s, factor * max(known))
 
     def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
-        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the time of the next.
+        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the time of the
+        next.
 
-        Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it last
-        ran counts.
+        Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
+        last ran counts.
         """
         late, bound_s = Late.NOT, self.bound_s(least_s, factor)
         for step in steps:

@@ -37,8 +37,8 @@ def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: F
     """Assign idle seats to the chosen jobs, in queue order, and take them from `idle`.
 
     `waiting`: ids of queued jobs in queue order; other chosen jobs migrate, and have to leave their seats first.
-    `lendable`: `idle` plus the devices of spot jobs, which give back chosen seats. A job behind a reservation, and a job for
-    which others are preempted, gets only the seats that were chosen, so that it delays no other job.
+    `lendable`: `idle` plus the devices of spot jobs, which give back chosen seats. A job behind a reservation, and a
+    job for which others are preempted, gets only the seats that were chosen, so that it delays no other job.
     """
     found = Immediate()
     winners = {stop.winner.id for stop in choice.stops}

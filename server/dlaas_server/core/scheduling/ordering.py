@@ -144,9 +144,10 @@ def _class(gpu_s: float) -> int:
 class Shortest:
     """`shortest`: by the class floor(log_√8) of the expected remaining GPU-seconds.
 
-    The expectation is the mean over jobs with such an estimate, not the estimate: a very long estimate is mostly too long,
-    and is shrunk towards the lengths that occur in this pool. A job that waited past its bound goes first in the class that
-    half of the pool's work lies below. The many shorter jobs still pass, and delay it little, since they are little work.
+    The expectation is the mean over jobs with such an estimate, not the estimate: a very long estimate is mostly too
+    long, and is shrunk towards the lengths that occur in this pool. A job that waited past its bound goes first in the
+    class that half of the pool's work lies below. The many shorter jobs still pass, and delay it little, since they are
+    little work.
     """
 
     gap: int = 3
@@ -236,8 +237,8 @@ class Attained(_Unlearned):
 class Gittins:
     """`gittins`: by the 2-D Gittins index, learned from the jobs that ended in this pool; `las` until 50 have ended.
 
-    Index at attained service a: the maximum over horizons d of P(ends within d) / E(service used of d). Its inverse is the
-    expected service per job that ends; ranks are factors of four of it.
+    Index at attained service a: the maximum over horizons d of P(ends within d) / E(service used of d). Its inverse is
+    the expected service per job that ends; ranks are factors of four of it.
     Source: Gu et al., "Tiresias", NSDI 2019, section 3.3. An index learned from another cluster did worse than `las`.
     """
 
@@ -312,13 +313,14 @@ class Slices(_Unlearned):
 class FairFinish(_Unlearned):
     """`fair-finish`: by deadline, computed from an early quantile of the job's length.
 
-    With a fair share of the pool from its submission on, SHARERS jobs per device, a job of length l ends l x SHARERS after
-    its submission. l is the EARLY quantile of the lengths of jobs with such an estimate that ran so long already. It uses
-    the spread of estimates in this pool, or that of this estimate (small for a job that counts its steps). So an estimate
-    that is too long is detected in time, and where estimates are good l is the estimate. The rank is the deadline's minute:
-    a waiting job comes closer to it. The value of SHARERS is not critical: between 2 and 8 the outcome is the same, as all
-    deadlines move alike.
-    Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with estimated lengths.
+    With a fair share of the pool from its submission on, SHARERS jobs per device, a job of length l ends l x SHARERS
+    after its submission. l is the EARLY quantile of the lengths of jobs with such an estimate that ran so long already.
+    It uses the spread of estimates in this pool, or that of this estimate (small for a job that counts its steps). So
+    an estimate that is too long is detected in time, and where estimates are good l is the estimate. The rank is the
+    deadline's minute: a waiting job comes closer to it. The value of SHARERS is not critical: between 2 and 8 the
+    outcome is the same, as all deadlines move alike.
+    Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with estimated
+    lengths.
     """
 
     gap: int = 10

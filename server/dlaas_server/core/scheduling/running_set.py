@@ -83,8 +83,8 @@ class Ends:
 def oldest(running: Iterable[Ask]) -> Iterator[tuple[float, Ask]]:
     """Yield running jobs by start time, with their expected ends.
 
-    An overdue job waits for these in this order: their number only shrinks, whatever their estimates. `running` is in the
-    order in which jobs got their seats.
+    An overdue job waits for these in this order: their number only shrinks, whatever their estimates. `running` is in
+    the order in which jobs got their seats.
     """
     for _, alike in groupby(running, lambda ask: ask.began_s):
         for ask in sorted(alike, key=lambda ask: ask.number):

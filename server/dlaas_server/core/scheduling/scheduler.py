@@ -191,8 +191,8 @@ class Scheduler(Promises):
     def _rank(self, ask: Ask, now_s: float) -> tuple[int, float | None]:
         """Return the rank of a running job, and the time at which it changes.
 
-        A job that was lifted makes room only for late jobs (-1). A late job makes room for none (-2) until it has held its
-        seats for as long as its bound.
+        A job that was lifted makes room only for late jobs (-1). A late job makes room for none (-2) until it has held
+        its seats for as long as its bound.
         """
         if ask.late is Late.LIFTED:
             return -1, None
@@ -467,7 +467,8 @@ class Scheduler(Promises):
     def _passes_s(self, reservation: Reservation | None, now_s: float, next_s: float) -> float | None:
         """Return the earliest time, at most `next_s`, at which backfill may admit other jobs.
 
-        A job that has not ended by its expected end delays the reservation. In orders by age the holder also becomes overdue.
+        A job that has not ended by its expected end delays the reservation. In orders by age the holder also becomes
+        overdue.
         """
         end_s = self._ends.first_s()
         if now_s < end_s:

@@ -92,7 +92,10 @@ class Lines:
             heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
 
     def _age(self, ask: Ask, now_s: float) -> None:
-        """Record lateness in orders by age, where `Late.FORGOTTEN` is the first step. A timer per job would cost too much."""
+        """Record lateness in orders by age, where `Late.FORGOTTEN` is the first step.
+
+        A timer per job would cost too much.
+        """
         ask.late = Late.NOT
         at_s, ages = ask.queued_s + self._forgotten_after_s, self._ages
         if ages and at_s < ages[-1][0]:
