@@ -1,4 +1,4 @@
-"""Compare what should be with what is known, and say what to do about it."""
+"""Reconciliation: compare the desired state of jobs with the known state of their guardians, and return the actions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ NOTHING_KNOWN: Final = Known()
 
 
 def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> tuple[Act, ...]:
-    """What turns what is into what should be.
+    """Return the actions that bring the known state to the desired one.
 
-    Nothing is started for a job before its delay has passed; who is to leave is told at once, also between two tries.
+    Nothing is started for a job before its retry delay has passed. A request to leave is delivered at once, if a
+    guardian may live.
     """
     acts: list[Act] = []
     for job in sorted((job for job in jobs if not job.is_closed), key=lambda j: j.number):
@@ -49,7 +50,7 @@ def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> 
 
 
 def wanted(job: Job) -> Wanted | None:
-    """The document for the job's guardian, or None where no guardian is needed."""
+    """Return the document for the job's guardian; None if no guardian is needed."""
     if job.is_closed:
         return None
     goal = Goal.STOP if job.state.is_final else job.goal

@@ -72,7 +72,7 @@ class Reservation:
     then: dict[str, Room] = field(default_factory=dict)
     """Free capacity at `at_s`, for the nodes on which it exceeds the present one."""
     is_strict: bool = False
-    """True if expected ends are no longer trusted: only jobs that take nothing from the reservation may be backfilled."""
+    """True if expected ends are not trusted: only jobs that take nothing from the reservation are admitted."""
 
     def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
         """Return the first job that ends before the reservation or leaves enough capacity for it; None if none does.

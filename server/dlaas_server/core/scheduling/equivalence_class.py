@@ -28,7 +28,7 @@ def _trim(line: _Line) -> None:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Waiting gangs of one shape, size and queue: in one heap, and in heaps by expected length once these are needed."""
+    """Waiting gangs of one shape, size and queue: in one heap, and in heaps by expected length once needed."""
 
     shape: Shape
     learners: int
@@ -42,7 +42,7 @@ class Group:
     """Number of free devices below which no gang of this class fits."""
     _line: _Line = field(default_factory=list)
     _by_length: dict[int, _Line] | None = None
-    """Level of the expected length -> heap with the same entries. None: the class is small, and `heads` was not called."""
+    """Level of the expected length -> heap of the same entries. None: the class is small, `heads` was not called."""
 
     def __post_init__(self) -> None:
         self.devices_min = 0 if self.shape.is_share else self.learners * self.shape.gpus

@@ -61,7 +61,7 @@ def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: F
             continue
         kept = [part for seat in ask.seats if (part := _keep(idle, ask.shape, seat)) is not None]
         is_first = places.get(ask.id, inf) < reserved
-        if is_first and not kept and not elsewhere.isdisjoint(_devices(ask.seats)):  # taken meanwhile: others are next
+        if is_first and not kept and not elsewhere.isdisjoint(_devices(ask.seats)):  # taken meanwhile: use others
             fitting = room(idle, ask.shape, ask.learners)
             kept = [(ask.shape, seat) for seat in (place(idle, ask.shape, fitting) if fitting else None) or ()]
         claimed += kept

@@ -37,7 +37,7 @@ STEP: Final = 1.5
 UNKNOWN: Final = 8
 """Rank of a job of unknown length: that of an hour on one GPU (√8^8 GPU-seconds)."""
 LEAST: Final = 5
-"""Lowest class. Jobs below √8^6 GPU-seconds (eight minutes) are equally short: preempting one for another never pays."""
+"""Lowest class: below √8^6 GPU-seconds (eight minutes) preempting one job for another never pays."""
 BRIEF_S: Final = 16.0
 SHARERS: Final = 4
 EARLY: Final = 0.1
@@ -105,7 +105,7 @@ def _after(ask: Ask, now_s: float, in_s: float) -> float:
 
 @dataclass(slots=True)
 class _Unlearned:
-    """Nothing is learnt from jobs that end. Who waited past its bound goes first of all."""
+    """Order that learns nothing from finished jobs. A job that waited past its bound goes before all others."""
 
     gap: int = 1
     lifted: int | None = -1

@@ -48,7 +48,7 @@ class Policy:
     preempts: bool = True
     """Whether running jobs are stopped for others at all."""
     patience_factor: float = 50.0
-    """Minimum wait before preempting by rank, as a multiple of the restart cost. Preemption by priority needs no wait."""
+    """Minimum wait before preempting by rank, in restart costs. Preemption by priority needs no wait."""
     spot_price: float = 0.3
     """Usage that one device lent to a spot job adds to its queue."""
     spot_notice_s: float = 30.0

@@ -55,7 +55,7 @@ Rank = tuple[int, int]
 
 @dataclass(slots=True)
 class Victims:
-    """Those that may be preempted, by priority and rank, and within these by when they began."""
+    """Jobs that may be preempted, by priority and rank, then by start time."""
 
     weights: dict[Rank, int] = field(default_factory=dict)
     """(priority, rank) -> devices that these jobs hold."""

@@ -25,7 +25,7 @@ _End = tuple[float, int, Ask]
 
 @dataclass(slots=True)
 class Ends:
-    """Expected ends, first ones first. Jobs of unknown length have none."""
+    """Expected ends of running jobs, earliest first. Jobs of unknown length have none."""
 
     _sorted: list[_End] = field(default_factory=list)
     _new: list[_End] = field(default_factory=list)

@@ -92,7 +92,7 @@ class Scheduler(Promises):
         self._line_up(ask)
 
     def _meet(self, priority: int, now_s: float) -> None:
-        """Record the job's priority. From the second distinct priority on, track which running jobs may be preempted."""
+        """Record the priority. From the second distinct priority on, track which jobs may be preempted."""
         if priority == self._priority:
             return
         is_second, self._priority = self._priority is not None, priority
@@ -389,7 +389,7 @@ class Scheduler(Promises):
         return todo
 
     def _use(self, group: Group) -> float:
-        """Return the share in use of the queue of this class: usage divided by share size; FIRST if its head is late."""
+        """Return the usage of the queue of this class divided by its share size; FIRST if its head is late."""
         assert group.head is not None
         queue = group.head.queue
         if group.head.late:

@@ -21,7 +21,7 @@ class Forgotten:
         self.turn: Ask | None = None
         """The waiting job whose turn it is; everything that it needs is kept for it."""
         self.waiting: dict[int, Ask] = {}
-        """Starving jobs by number. Mostly empty: callers check it before a method call, since this runs at each event."""
+        """Starving jobs by number. Mostly empty: callers check this first, to save a method call at each event."""
         self.running: set[int] = set()
         self._by_age: list[tuple[float, int]] = []
 
