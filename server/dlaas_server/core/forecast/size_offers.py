@@ -1,4 +1,4 @@
-"""With how many learners, fewer than it asks for, a waiting job would start at once: planned with that size."""
+"""Size offers: smaller sizes at which a waiting job would start at once, found by planning with them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LINE_MOST: Final = 300
 
 
 def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
-    """Return job -> learners for the first jobs in line that the next plan would start if they asked for so many.
+    """Return job -> learners, for the first queued jobs that the next plan would start at this smaller size.
 
-    `order`: with what it learnt from jobs that ended. Only sizes that fit on idle devices are planned with.
+    `order`: with what it learned from finished jobs. Only sizes that fit on idle devices are planned.
     """
     line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].line()[:LINE_MOST]]
     near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}

@@ -1,4 +1,4 @@
-"""Guardian loss: changes of a job whose guardian died, whose journal or directory is damaged, or that has no process."""
+"""Changes of a job whose guardian died, whose journal or directory is damaged, or that has no process left."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["Act", "Known", "reconcile"]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Hand this document to the job's guardian, starting one if none lives. Safe to repeat."""
+    """Delivery of this document to the job's guardian; starts a guardian if none lives. Safe to repeat."""
 
     job: str
     wanted: Wanted
@@ -22,7 +22,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the shell knows of a job's guardian: newest revision handed over; whether it lives (None: not known)."""
+    """Knowledge of a job's guardian: newest revision delivered to it, and whether it lives (None: unknown)."""
 
     sent_revision: int = -1
     is_guarded: bool | None = None

@@ -24,7 +24,7 @@ _UNKNOWN_END = Failure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
-    """The contents of a job's directory that its record can be made of again."""
+    """Contents of a job's directory from which its record can be rebuilt."""
 
     id: str
     owner: str

@@ -20,7 +20,7 @@ def delay_s(job: Job) -> float:
 
 
 def _hangs_again(job: Job, failure: Failure) -> bool:
-    """Return whether the job hung at the same line again since its last restart, without a new checkpoint in between."""
+    """Return whether the job hung at the same line as before its last restart, without a new checkpoint."""
     before = job.failure
     if failure.cause is not Cause.HANG or before is None or job.restarts == 0 or failure.where is None:
         return False

@@ -13,7 +13,7 @@ from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
 __all__ = ["Option", "State", "Usual", "Way", "free_milli", "ways"]
 
 State = tuple[float, int, tuple[tuple[str, int, tuple[int, ...]], ...]]
-"""Free capacity of a node: CPUs, bytes of memory, and per device kind the whole devices and the free parts of others."""
+"""Free capacity of a node: CPUs, bytes of memory, and per kind the whole devices and free parts of others."""
 
 Way = tuple[str | None, int, State]
 """Way to place a learner on a node: device kind (None: several), free part of the shared device, state after it.

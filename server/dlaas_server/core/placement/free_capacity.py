@@ -28,7 +28,7 @@ _ID: Final = itemgetter(1)
 
 @dataclass(slots=True)
 class Free:
-    """What is free on one node. Scratch: mutable inside a plan, never outside."""
+    """Free capacity of one node. Mutable within a plan, and never shared outside of it."""
 
     name: str
     devices: list[tuple[str, str]]  # (kind, id) of unshared free devices, in the node's order

@@ -11,7 +11,7 @@ __all__ = ["Plan", "Preempt", "Resized", "Start", "Wait"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job on these seats, one per learner in rank order."""
+    """Start of a job on these seats, one per learner in rank order."""
 
     job: str
     seats: tuple[Seat, ...]

@@ -106,7 +106,7 @@ def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A plan, what it promises, and what is free `then`, when those who leave have left, but for what is lent."""
+    """Plan, seats chosen for later starts, and free capacity once leaving jobs have left, without what is lent."""
 
     plan: Plan
     promised: Promised

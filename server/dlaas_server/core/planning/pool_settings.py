@@ -34,7 +34,7 @@ DEFAULT_QUEUE = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
-    """A node that takes no new learners. `drains`: those that are there leave, too."""
+    """Node that takes no new learners. `drains`: running learners leave, too."""
 
     by: str
     at_s: float
@@ -48,7 +48,7 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole of it, kept as one record. A field that is None, or a name that is missing: as configured."""
+    """All run-time settings, stored as one record. None, or a missing name, means: as configured."""
 
     order: PoolOrder | None = None
     preemption: bool | None = None

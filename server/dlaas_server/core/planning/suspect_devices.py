@@ -28,7 +28,7 @@ _DEVICE_CODES: Final = frozenset({"gpu_lost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A device, or (with no device) a node that failed under jobs at these times, the newest last."""
+    """Device, or node (empty `device`), that failed under jobs at these times, newest last."""
 
     node: str
     device: str = ""

@@ -13,7 +13,7 @@ __all__ = ["UserLimits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLimits:
-    """Limits of each user; None: no limit."""
+    """Limits of each user; None means no limit."""
 
     queued: int | None = None
     priority: int | None = None

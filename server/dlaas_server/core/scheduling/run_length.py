@@ -31,7 +31,7 @@ OVERDUE: Final = 0.99
 
 @dataclass(slots=True)
 class Spread:
-    """Mean and variance of values that come one by one (Welford)."""
+    """Running mean and variance (Welford's algorithm)."""
 
     count: int = 0
     mean: float = 0.0
@@ -66,11 +66,11 @@ def _bin(length_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How long jobs run in this pool by their size, and how wrong guesses about them are: what a guess really means.
+    """Length distribution of the pool's jobs by size, and error distribution of their estimates.
 
-    From the jobs that ended, and from those that did not yet: these are known to run longer than they ran until now
-    (else what ended would look as if all were short). Of each bin of lengths, the share of those that came to it and
-    end in it; sizes of which few are known are drawn to all.
+    Built from finished jobs and from unfinished ones, which are known to run longer than they have run so far. Without
+    these, jobs would look too short. For each bin of lengths it holds the share of jobs that reach it and end in it.
+    Sizes with few jobs are shrunk towards all sizes.
     Source: Kaplan, Meier, "Nonparametric estimation from incomplete observations", JASA 1958.
     """
 
@@ -92,7 +92,7 @@ class Usual:
 
 
 def usual_of(ended: Mapping[int, Sequence[int]], going: Iterable[tuple[int, float]], spread: float) -> Usual:
-    """Build the distributions from counts of finished jobs (devices -> per bin) and unfinished jobs (devices, ran s)."""
+    """Return the distributions, from finished jobs (devices -> count per bin) and others (devices, ran s)."""
     stays = {weight: [0] * BINS for weight in ended}
     everybody = [0] * BINS
     for weight, ran_s in going:
@@ -131,10 +131,10 @@ def _ends(shares: Sequence[float]) -> list[float]:
 
 @dataclass(slots=True)
 class History:
-    """What became of the pool's jobs: how long they ran, by their size, and how wrong the guesses about them were.
+    """History of the pool's finished jobs: their run lengths by size, and the errors of their estimates.
 
-    A guess and the history of jobs of the same size are weighed by how far each was off until now (normal prior, normal
-    error, in logarithms): a guess that has always been right is taken as it is, a wild one is drawn to what is usual.
+    An estimate and the history of jobs of the same size are weighted by their variance so far (normal prior, normal
+    error, in logarithms). An accurate estimate is used as it is, and a poor one is shrunk towards the usual length.
     """
 
     enough: int = ENOUGH
@@ -184,7 +184,7 @@ class History:
         self.usual = usual_of(self._ended, going, self.spread)
 
     def mean_s(self, guess_s: float | None, weight: int) -> float | None:
-        """Return the mean length of jobs of this size with this estimate; the estimate itself before the first `look`."""
+        """Return the mean length of jobs of this size with this estimate; before `look`, the estimate."""
         if self.usual is None or not guess_s:
             return guess_s
         found = self._means.get((guess_s, weight))
