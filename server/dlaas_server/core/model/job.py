@@ -214,7 +214,7 @@ class Job:
 
     @property
     def needs_decision(self) -> bool:
-        """Whether the owner must decide how it continues: this version cannot read its checkpoints, so it was halted."""
+        """Whether the owner must decide how it continues, after a halt for unreadable checkpoints."""
         return self.intent is Intent.HALT and self.failure is not None and halts(self.failure)
 
     @property

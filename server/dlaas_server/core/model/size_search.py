@@ -43,7 +43,7 @@ class Search:
     """Largest size that the pool granted."""
     cap_until_s: float = 0.0
     idle_s: float = 0.1
-    """Pause per change of size, averaged over the last ones."""
+    """Pause per change of size, averaged exponentially over the last ones."""
 
     def at(self, learners: int) -> Point | None:
         """Return the measurement at this size; None if there is none."""

@@ -367,12 +367,12 @@ def pool_view(
 
 
 def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
-    """Each queue with its share, what it holds, and how many of its jobs wait."""
+    """Return each queue with its share, the devices that it holds, and its number of waiting jobs."""
     held: dict[str, int] = {}
     waiting: dict[str, int] = {}
     for job in jobs.values():
         queue = job.spec.queue
-        if not job.spec.spot:  # what is lent is no part of a share
+        if not job.spec.spot:  # lent devices do not count against a share
             held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
         waiting[queue] = waiting.get(queue, 0) + job.waits
     return tuple(

@@ -1,6 +1,7 @@
-"""Which running elastic jobs are moved now: away from a slow learner, to let a waiting gang in, or closer together.
+"""Migration of running elastic jobs: away from a slow learner, to make room for a waiting gang, or closer together.
 
-Who waits comes first: while somebody does, no learners are brought together. A move goes the way of a change of size.
+Waiting jobs come first: while any job waits, no learners are brought together. A move is carried out as a change of
+size.
 """
 
 from __future__ import annotations
