@@ -47,7 +47,7 @@ class Gang:
     cost_s: float = 0.0
     """Seconds of training that a change costs."""
     may_move: bool = False
-    """Whether all its learners may move at once, for the cost of a change."""
+    """True if all its learners may move at once, for the cost of a change."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +112,7 @@ class Sizes:
         for place_in_line, (_, _, state) in enumerate(known, start=1):
             state.share = (2 * place_in_line - 1) / len(known)
 
-    # -- room for waiting jobs --------------------------------------------------------------------------------------------
+    # -- room for waiting jobs ----------------------------------------------------------------------------------------
 
     def start(self, gang: Gang) -> bool:
         """Give a waiting gang its least size, shrinking others if that suffices. Return whether it starts."""
@@ -180,7 +180,7 @@ class Sizes:
             self.frees.claim(state.gang.shape, seats)
             state.seats = seats
 
-    # -- free devices -------------------------------------------------------------------------------------------------
+    # -- free devices ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
         """Give free devices to the gangs that gain the most; of equals, to the higher priority."""
@@ -211,7 +211,7 @@ class Sizes:
                 best = gain, larger
         return best
 
-    # -- exchange between jobs --------------------------------------------------------------------------------------------
+    # -- exchange between jobs ----------------------------------------------------------------------------------------
 
     def exchange(self) -> bool:
         """Move devices from other gangs to one gang, if that clearly pays. Return whether any moved."""
@@ -241,7 +241,7 @@ class Sizes:
         self._put_back(before)
         return False
 
-    # -- placement --------------------------------------------------------------------------------------------------------
+    # -- placement ----------------------------------------------------------------------------------------------------
 
     def pack(self) -> None:
         """Place anew the gangs that change and may move, largest first: on fewer nodes they are faster."""

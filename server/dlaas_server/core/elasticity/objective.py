@@ -28,7 +28,7 @@ NOTHING: Final = Work()
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Grow while each added learner brings more than `least` of the throughput per learner before.
+    """Growth while each added learner brings more than `least` of the throughput per learner before.
 
     s = ((R_new - R_old) / (k_new - k_old)) / (R_old / k_old) > S. One step from k to k + 1 passes exactly if R(k + 1) >
     R(k) (1 + S / k), so R(k) / prod(1 + S / j, j < k) is largest where the rule stops. Unlike the rule it also gives

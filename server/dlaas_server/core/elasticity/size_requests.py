@@ -44,7 +44,7 @@ def by_pace(job: Job, fact: Fact) -> tuple[Job, str]:
 
 
 def _may_decide(job: Job, learners: int) -> bool:
-    """Return whether a window may change the wish: no transition is under way, and it was measured at the present size."""
+    """Return whether a window may change the wish: no transition is pending, and the gang has its size."""
     return (
         job.state is State.PROCESSING
         and job.intent is Intent.RUN

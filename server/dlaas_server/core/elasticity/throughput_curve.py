@@ -16,7 +16,7 @@ MODEL_ERROR: Final = 0.01
 """Relative error of the model that counts as explained."""
 TERMS: Final = 3
 COMMON_STEPS: Final = 20.0
-"""Number of steps at which a size's own spread weighs as much as the common one, since few steps give a poor estimate."""
+"""Number of steps at which a size's own spread weighs as much as the common one; fewer are a poor estimate."""
 
 
 def evened(points: Sequence[Point]) -> list[Point]:

@@ -30,12 +30,12 @@ class Forecast:
 
     @property
     def held(self) -> bool:
-        """Whether the job started within the range shown."""
+        """True if the job started within the range shown."""
         return self.said.low_s <= self.started_s <= self.said.high_s
 
     @property
     def is_close(self) -> bool:
-        """Whether the start was in the range, or off by at most a minute or a quarter of the wait."""
+        """True if the start was in the range, or off by at most a minute or a quarter of the wait."""
         slack_s = max(CLOSE_S, CLOSE * (self.started_s - self.said.at_s))
         if self.is_far:
             return False
@@ -43,7 +43,7 @@ class Forecast:
 
     @property
     def is_far(self) -> bool:
-        """Whether the wait was more than FAR times longer or shorter than the range shown."""
+        """True if the wait was more than FAR times longer or shorter than the range shown."""
         waited_s, low_s, high_s = (
             max(at_s - self.said.at_s, LEAST_S) for at_s in (self.started_s, self.said.low_s, self.said.high_s)
         )

@@ -1,8 +1,6 @@
 """Journal events: journal replay of a job, one fact at a time.
 
-Each function returns the new job and its history events.
-
-Only functions of this package create a new `Job` from an old one.
+Each function returns the new job and the entries for its history.
 """
 
 from __future__ import annotations

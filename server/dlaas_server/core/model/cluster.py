@@ -37,7 +37,7 @@ class Node:
     cordoned: str | None = None
     """Reason shown for not placing new learners here; running ones stay."""
     drains: bool = False
-    """Whether running learners must leave, too."""
+    """True if running learners must leave, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """The n-th learner process that the job ever had."""
+    """Member of a job: its n-th learner process, counted over all generations."""
 
     member: int
     generation: int
@@ -92,10 +92,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job: request, desired state and known state.
-
-    Only functions of `core/lifecycle` and `core/elasticity` change it.
-    """
+    """A job: request, desired state and known state. Pure functions of `core` change it by returning a new one."""
 
     id: str
     number: int
@@ -209,17 +206,17 @@ class Job:
 
     @property
     def starts_over(self) -> bool:
-        """Whether a halt now would lose all work: the job trains, has no checkpoint, and cannot write one."""
+        """True if a halt now would lose all work: the job trains, has no checkpoint, and cannot write one."""
         return self.state is State.PROCESSING and self.is_plain and self.checkpoint_step is None
 
     @property
     def needs_decision(self) -> bool:
-        """Whether the owner must decide how it continues, after a halt for unreadable checkpoints."""
+        """True if the owner must decide how it continues, after a halt for unreadable checkpoints."""
         return self.intent is Intent.HALT and self.failure is not None and halts(self.failure)
 
     @property
     def waits(self) -> bool:
-        """Whether the job is in the queue."""
+        """True if the job is in the queue."""
         return self.state is State.QUEUED and self.intent is Intent.RUN
 
     @property

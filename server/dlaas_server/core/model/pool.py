@@ -23,7 +23,7 @@ class Known:
     length_s: float | None = None
     """Expected total run time."""
     usual_s: float | None = None
-    """The same, shrunk towards the pool's usual length."""
+    """Expected total run time, shrunk towards the pool's usual length."""
     mean_s: float | None = None
     """Mean run time of jobs with such an estimate; None: the estimate itself."""
     spread: float | None = None

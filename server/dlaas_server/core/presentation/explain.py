@@ -58,7 +58,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Return the holders of devices, earliest end first, and which of them cannot make room for lack of a checkpoint."""
+    """Return the holders of devices, earliest end first, and those that cannot be preempted for lack of a checkpoint."""
     unit = unit_of(job)
     found: list[tuple[float, int, str]] = []
     for other in pool.jobs.values():

@@ -185,7 +185,7 @@ class Promises(Lines):
         super().begin(policy, order)
         self._promises_first = policy.order == "fifo-skip"
         self._first: tuple[Key, Ask] | None = None
-        """The first job in `fifo-skip` that was tried and does not fit; it holds the reservation."""
+        """Reservation holder in `fifo-skip`: the first job that was tried and does not fit, and its key."""
         self._kept_for: Key | None = None
         """Key of the reservation holder for which other jobs were refused preemption."""
 

@@ -13,7 +13,7 @@ from dlaas_server.core.scheduling.gang_request import Ask, Key, length_level
 __all__ = ["Group"]
 
 _Entry = tuple[int, int, float, float, int, int, Ask]
-"""The key (flat: comparisons take half the time), stamp, job. Outdated once the job's stamp differs."""
+"""Key (flat: comparisons take half the time), stamp, job. Outdated once the job's stamp differs."""
 _Line = list[_Entry]
 """Heap of entries."""
 FEW: Final = 1024
@@ -37,7 +37,7 @@ class Group:
     is_shut: bool = False
     """True if the head was tried and nothing that could help happened since."""
     could_fit: bool | None = None
-    """Whether the gang would fit if nothing ran, which a node out of service can prevent. None: not computed yet."""
+    """True if the gang would fit if nothing ran, which a node out of service can prevent. None: not computed yet."""
     devices_min: int = field(init=False)
     """Number of free devices below which no gang of this class fits."""
     _line: _Line = field(default_factory=list)

@@ -60,7 +60,7 @@ class Ask:
     is_spot: bool = False
     """True if it runs on lent devices; see `spot_scheduler.py`."""
     may_stop: bool = True
-    """Whether it can be stopped and resumed later."""
+    """True if it can be stopped and resumed later."""
     id: str = ""
     spread: float | None = None
     """Standard deviation of the logarithm of the estimate's error; None: that of the pool's estimates."""

@@ -103,9 +103,9 @@ class Kept:
     """Reason why jobs that fit now do not start: idle devices are kept for another job."""
 
     promised: str | None
-    """The job that starts there once other jobs have left."""
+    """Job that starts there once other jobs have left."""
     reserved: str | None
-    """The job that goes first, by reservation or in strict order."""
+    """Job that goes first, by reservation or in strict order."""
     rest: Frees | None
 
     def why(self, job: str, shape: Shape, learners: int) -> str:

@@ -12,9 +12,9 @@ class Late(IntEnum):
 
     NOT = 0
     LIFTED = 1
-    """It goes before its equals. Once it runs, it makes room for late jobs only."""
+    """Goes before its equals. Once it runs, it makes room for late jobs only."""
     LATE = 4
-    """It holds a reservation, may preempt jobs that are not late, and then cannot be preempted for a while."""
+    """Holds a reservation, may preempt jobs that are not late, and then cannot be preempted for a while."""
     OVERDUE = 16
     """Freed capacity is kept for it from now on, as jobs that ran before it end."""
     FORGOTTEN = 64

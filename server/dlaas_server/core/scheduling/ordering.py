@@ -53,9 +53,9 @@ class Learnt(IntEnum):
 
     NOTHING = 0
     LIFTED = 1
-    """The rank of lifted jobs changed."""
+    """Changed rank of lifted jobs."""
     RANKS = 2
-    """The ranks of all jobs changed."""
+    """Changed ranks of all jobs."""
 
 
 class Order(Protocol):
@@ -66,7 +66,7 @@ class Order(Protocol):
     lifted: int | None
     """Rank of a job that waited past its bound, where it goes first; None: no job is lifted."""
     needs_lengths: bool
-    """Whether a job needs a known length to preempt by rank."""
+    """True if a job needs a known length to preempt by rank."""
     age_factor: float
     """Bound on the wait, as a multiple of the job's expected length."""
 

@@ -46,7 +46,7 @@ class Policy:
     ran_factor: float = 10.0
     """Minimum run time before preemption, as a multiple of the job's stop and restart cost."""
     preempts: bool = True
-    """Whether running jobs are stopped for others at all."""
+    """True if running jobs are stopped for others at all."""
     patience_factor: float = 50.0
     """Minimum wait before preempting by rank, in restart costs. Preemption by priority needs no wait."""
     spot_price: float = 0.3
@@ -56,5 +56,5 @@ class Policy:
 
     @property
     def is_strict(self) -> bool:
-        """Whether the first job that does not fit blocks the queue."""
+        """True if the first job that does not fit blocks the queue."""
         return self.order == "fifo"

@@ -174,7 +174,7 @@ class History:
 
     @property
     def is_due(self) -> bool:
-        """Whether the number of finished jobs grew by an eighth since the last `look`."""
+        """True if the number of finished jobs grew by an eighth since the last `look`."""
         return self.errors.count >= max(ENOUGH, self._looked * 9 // 8)
 
     def look(self, going: Iterable[tuple[int, float]]) -> None:

@@ -67,10 +67,10 @@ class Scheduler(Promises):
         self._ends = Ends()
         self._victims = Victims()
         self._reservation: Reservation | None = None
-        """The last reservation, valid as long as every job ends at its expected time."""
+        """Last reservation, valid as long as every job ends at its expected time."""
         self._is_strict = policy.is_strict
         self._admitted: Ask | None = None
-        """The last job that was admitted past the reservation."""
+        """Last job that was admitted past the reservation."""
         self._refused: list[Group] = []
         """Classes that fit now but would have delayed the reservation."""
         self._starts: list[Ask] = []

@@ -19,7 +19,7 @@ class Forgotten:
 
     def __init__(self) -> None:
         self.turn: Ask | None = None
-        """The waiting job whose turn it is; everything that it needs is kept for it."""
+        """Waiting job whose turn it is; everything that it needs is kept for it."""
         self.waiting: dict[int, Ask] = {}
         """Starving jobs by number. Mostly empty: callers check this first, to save a method call at each event."""
         self.running: set[int] = set()

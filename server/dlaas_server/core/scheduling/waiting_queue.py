@@ -71,7 +71,7 @@ class Lines:
 
     @property
     def head(self) -> Ask | None:
-        """The first job in queue order."""
+        """First job in queue order."""
         first: Group | None = None
         for group in self._groups.values():
             if group.key is not None and (first is None or first.key is None or group.key < first.key):

@@ -95,7 +95,7 @@ class Lending:
 
     @property
     def head(self) -> Ask | None:
-        """The first job in queue order."""
+        """First job in queue order."""
         return self.ordinary.head or self.spot.head
 
     def line(self) -> list[Ask]:
