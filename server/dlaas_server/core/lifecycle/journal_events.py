@@ -62,7 +62,7 @@ def _profile(job: Job, fact: Fact) -> Told:
 
 
 def _alone(job: Job, fact: Fact) -> Told:
-    """Record that a further learner has no use for its program; the job then asks for its least size, once.
+    """Record that more learners are of no use to the program; the job then requests its least size, once.
 
     If the fact holds a number of learners, the job cannot continue at another size: its size becomes fixed.
     """

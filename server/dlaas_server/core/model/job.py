@@ -92,7 +92,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job: request, desired state and known state. Pure functions of `core` change it by returning a new one."""
+    """A job: request, desired state and known state. Immutable: a change makes a new record."""
 
     id: str
     number: int

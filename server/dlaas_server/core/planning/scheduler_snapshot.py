@@ -47,7 +47,7 @@ def scheduled(
 
 
 def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
-    """Return the seats without devices that are out of service or on a cordoned node: nobody could get these."""
+    """Return the seats without devices that are out of service or on a cordoned node: no other job could get these."""
     left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
     return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
 

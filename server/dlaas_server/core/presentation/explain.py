@@ -58,7 +58,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Return the holders of devices, earliest end first, and those that cannot be preempted for lack of a checkpoint."""
+    """Return the holders of devices, earliest end first, and those without a checkpoint, which cannot be preempted."""
     unit = unit_of(job)
     found: list[tuple[float, int, str]] = []
     for other in pool.jobs.values():
@@ -85,7 +85,7 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
 
 
 def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Return that the start estimate assumes preemption of jobs with unknown end, if it does."""
+    """Return the sentence that the start estimate assumes preemption of jobs with unknown end, if it does."""
     shape, least = shape_of(job, policy.placement), job.spec.learners_min
     stays = [
         one
@@ -99,7 +99,7 @@ def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
 
 
 def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
-    """Return that there is no start estimate because the length of other jobs is unknown."""
+    """Return the sentence that there is no start estimate because the length of other jobs is unknown."""
     before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
     unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
@@ -113,7 +113,7 @@ def _is_unknown(known: Known | None) -> bool:
 
 
 def _anywhere(job: Job, policy: Policy) -> list[str]:
-    """Return that the job accepts distant seats, and why, in a pool where gangs wait for close ones."""
+    """Return the sentence that the job accepts distant seats, and why, in a pool where gangs wait for close ones."""
     profile, learners = job.profile, job.spec.learners_min
     usual = policy.placement if job.spec.placement is None else Layout.PACK
     if learners == 1 or relaxed(usual, profile) is usual:
