@@ -282,9 +282,7 @@ class _State:
             yield best, sizes[at + 1]
 
     def _is_rough(self) -> bool:
-        """Return whether throughput rises faster again after rising more slowly, so that any gap may hide a better
-        size.
-        """
+        """Return whether throughput rises faster again after rising more slowly, so a gap may hide a better size."""
         for a, b, c in zip(self.points, self.points[1:], self.points[2:], strict=False):
             if b.rate < _interpolated([a, c], b.learners) * (1 - 3 * b.error - 0.03):
                 return True

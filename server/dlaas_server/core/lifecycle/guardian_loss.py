@@ -45,8 +45,7 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
 
 
 def may_be_over(job: Job) -> bool:
-    """Return whether to look for remaining processes of a job that is to leave, after guardians died without closing
-    it.
+    """Return whether to look for remaining processes of a leaving job, after guardians died without closing it.
 
     A job that is only being halted is given another guardian first, since its learners may live and must checkpoint.
     """

@@ -347,9 +347,7 @@ class Frees(Sequence[Free]):
                     yield self._nodes[index]
 
     def tightest(self, shape: Shape, learners: int) -> Free | None:
-        """Return the node with the fewest free devices that fits all these learners; for shares, that of the fullest
-        device.
-        """
+        """Return the node with the fewest free devices that fits all these learners; for shares, the fullest device's."""
         need = shape.gpus * learners
         if shape.is_plain:
             for line in self._by_free[need:]:

@@ -1,5 +1,4 @@
-"""Consolidation: migration of a running elastic job, to free a node for a waiting gang or to bring its learners
-together.
+"""Consolidation: migration of a running job, to free a node for a waiting gang or to bring its learners together.
 
 Free devices often suffice in number but are spread over nodes. A job that can change while it trains may move:
 replacements join first and old learners leave then, so the target devices must be free now. A `Move` is only data;

@@ -21,7 +21,7 @@ from dlaas_server.core.scheduling.waiting_queue import LAST, Lines
 __all__ = ["Promises", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
 
 Room = list[float]
-"""Free capacity of a node: devices of the requested kind, CPUs, memory (bytes), disk and network bandwidth (MB/s).
+"""Free capacity of a node: devices of the requested kind, CPUs, memory (bytes), disk (MB/s), network (Mbit/s).
 
 Fractions of shared devices are summed as if they could be combined. A reservation that is too early because of that is
 recomputed when it is due.
@@ -171,9 +171,7 @@ def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask])
 
 
 class Promises(Lines):
-    """Backfill with one reservation at a time: for the first job that does not fit in `fifo-skip`, else the first late
-    one.
-    """
+    """Backfill with one reservation at a time: for `fifo-skip`'s first waiting job, else the first late one."""
 
     def __init__(self, frees: Frees) -> None:
         super().__init__(frees)
@@ -197,9 +195,7 @@ class Promises(Lines):
             group.is_shut = False
 
     def _holder(self, key: Key) -> Ask | None:
-        """Return the waiting job ahead of this key that holds the reservation: `fifo-skip`'s first, else the first late
-        job.
-        """
+        """Return the waiting job ahead of this key that holds the reservation: `fifo-skip`'s first, else the first late."""
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates

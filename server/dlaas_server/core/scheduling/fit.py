@@ -47,9 +47,7 @@ def relaxes_s(frees: Frees, ask: Ask) -> Sequence[float]:
 
 
 def closer(frees: Frees, shape: Shape, learners: int, waited_s: float) -> str:
-    """Return " Waits for seats on one node; takes them further apart after 2 min."; "" if the job waits for another
-    reason.
-    """
+    """Return " Waits for seats on one node; takes them further apart after 2 min."; else ""."""
     if shape.placement != Layout.TOPOLOGY or frees.room(shape, learners) < learners:
         return ""
     seats = place(frees, shape, learners, waited_s)

@@ -137,8 +137,7 @@ class Ask:
         return max(least_s, factor * max(known))
 
     def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
-        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the time of the
-        next.
+        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the next one's time.
 
         Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
         last ran counts.

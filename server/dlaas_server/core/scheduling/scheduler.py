@@ -76,7 +76,7 @@ class Scheduler(Promises):
         self._starts: list[Ask] = []
         """Jobs that start in this pass."""
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
         """Add a job to the queue, waiting since `queued_s` (default: now)."""
@@ -140,7 +140,7 @@ class Scheduler(Promises):
                 heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
 
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
-        """Record a job that already runs, on seats that are not free, since `began_s`. Call in order of start time."""
+        """Record a job that already runs, on seats that are not free, since `began_s`. Call in order of `began_s`."""
         self._meet(ask.priority, now_s)
         ask.seats, ask.patience_s = seats, -1.0
         if began_s is None:
@@ -231,7 +231,7 @@ class Scheduler(Promises):
         self._without_room = []
         self.reopen()
 
-    # -- time passes --------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_s: float) -> None:
         timers = self._timers
@@ -288,7 +288,7 @@ class Scheduler(Promises):
             heappop(timers)
         return timers[0][0] if timers else None
 
-    # -- one pass -----------------------------------------------------------------------------------------------------
+    # -- pass ---------------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> Choice:
         """Run one scheduling pass: start jobs that fit, and preempt victims for others, in queue order."""
@@ -537,9 +537,7 @@ class Scheduler(Promises):
                 self.frees.claim(victim.shape, its)
             else:
                 self._preempt(victim, ask, now_s, stops)
-        if seats is not None and given == len(self._starts) - len(
-            stops
-        ):  # only free seats would be used, which are kept for a job ahead
+        if seats is not None and given == len(self._starts) - len(stops):  # only free seats, kept for a job ahead
             self.frees.give(ask.shape, seats)
             return None
         return seats

@@ -142,9 +142,7 @@ class Lending:
             self.spot.look_again()
 
     def decide(self, now_s: float) -> Choice:
-        """Run one pass: ordinary jobs first, then preempt the spot jobs on their seats, then start spot jobs on the
-        rest.
-        """
+        """Run one pass: start ordinary jobs, preempt spot jobs on their seats, start spot jobs on the rest."""
         loans = self._loans() if self.ordinary.waiting else []
         self.ordinary.frees.lent = loans
         if self.ordinary.policy.order == "fair":
