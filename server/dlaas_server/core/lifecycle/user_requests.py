@@ -17,7 +17,7 @@ __all__ = ["ask"]
 
 
 def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
-    """Apply a user request. It is idempotent: a request for the present state changes nothing.
+    """Apply a user request, which is idempotent: a request for the present state changes nothing.
 
     Raises NotAllowed or Refused.
     """

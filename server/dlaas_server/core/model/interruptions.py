@@ -1,4 +1,4 @@
-"""Interruptions of a job's training, from their start over the release of devices to the resumed training. Pure."""
+"""Interruptions of a job's training: start, release of devices, resumed training. Pure."""
 
 from __future__ import annotations
 

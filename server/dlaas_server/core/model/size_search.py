@@ -20,9 +20,9 @@ class Window:
     at_s: float
     steps: int
     rate: float
-    """Samples per second: batch size over median step time."""
+    """Samples per second: batch size over the mean step time without outliers (`step_windows.middle`)."""
     spread: float
-    """Relative spread: standard deviation of step times over their median, without outliers."""
+    """Relative spread: robust standard deviation of step times (from the median absolute deviation) over their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Search:
     """Time at which the neighbours are tried again."""
     not_granted: int = 0
     cap: int | None = None
-    """Largest size that the pool granted."""
+    """Largest size to request until `cap_until_s`, since the pool did not grant more."""
     cap_until_s: float = 0.0
     idle_s: float = 0.1
     """Pause per change of size, averaged exponentially over the last ones."""
@@ -62,5 +62,8 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative standard error of the rate. The factor 1.1 accounts for the lower efficiency of a trimmed mean."""
+        """Relative standard error of the rate.
+
+        The factor 1.1 accounts for the lower efficiency of a mean without outliers.
+        """
         return max(1.1 * max(self.spread, 0.01) / sqrt(max(self.steps, 1.0)), 0.002)

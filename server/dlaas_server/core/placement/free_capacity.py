@@ -347,7 +347,9 @@ class Frees(Sequence[Free]):
                     yield self._nodes[index]
 
     def tightest(self, shape: Shape, learners: int) -> Free | None:
-        """Return the node with the fewest free devices that fits all these learners; for shares, the fullest device's."""
+        """Return the tightest node that fits all these learners: with the fewest free devices, or the fullest shared
+        one.
+        """
         need = shape.gpus * learners
         if shape.is_plain:
             for line in self._by_free[need:]:

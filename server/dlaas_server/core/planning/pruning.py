@@ -1,8 +1,8 @@
-"""Pruning of the queue: of equivalent waiting jobs, a plan examines no more than could run at once.
+"""Pruning of the queue: a plan examines no more equivalent waiting jobs than could run at once.
 
-Equivalent jobs have the same request and an expected length of the same level (`gang_request.level`). The scheduler
-tries only the first of these, so they start in queue order. Pruned jobs could not start before the remaining ones of
-their class, and the decisions are the same. The same number of late jobs is kept in addition: a reservation for a late
+Equivalent jobs have the same request and an expected length of the same level (`gang_request.length_level`). The
+scheduler tries only the first of these, so they start in queue order. Pruned jobs could not start before the remaining
+ones of their class, and the decisions are the same. As many late jobs are kept in addition: a reservation for a late
 job delays others, whether it can start now or not.
 """
 

@@ -195,7 +195,7 @@ class Promises(Lines):
             group.is_shut = False
 
     def _holder(self, key: Key) -> Ask | None:
-        """Return the waiting job ahead of this key that holds the reservation: `fifo-skip`'s first, else the first late."""
+        """Return the reservation holder ahead of this key: `fifo-skip`'s first job, else the first late one."""
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates
