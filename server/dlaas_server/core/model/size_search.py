@@ -22,7 +22,7 @@ class Window:
     rate: float
     """Samples per second: batch size over the mean step time without outliers (`step_windows.middle`)."""
     spread: float
-    """Relative spread: robust standard deviation of step times (from the median absolute deviation) over their median."""
+    """Relative spread: standard deviation of step times (from the median absolute deviation) over their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -347,9 +347,7 @@ class Frees(Sequence[Free]):
                     yield self._nodes[index]
 
     def tightest(self, shape: Shape, learners: int) -> Free | None:
-        """Return the tightest node that fits all these learners: with the fewest free devices, or the fullest shared
-        one.
-        """
+        """Return the node with the fewest free devices (shares: the fullest device) that fits all these learners."""
         need = shape.gpus * learners
         if shape.is_plain:
             for line in self._by_free[need:]:
