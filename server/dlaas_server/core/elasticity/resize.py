@@ -30,7 +30,7 @@ from jupyter_dlaas.wire.protocol import Elastic
 __all__ = ["ahead", "cost_s", "make_way", "needed", "shared_out", "without"]
 
 REFUSED_MOST: Final = 64
-"""Number of request kinds without room after which the rest of the queue is skipped."""
+"""Number of request kinds that do not fit after which the rest of the queue is skipped."""
 LEAST_GAIN: Final = 1e-3
 NOTHING_KNOWN: Final = Known()
 

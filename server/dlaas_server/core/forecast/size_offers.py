@@ -16,9 +16,9 @@ from dlaas_server.core.scheduling.policy import Policy
 __all__ = ["offers"]
 
 OFFERS_MOST: Final = 20
-"""Number of waiting jobs, first in line, for which smaller sizes are tried."""
+"""Number of waiting jobs, first in the queue, for which smaller sizes are tried."""
 LINE_MOST: Final = 300
-"""Number of waiting jobs, first in line, that such a plan considers."""
+"""Number of waiting jobs, first in the queue, that such a plan considers."""
 
 
 def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:

@@ -27,7 +27,7 @@ class Resized:
     why: str = ""
     """Sentence for the owner if another job is the reason."""
     notice_s: float | None = None
-    """As for `Preempt`."""
+    """Seconds that a spot job has for its checkpoint, as in `Preempt`."""
 
 
 @dataclass(frozen=True, slots=True)
