@@ -18,4 +18,4 @@ class Late(IntEnum):
     OVERDUE = 16
     """Freed capacity is kept for it from now on, as jobs that ran before it end."""
     FORGOTTEN = 64
-    """Higher priorities left it no capacity: when its turn comes, it goes before these too. See `starvation_guard.py`."""
+    """Starving: when its turn comes, it goes before higher priorities, too. See `starvation_guard.py`."""
