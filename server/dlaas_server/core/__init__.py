@@ -1,3 +1,3 @@
-"""The deciding part: pure functions over frozen records. No IO, no clock, no random, no logging, no asyncio."""
+"""Decision core: pure functions over frozen records. No IO, clock, randomness, logging or asyncio."""
 
 from __future__ import annotations

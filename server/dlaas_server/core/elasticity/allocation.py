@@ -1,8 +1,8 @@
-"""How large running jobs are: who grows, and who makes room.
+"""Allocation of devices among running jobs: which jobs grow, and which shrink.
 
-Every job that waits first gets its least size, from running jobs that lose the least; then free devices go to whom they
-help most; from job to job they move only where that gains clearly more than it loses and costs. Gain and loss are those
-of log(rate), per device, and count the more the nearer a job is to its end.
+Each waiting job first gets its least size, from the running jobs that lose least. Free devices then go where they gain
+most. Devices move between jobs only if the gain clearly exceeds loss and cost. Gain and loss are those of log(rate) per
+device, weighted more for jobs that are closer to their end.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from dlaas_server.core.placement.gang_placement import place, room
 __all__ = ["Gang", "Sizes", "sized"]
 
 CLEARLY: Final = 1.5
-"""Devices move between jobs only if who gets them gains so many times what the others lose."""
+"""Factor by which the gain must exceed the losses of other jobs for devices to move between jobs."""
 ANY: Final = 1 << 20
 HORIZON_S: Final = 600.0
-"""A change must pay within this time, or within what is left of the job."""
+"""Seconds within which a change must pay, or the job's remaining time if that is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A job as far as its size goes. Only those that may change now are told."""
+    """A job that may change its size now, as input of the allocation."""
 
     id: str
     number: int
-    """By age; unique."""
+    """Unique number, ascending by age."""
     shape: Shape
     rates: Mapping[int, float]
-    """Learners -> how fast it is, in any unit; only these sizes it takes. Holds the least one and the present one."""
+    """Learners -> rate in any unit. Only these sizes are possible; includes the least and the present size."""
     least: int = 1
     seats: tuple[Seat, ...] = ()
-    """None: it waits."""
+    """Held seats; empty: the job waits."""
     priority: int = 0
     left_s: float | None = None
-    """How long it is expected to run yet, at its least size."""
+    """Expected remaining run time at its least size; None if unknown."""
     cost_s: float = 0.0
-    """What a change costs it: time in which it does not train."""
+    """Seconds of training that a change costs."""
     may_move: bool = False
-    """Whether all its learners may go elsewhere at once, for what a change costs."""
+    """True if all its learners may move at once, for the cost of a change."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class _State:
     logs: dict[int, float]
     sizes: list[int]
     share: float = 1.0
-    """What its speed counts."""
+    """Weight of its log rate."""
 
     @property
     def size(self) -> int:
@@ -67,11 +67,11 @@ class _State:
 
     @property
     def cost_s(self) -> float:
-        """What a change costs beyond those that were decided already."""
+        """Cost of a change beyond changes decided already."""
         return self.gang.cost_s if self.seats == self.gang.seats else 0.0
 
     def saved_s(self, size: int) -> float:
-        """Seconds of its horizon that this size is worth: for small changes, what the same work then takes less."""
+        """Return the seconds of the horizon that this size saves (first-order approximation)."""
         left_s, rates = self.gang.left_s, self.gang.rates
         horizon_s = HORIZON_S
         if left_s is not None:
@@ -80,17 +80,17 @@ class _State:
 
 
 _Wish = tuple[float, int, int, int, _State]
-"""Gain per device and priority, both negative; number, size. The smallest goes first."""
+"""Negative gain per device, negative priority, number, size, gang; the smallest goes first."""
 
 
 @dataclass(slots=True, eq=False)
 class Sizes:
-    """The sizes of all gangs that may change, and what is free. Mutable, but pure: no clock, no chance."""
+    """Sizes of all gangs that may change, and free capacity. Mutable, but without clock or randomness."""
 
     frees: Frees
     gangs: Iterable[Gang]
     decided: Mapping[str, tuple[Seat, ...]] = field(default_factory=dict)
-    """Gang -> seats that it has by what was decided already."""
+    """Gang -> seats decided already."""
     states: dict[str, _State] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,30 +101,30 @@ class Sizes:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Who is nearest to its end counts most: of m jobs, the i-th longest 2i - 1, on average m; here divided by m.
+        """Set the weights: of m jobs, the i-th longest gets 2i - 1, on average m; here divided by m.
 
-        With rates that grow like the square root of the size, shares of devices in these proportions give the least
-        mean completion time. Source: Berg, Vesilo, Harchol-Balter, "heSRPT: Parallel scheduling to minimize mean
-        slowdown", Performance Evaluation 2020. Jobs of unknown length count as the average.
+        If rates grow like the square root of the size, shares of devices in these proportions minimize the mean
+        completion time. Source: Berg, Vesilo, Harchol-Balter, "heSRPT: Parallel scheduling to minimize mean slowdown",
+        Performance Evaluation 2020. Jobs of unknown length get the average.
         """
         known = [(s.gang.left_s, s.gang.number, s) for s in self.states.values() if s.gang.left_s is not None]
         known.sort(reverse=True)
         for place_in_line, (_, _, state) in enumerate(known, start=1):
             state.share = (2 * place_in_line - 1) / len(known)
 
-    # -- room for those that wait -------------------------------------------------------------------------------------
+    # -- room for waiting jobs ----------------------------------------------------------------------------------------
 
     def start(self, gang: Gang) -> bool:
-        """Give a gang that waits its least size; others shrink for it, if that suffices."""
+        """Give a waiting gang its least size, shrinking others if that suffices. Return whether it starts."""
         if not self.make_room(gang.shape, gang.least, gang.priority):
             return False
         self.states[gang.id].seats = place(self.frees, gang.shape, gang.least) or ()
         return True
 
     def make_room(self, shape: Shape, learners: int, priority: int) -> bool:
-        """See to it that so many learners fit: gangs of this priority or a lower one shrink, those that lose the least.
+        """Shrink gangs of this priority or a lower one, those that lose least first, until this request fits.
 
-        False, and nothing is changed, where that does not suffice.
+        Return False, with nothing changed, if that does not suffice.
         """
         if room(self.frees, shape, learners) >= learners:
             return True
@@ -138,7 +138,7 @@ class Sizes:
         return True
 
     def _loser(self, devices: int, priority: int, spare: str = "") -> tuple[_State, int] | None:
-        """Who loses the least per device that is wanted, and to what size it shrinks."""
+        """Return the gang that loses the least per device wanted, and its new size."""
         best: tuple[_State, int] | None = None
         best_key: tuple[float, ...] = (inf,)
         for state in self.states.values():
@@ -166,13 +166,13 @@ class Sizes:
         return best
 
     def _shrink(self, state: _State, size: int) -> None:
-        """Give seats up: on the nodes where it has the fewest first."""
+        """Release seats, first on the nodes where the gang holds the fewest."""
         kept, given = _parted(state.seats, size)
         self.frees.give(state.gang.shape, given)
         state.seats = kept
 
     def _put_back(self, before: Mapping[str, tuple[Seat, ...]]) -> None:
-        """Seats as they were."""
+        """Restore the seats."""
         changed = [(state, before[name]) for name, state in self.states.items() if state.seats != before[name]]
         for state, _ in changed:
             self.frees.give(state.gang.shape, state.seats)
@@ -180,10 +180,10 @@ class Sizes:
             self.frees.claim(state.gang.shape, seats)
             state.seats = seats
 
-    # -- free devices -------------------------------------------------------------------------------------------------
+    # -- free devices ---------------------------------------------------------------------------------------------
 
     def grow(self) -> None:
-        """Free devices go where they gain the most; of equals, to the higher priority."""
+        """Give free devices to the gangs that gain the most; of equals, to the higher priority."""
         todo: list[_Wish] = []
         for state in self.states.values():
             self._wish(todo, state, room(self.frees, state.gang.shape, ANY))
@@ -200,7 +200,7 @@ class Sizes:
             heapq.heappush(todo, (-found[0], -state.gang.priority, state.gang.number, found[1], state))
 
     def _best(self, state: _State, most: int) -> tuple[float, int] | None:
-        """The largest gain per device with up to so many learners more, and the size that it is at."""
+        """Return the largest gain per device with at most `most` more learners, and the size at which it is reached."""
         best: tuple[float, int] | None = None
         size, here = state.size, state.logs[state.size]
         for larger in state.sizes:
@@ -211,10 +211,10 @@ class Sizes:
                 best = gain, larger
         return best
 
-    # -- from job to job ----------------------------------------------------------------------------------------------
+    # -- exchange between jobs ----------------------------------------------------------------------------------------
 
     def exchange(self) -> bool:
-        """Move devices to one gang from others, where that clearly pays; False where it does nowhere."""
+        """Move devices from other gangs to one gang, if that clearly pays. Return whether any moved."""
         wishes: list[_Wish] = []
         for state in self.states.values():
             self._wish(wishes, state, ANY)
@@ -241,10 +241,10 @@ class Sizes:
         self._put_back(before)
         return False
 
-    # -- where they sit -----------------------------------------------------------------------------------------------
+    # -- placement ----------------------------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Gangs that change and may move are laid out anew, the largest first: on fewer nodes they are faster."""
+        """Place anew the gangs that change and may move, largest first: on fewer nodes they are faster."""
         moving = [s for s in self.states.values() if s.gang.may_move and s.seats != s.gang.seats and s.seats]
         moving.sort(key=lambda s: (-s.size * _weight(s.gang.shape), s.gang.number))
         before = {state.gang.id: state.seats for state in moving}
@@ -262,14 +262,14 @@ class Sizes:
             state.seats = seats
 
     def changes(self) -> dict[str, tuple[Seat, ...]]:
-        """The new seats of all whose seats change."""
+        """Return the new seats of all gangs whose seats change."""
         return {n: s.seats for n, s in self.states.items() if Counter(s.seats) != Counter(s.gang.seats)}
 
 
 def sized(frees: Frees, gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, tuple[Seat, ...]]:
-    """New seats of all gangs that start or change; `waiting` in the order of the queue. `frees` is used up."""
+    """Return the new seats of all gangs that start or change; `waiting` in queue order. Consumes `frees`."""
     sizes = Sizes(frees, [*gangs, *waiting])
-    while True:  # what an exchange leaves over is for those that wait, too
+    while True:  # devices left over by an exchange are offered to waiting jobs, too
         for gang in waiting:
             if not sizes.states[gang.id].seats:
                 sizes.start(gang)
@@ -289,7 +289,7 @@ def _weight(shape: Shape) -> int:
 
 
 def _parted(seats: Sequence[Seat], size: int) -> tuple[tuple[Seat, ...], tuple[Seat, ...]]:
-    """So many seats to keep, on the nodes that hold the most of them, and those to give; each in their order."""
+    """Return the seats to keep, on the nodes with most of them, and the seats to release; each in their order."""
     nodes = Counter(seat.node for seat in seats)
     first = sorted(range(len(seats)), key=lambda i: (-nodes[seats[i].node], seats[i].node, i))
     kept = set(first[:size])

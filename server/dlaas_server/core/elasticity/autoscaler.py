@@ -1,8 +1,8 @@
-"""How large one job should be: it is tried out. Doubling, then halving what is between. Few steps are evidence enough
-where two sizes are clearly apart; where they are not, it stays for more.
+"""Autoscaler: search for the best size of one job by trial, first doubling, then bisecting.
 
-One call per window. The search holds all that it knows, so that it can be kept with the job. Nothing here looks at the
-pool: `low` and `high` say what may be asked for.
+A few steps suffice if two sizes clearly differ; otherwise it stays to measure more. It is called once per window. The
+search state holds all knowledge, so that it can be stored with the job. The pool is not consulted: `low` and `high`
+limit the wish.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from dlaas_server.core.model.size_search import PATIENCE_S, Point, Search, Windo
 __all__ = ["learn", "look"]
 
 HALF_LIFE_S: Final = 300.0
-"""What was measured so long ago counts half."""
+"""Half-life of a measurement's weight."""
 DRIFT: Final = 0.08
-"""A window so far off, and beyond three standard errors, does not fit what was known."""
+"""Relative deviation from which a window, if also beyond three standard errors, contradicts earlier measurements."""
 DRIFTS: Final = 2
-"""So many of them in a row: the job has changed."""
+"""Number of contradicting windows in a row after which the job counts as changed."""
 ENOUGH_ERROR: Final = 0.02
 """Relative standard error with which sizes near the best one are compared."""
 ENOUGH_STEPS: Final = 20.0
-"""After so many steps two sizes are compared by what was measured, sure or not."""
+"""Number of steps after which two sizes are compared by their measurements, certain or not."""
 SURE: Final = 2.5
-"""Standard errors by which two sizes are clearly apart."""
+"""Number of standard errors by which two sizes clearly differ."""
 REFUSED: Final = 3
-"""After so many whole windows at another size than wished for, the search goes on with what is there."""
+"""Number of whole windows at a size below the wish after which the search continues with the granted size."""
 REFUSED_S: Final = 60.0
 HORIZON_S: Final = 600.0
 COSTS: Final = 5.0
-"""A change must bring so many times what it costs, within the horizon or what is left of the job."""
+"""Factor by which a change must exceed its cost, within the horizon or the remaining run time."""
 WIDE: Final = 4
-"""A curve is told from others by sizes that lie so far apart."""
+"""Ratio of sizes that distinguishes one curve from another."""
 GAP: Final = 4
-"""Sizes with so wide a gap between them can hide one that is not next to either."""
+"""Gap between sizes that can hide a better size."""
 REFINES: Final = 5
-"""Sizes tried after the doubling, at most."""
+"""Maximum number of sizes tried after the doubling."""
 KEPT_MOST: Final = 64
 
 
@@ -55,9 +55,9 @@ def look(
     work: Work = NOTHING,
     left_s: float | None = None,
 ) -> tuple[Search, int, str]:
-    """Take a window in. Returns the search, the size that the job should have now, and why it is another one.
+    """Add a window. Return the search, the size that the job should have now, and the reason for a change.
 
-    `wish`: what was asked for last; `left_s`: how long the job still takes, where that is known.
+    `wish`: the last requested size; `left_s`: remaining run time, if known.
     """
     now_s, held = window.at_s, window.learners
     if held != wish:
@@ -84,7 +84,7 @@ def look(
 
 
 def _not_granted(search: Search, window: Window, wish: int) -> tuple[Search, int, str]:
-    """The pool did not give what was asked for: after a while, make the best of what there is."""
+    """Handle a size that the pool did not grant: after a while, continue with the granted size."""
     search = learn(search, window)[0]
     refused = search.not_granted + (window.steps >= ENOUGH_STEPS)
     if refused < REFUSED or window.learners > wish:
@@ -94,7 +94,7 @@ def _not_granted(search: Search, window: Window, wish: int) -> tuple[Search, int
 
 
 def learn(search: Search, window: Window) -> tuple[Search, bool]:
-    """The window joins what is known of its size; True when it shows that the job has changed."""
+    """Merge the window into the measurements of its size. Return also whether it shows that the job has changed."""
     new = Point(
         learners=window.learners, rate=window.rate, spread=window.spread, steps=float(window.steps), at_s=window.at_s
     )
@@ -102,7 +102,7 @@ def learn(search: Search, window: Window) -> tuple[Search, bool]:
     others = tuple(p for p in search.points if p.learners != window.learners)
     if old is None:
         return replace(search, points=_sorted((*others, new)), off=0), False
-    spread = max(new.spread, old.spread)  # that of a few steps is a guess
+    spread = max(new.spread, old.spread)  # the spread of few steps is a poor estimate
     error = (replace(new, spread=spread).error ** 2 + replace(old, spread=spread).error ** 2) ** 0.5
     if abs(new.rate / old.rate - 1) > max(DRIFT, 3 * error):
         if search.off + 1 >= DRIFTS:
@@ -125,7 +125,7 @@ def _sorted(points: tuple[Point, ...]) -> tuple[Point, ...]:
 
 
 def _watched(state: _State, wish: int, left_s: float | None) -> tuple[Search, int, str]:
-    """After the search: move only for a gain that is sure, and worth the change."""
+    """Change a settled size only for a certain gain that exceeds the cost of the change."""
     best, why = state.best()
     here, there = state.value(wish), state.value(best)
     if best == wish or here <= 0:
@@ -138,7 +138,7 @@ def _watched(state: _State, wish: int, left_s: float | None) -> tuple[Search, in
 
 
 class _State:
-    """A search at one moment, with what can be worked out of it."""
+    """A search at one moment, with derived values."""
 
     def __init__(self, search: Search, condition: Condition, work: Work, low: int, high: int, held: int) -> None:
         self.search, self.low, self.high, self.held = search, low, high, held
@@ -151,7 +151,7 @@ class _State:
         self.is_bracketed = False
 
     def rate(self, learners: int) -> float:
-        """As the fit says where it explains all; else as measured, in between along a straight line."""
+        """Return the rate by the fit if it explains all measurements, else measured or interpolated linearly."""
         if self.is_explained and self.fit is not None:
             return self.fit.rate(learners)
         return _interpolated(self.points, learners)
@@ -160,16 +160,16 @@ class _State:
         return self._condition(learners, self.rate(learners), self._work)
 
     def error(self, learners: int) -> float:
-        """Relative, of the rate at the nearest size that was measured."""
+        """Return the relative error of the rate at the nearest measured size."""
         near = min(self.points, key=lambda p: (abs(p.learners - learners), p.learners), default=None)
         return 1.0 if near is None else near.error / (2.0 if self.is_explained else 1.0)
 
     def measured(self) -> int:
-        """The best of the sizes that were measured."""
+        """Return the best measured size."""
         return max(self.points, key=lambda p: (self._worth(p), -p.learners)).learners
 
     def best(self) -> tuple[int, str]:
-        """The best size by all that is known, and why."""
+        """Return the best size by all knowledge, and the reason."""
         if not self.is_explained:
             size = self.measured()
             return size, f"{size} is the best of the sizes tried."
@@ -177,7 +177,7 @@ class _State:
         return size, f"{size} is the best by the curve of the sizes tried."
 
     def next_size(self) -> tuple[int | None, str]:
-        """The size to be at next, `held` to go on measuring; None when there is nothing left to find out."""
+        """Return the next size, `held` to continue measuring, or None if nothing is left to find out."""
         best, _ = self.best()
         most, least = self.points[-1].learners, self.points[0].learners
         if self._is_unsure():
@@ -199,7 +199,7 @@ class _State:
         return next((p for p in self.points if p.learners == self.held), None)
 
     def _is_unsure(self) -> bool:
-        """Whether more steps are needed to tell the size it has from the best of the others."""
+        """Return whether more steps are needed to distinguish the present size from the best other one."""
         here, others = self._here(), [p for p in self.points if p.learners != self.held]
         if here is None or not others or here.steps >= ENOUGH_STEPS:
             return False
@@ -208,7 +208,7 @@ class _State:
         return bool(apart < SURE * (here.error**2 + rival.error**2) ** 0.5)
 
     def _is_inexact(self, best: int) -> bool:
-        """Whether the size it has may be the best one, and was not measured well enough to say."""
+        """Return whether the present size may be the best one but was not measured precisely enough."""
         here = self._here()
         if here is None or here.error <= ENOUGH_ERROR or self.held == self.low:
             return False
@@ -218,9 +218,9 @@ class _State:
         return self._condition(point.learners, point.rate, self._work)
 
     def _looks_up(self, best: int, most: int) -> bool:
-        """Whether larger sizes are tried: while they are better, and once more after the first that is not.
+        """Return whether larger sizes are tried: while they are better, and once more after the first that is not.
 
-        (A gang that no longer fits one machine is slower at first, and faster again when it is larger.)
+        A gang that no longer fits one machine is slower at first, and faster again when it is larger.
         """
         if best >= most:
             return True
@@ -233,9 +233,9 @@ class _State:
         return self._hidden()
 
     def _hidden(self) -> tuple[int | None, str]:
-        """The middle of a wide gap beside the best size, if the sizes below leave room for something better there.
+        """Return the middle of a wide gap beside the best size, if a better size is possible there.
 
-        A smooth curve may explain what was measured on both sides of a peak.
+        A smooth curve may explain measurements on both sides of a peak.
         """
         best = self.measured()
         top = self._worth(next(p for p in self.points if p.learners == best))
@@ -249,7 +249,7 @@ class _State:
         return None, ""
 
     def _room(self, size: int) -> float:
-        """The most that can be at `size` if each learner brings at most what those before it brought."""
+        """Return the largest possible rate at `size` if added learners bring at most what those before them brought."""
         below = [p for p in self.points if p.learners < size][-2:]
         bound = min(p.rate / p.learners * size for p in below)
         if len(below) == 2:
@@ -257,7 +257,7 @@ class _State:
         return max(bound, _interpolated(self.points, size))
 
     def _between(self) -> tuple[int | None, str]:
-        """Halve the gap beside the best size where something better may hide."""
+        """Bisect the gap beside the best size that may hide a better one."""
         best = self.measured()
         top, is_rough = self.value(best), self._is_rough()
         found: list[tuple[float, int]] = []
@@ -282,7 +282,7 @@ class _State:
             yield best, sizes[at + 1]
 
     def _is_rough(self) -> bool:
-        """Whether throughput rises faster again after it rose more slowly: then anything may hide in between."""
+        """Return whether throughput rises faster again after rising more slowly, so a gap may hide a better size."""
         for a, b, c in zip(self.points, self.points[1:], self.points[2:], strict=False):
             if b.rate < _interpolated([a, c], b.learners) * (1 - 3 * b.error - 0.03):
                 return True
@@ -294,7 +294,7 @@ def _line(a: Point, b: Point, learners: int) -> float:
 
 
 def _interpolated(points: list[Point], learners: int) -> float:
-    """The rate at a size: measured, or on the line between its neighbours; beyond them, that of the outermost."""
+    """Return the rate at a size: measured or interpolated; beyond the measured sizes, that of the outermost one."""
     below = [p for p in points if p.learners <= learners][-1:]
     above = [p for p in points if p.learners >= learners][:1]
     if below and above and below[0] is not above[0]:

@@ -1,4 +1,4 @@
-"""When a larger gang is worth it: each condition gives (learners, samples per second) a value; the largest is best."""
+"""Scaling objectives: each condition gives (learners, samples per second) a value, and the largest value is best."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["NOTHING", "Condition", "Deadline", "Efficiency", "Goodput", "Utility
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a condition may ask of the job. All that is not known is None."""
+    """Job properties that a condition may use; None means unknown."""
 
     samples_left: float | None = None
     left_s: float | None = None
-    """Until the time at which it is to be through."""
+    """Seconds until the deadline."""
     batch: float | None = None
-    """Samples per step with one learner, where batches grow with the gang."""
+    """Samples per step with one learner, if batches grow with the gang."""
 
 
 Condition = Callable[[int, float, Work], float]
-"""(learners, samples per second, work) -> value. Grows with the samples per second."""
+"""(learners, samples per second, work) -> value, which increases with the samples per second."""
 NOTHING: Final = Work()
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Go on while each added learner brings more than `least` of what one learner brought before.
+    """Growth while each added learner brings more than `least` of the throughput per learner before.
 
-    s = ((R_new - R_old) / (k_new - k_old)) / (R_old / k_old) > S. One step from k to k + 1 passes exactly when
-    R(k + 1) > R(k) (1 + S / k), so R(k) / prod(1 + S / j, j < k) is largest where the rule stops; unlike the rule it
-    also says what is best where throughput falls and rises again.
+    s = ((R_new - R_old) / (k_new - k_old)) / (R_old / k_old) > S. One step from k to k + 1 passes exactly if R(k + 1) >
+    R(k) (1 + S / k), so R(k) / prod(1 + S / j, j < k) is largest where the rule stops. Unlike the rule it also gives
+    the best size where throughput falls and rises again.
     Source: Or, Zhang, Freedman, "Resource Elasticity in Distributed Deep Learning", MLSys 2020; S = 0.1 is theirs.
     """
 
@@ -44,10 +44,10 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """Grow while an hour saved is worth more than the devices cost.
+    """Growth while an hour saved is worth more than the devices cost.
 
-    `worth_per_h`: what it is worth to have the result an hour sooner; `price_per_h`: of one learner. Least is to be
-    (worth + price k) T(k), and T(k) is proportional to 1 / R(k): the work that is left decides nothing.
+    `worth_per_h`: value of having the result an hour sooner; `price_per_h`: price of one learner. The objective is to
+    minimize (worth + price k) T(k). T(k) is proportional to 1 / R(k), so the remaining work does not matter.
     """
 
     worth_per_h: float
@@ -59,7 +59,7 @@ class Utility:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The fewest learners that are through in time; the fastest size where none is, or nothing is known."""
+    """Smallest size that meets the deadline; the fastest size if none does or nothing is known."""
 
     reserve: float = 0.1
 
@@ -72,10 +72,10 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Most progress per second: samples per second × what a sample is worth in so large a batch.
+    """Largest progress per second: samples per second × statistical efficiency of the batch size.
 
-    (noise + B_1) / (noise + B_k), for batches that grow with the gang (B_k = k B_1); with a fixed batch every sample is
-    worth the same. Less than `least` per added learner is not taken: beyond a limit all sizes are equally fast.
+    (noise + B_1) / (noise + B_k), for batches that grow with the gang (B_k = k B_1); with a fixed batch the efficiency
+    is constant. An added learner must bring at least `least`, since beyond a limit all sizes are equally fast.
     Source: Qiao et al., "Pollux", OSDI 2021, equation 5; `noise` is the gradient noise scale in samples.
     """
 
@@ -98,5 +98,5 @@ def _discount(least: float, learners: int) -> float:
 
 
 def best_size(curve: Mapping[int, float], condition: Condition, work: Work = NOTHING) -> int:
-    """The size of this curve (learners -> samples per second) with the best value; the smallest of equals."""
+    """Return the size of this curve (learners -> samples per second) with the best value; the smallest of equals."""
     return max(sorted(curve), key=lambda k: (condition(k, curve[k], work), -k))

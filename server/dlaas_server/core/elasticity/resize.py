@@ -1,7 +1,8 @@
-"""Which running jobs of a pool change their size: who makes way for those that wait, how `auto` jobs share the rest.
+"""Changes of size of running jobs: jobs that shrink for waiting ones, and the distribution of idle devices.
 
-`off`: never. `manual`: the wish holds; it goes below it for a higher priority, or where it would else be preempted.
-`auto`: up to the wish, too, but it also makes way for its own priority, and gives to and takes from other `auto` jobs.
+`off`: the size never changes. `manual`: the wish holds; the job shrinks below it for a higher priority, or instead of
+being preempted. `auto`: grows up to the wish, too, but also shrinks for its own priority, and exchanges devices with
+other `auto` jobs.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ from jupyter_dlaas.wire.protocol import Elastic
 __all__ = ["ahead", "cost_s", "make_way", "needed", "shared_out", "without"]
 
 REFUSED_MOST: Final = 64
-"""After so many kinds of gangs for which there is no room, the rest of the queue is not looked at."""
+"""Number of request kinds that do not fit after which the rest of the queue is skipped."""
 LEAST_GAIN: Final = 1e-3
 NOTHING_KNOWN: Final = Known()
 
 
 def ahead(pool: Pool) -> Pool:
-    """The pool when what is under way is done: seats that are being given up are promised, though not free yet.
+    """Return the pool after pending changes. Seats that are being released count as free, and are listed as `leaving`.
 
-    Those that are being given up for longest come first: whoever is ahead keeps them when others begin to leave for
-    somebody behind it.
+    Seats released for the longest come first: the job ahead keeps them if others begin to leave for a job behind it.
     """
     jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
     resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
@@ -49,12 +49,12 @@ def ahead(pool: Pool) -> Pool:
 
 
 def _since_s(job: Job) -> float:
-    """When it began to give seats up."""
+    """Return the time at which the job began to release seats."""
     return job.resize.since_s if job.resize is not None else (since_s(job) or 0.0)
 
 
 def _given_up(job: Job, after: Job | None) -> list[Loan]:
-    """The seats that a job has, and has not `after` its change of size; None: it leaves."""
+    """Return the seats that the job holds but not `after` its change of size; None: it leaves."""
     kept = {m.seat for m in after.members} if after is not None else set()
     seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
     return [Loan(job.id, job.spec.queue, shape_of(job), (seat,)) for seat in seats]
@@ -63,9 +63,9 @@ def _given_up(job: Job, after: Job | None) -> list[Loan]:
 def make_way(
     pool: Pool, line: Iterable[Ask], may_change: Callable[[Job], bool], pressed: Collection[str] = ()
 ) -> dict[str, tuple[Seat, ...]]:
-    """What elastic jobs keep, so that those that wait get their least size, in the order of the queue.
+    """Return the seats that elastic jobs keep, so that waiting jobs get their least size, in queue order.
 
-    `pool`: as it will be when all that leaves has left. `pressed`: jobs that would else preempt somebody.
+    `pool`: after pending changes. `pressed`: jobs that would otherwise preempt others.
     """
     gangs = [_giving(job, pool.known.get(job.id, NOTHING_KNOWN)) for job in pool.jobs.values() if may_change(job)]
     gangs = [gang for gang in gangs if len(gang.seats) > gang.least]
@@ -87,7 +87,7 @@ def make_way(
 
 
 def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
-    """The pool when these jobs have only the seats that they keep."""
+    """Return the pool with these jobs reduced to the seats that they keep."""
     jobs, loans = dict(pool.jobs), list(pool.leaving)
     for name, seats in kept.items():
         left, members = Counter(seats), []
@@ -103,7 +103,7 @@ def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
 def needed(
     pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[Ask]
 ) -> dict[str, tuple[tuple[Seat, ...], str]]:
-    """What is really to be given up, since somebody gets it: what each job keeps, and for whom it makes way."""
+    """Return only the shrinks whose seats are used by `starts`: job -> seats that it keeps, job that it shrinks for."""
     takers = {(seat.node, device): ask.id for ask in starts for seat in ask.seats for device in seat.devices or ("",)}
     out: dict[str, tuple[tuple[Seat, ...], str]] = {}
     for name, seats in sorted(kept.items()):
@@ -128,12 +128,12 @@ def shared_out(
     may_change: Callable[[Job], bool],
     usual: Layout = Layout.PACK,
 ) -> dict[str, tuple[Seat, ...]]:
-    """New seats of `auto` jobs: idle devices go where they gain the most, and from job to job where that clearly pays.
+    """Return new seats of `auto` jobs: idle devices go where they gain most, and between jobs where that clearly pays.
 
-    What is idle costs nobody anything: up to its wish a job may try it, whatever is believed of its speed.
+    Idle devices cost nothing: up to its wish a job may try them, whatever its estimated throughput.
 
-    `pool`: as it will be when all that leaves has left, but for the seats that are `taken` now. Who grows onto seats
-    that another one gives up does so when they are `free`.
+    `pool`: after pending changes, but without the seats that are `taken` now. A job grows onto seats that another job
+    releases once they are `free`.
     """
     gangs = [
         _taking(job, pool.known.get(job.id, NOTHING_KNOWN), usual)
@@ -162,7 +162,7 @@ def shared_out(
 
 
 def _rising(gang: Gang) -> dict[int, float]:
-    """Its rates, each a little higher than those of all smaller sizes."""
+    """Return the rates, raised so that each is a little above those of all smaller sizes."""
     rising, best = {}, 0.0
     for size, rate in sorted(gang.rates.items()):
         rising[size] = best = max(rate, best * (1 + LEAST_GAIN))
@@ -174,7 +174,7 @@ def _keys(seat: Seat) -> list[tuple[str, str]]:
 
 
 def _giving(job: Job, known: Known) -> Gang:
-    """A job as others see it that want its devices. Priorities count double: `manual` lies half a step higher."""
+    """Return a job as a possible donor. Priorities are doubled, and `manual` adds 1, half a priority level."""
     return _gang(job, known, len(job.gang), priority=2 * job.priority + (job.elastic is not Elastic.AUTO))
 
 
@@ -185,7 +185,7 @@ def _taking(job: Job, known: Known, usual: Layout) -> Gang:
 def _gang(job: Job, known: Known, most: int, usual: Layout = Layout.PACK, *, priority: int) -> Gang:
     held = tuple(m.seat for m in job.gang)
     least = min(job.spec.learners_min, len(held))
-    # As long as nothing was measured, each learner is taken to add as much as the first.
+    # Until measurements exist, each learner is assumed to add as much as the first.
     speed = fit(job.search.points)
     rates = {k: speed.rate(k) if speed else float(k) for k in range(least, most + 1)}
     left_s = None
@@ -205,5 +205,5 @@ def _gang(job: Job, known: Known, most: int, usual: Layout = Layout.PACK, *, pri
 
 
 def cost_s(job: Job, known: Known) -> float:
-    """What a change costs it: as measured while it trains; else what a restart costs."""
+    """Return the cost of a change: the measured pause if the job changes while it trains, else its restart cost."""
     return job.search.idle_s if job.is_live else known.restart_s

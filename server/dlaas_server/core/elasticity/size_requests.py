@@ -1,4 +1,4 @@
-"""How the size of one job is wished for when no person does: by its program, its schedule, or how fast it is."""
+"""Size requests that no person makes: by the program, by the schedule, or by measured throughput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["asked", "by_pace", "due", "kept_least", "scheduled", "speeds", "spee
 
 
 def by_pace(job: Job, fact: Fact) -> tuple[Job, str]:
-    """A window of steps was measured. With `elastic` auto it may bring another wish; returns why, else ""."""
+    """Record a measured window of steps.
+
+    With `elastic` auto, return the job with its new wish, and the reason, else "".
+    """
     if not fact.learners or not fact.rate or not fact.steps or fact.generation not in (None, job.live_generation):
         return job, ""
     window = Window(learners=fact.learners, at_s=fact.at_s, steps=fact.steps, rate=fact.rate, spread=fact.spread or 0.0)
@@ -41,7 +44,7 @@ def by_pace(job: Job, fact: Fact) -> tuple[Job, str]:
 
 
 def _may_decide(job: Job, learners: int) -> bool:
-    """Windows count while all is calm; of an earlier size they only teach."""
+    """Return whether a window may change the wish: no transition is pending, and the gang has its size."""
     return (
         job.state is State.PROCESSING
         and job.intent is Intent.RUN
@@ -53,7 +56,7 @@ def _may_decide(job: Job, learners: int) -> bool:
 
 
 def condition_of(spec: JobSpec) -> objective.Condition:
-    """The condition that was asked for."""
+    """Return the job's scaling condition."""
     value = spec.condition_value
     match spec.condition:
         case Condition.UTILITY:
@@ -74,12 +77,12 @@ def _work(job: Job, fact: Fact) -> objective.Work:
 
 
 def changed(search: Search, idle_s: float | None) -> Search:
-    """A change of size came to its end, after so long a pause."""
+    """Update the average pause after a change of size."""
     return search if idle_s is None else replace(search, idle_s=(search.idle_s + idle_s) / 2)
 
 
 def asked(job: Job, fact: Fact) -> tuple[Job, str]:
-    """The program asked for a size. What it may not ask for was refused where it ran."""
+    """Apply a size request of the program. Requests that are not allowed were refused where the program runs."""
     learners = fact.learners or 0
     if not job.spec.learners_min <= learners <= job.spec.learners_max or job.elastic is Elastic.OFF:
         return job, ""
@@ -90,7 +93,7 @@ def asked(job: Job, fact: Fact) -> tuple[Job, str]:
 
 
 def kept_least(job: Job) -> tuple[Job, str]:
-    """More learners are of no use to its program: the fewest that it may have, until a person wishes otherwise."""
+    """Request the least size, since the program has no use for more learners, until a person scales it."""
     least = job.spec.learners_min
     if job.elastic is Elastic.OFF or (job.wish == least and job.elastic is not Elastic.AUTO):
         return job, ""
@@ -99,13 +102,13 @@ def kept_least(job: Job) -> tuple[Job, str]:
 
 
 def due(job: Job, epoch: int) -> Scheduled | None:
-    """The entry of its schedule that is to be followed now, if it was not followed yet."""
+    """Return the schedule entry to follow now, if it was not followed yet."""
     passed = [entry for entry in job.spec.schedule if entry.epoch <= epoch]
     return passed[-1] if len(passed) > job.schedule_done else None
 
 
 def scheduled(job: Job, epoch: int) -> tuple[Job, str]:
-    """So many epochs are behind the job: follow its schedule. What a person wishes later holds until the next entry."""
+    """Apply the schedule after this epoch. A later wish of a person holds until the next entry."""
     entry = due(job, epoch)
     if entry is None or job.goal is not Goal.RUN or job.state is not State.PROCESSING or job.elastic is Elastic.OFF:
         return job, ""
@@ -118,7 +121,7 @@ def scheduled(job: Job, epoch: int) -> tuple[Job, str]:
 
 
 def speeds(job: Job) -> tuple[Speed, ...]:
-    """What was measured at each size, smallest first."""
+    """Return the measured throughput at each size, smallest first."""
     points = job.search.points
     return tuple(
         Speed(learners=p.learners, samples_per_s=p.rate, times=round(p.rate / points[0].rate, 3)) for p in points
@@ -126,7 +129,7 @@ def speeds(job: Job) -> tuple[Speed, ...]:
 
 
 def speedup(job: Job) -> str:
-    """What the last added learners brought, in words: "2 → 4: 1.3× faster". Counts devices, as the card does."""
+    """Return the last measured speedups as text: "2 → 4: 1.3× faster". Counts devices, as the card does."""
     points: tuple[Point, ...] = job.search.points
     each = max(job.spec.gpus_per_learner, 1)
     parts = []

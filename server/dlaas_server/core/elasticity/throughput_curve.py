@@ -1,4 +1,4 @@
-"""How fast a job is at each size: points that were measured, and a curve fitted to them."""
+"""Throughput curve of a job: measurements at several sizes, and a curve fitted to them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dlaas_server.core.model.size_search import Point
 __all__ = ["Fit", "evened", "fit"]
 
 MODEL_ERROR: Final = 0.01
-"""No job is exactly like a formula: so far off counts as explained."""
+"""Relative error of the model that counts as explained."""
 TERMS: Final = 3
 COMMON_STEPS: Final = 20.0
-"""After so many steps the spread of a size counts as much as that of all sizes: that of a few steps is a guess."""
+"""Number of steps at which a size's own spread weighs as much as the common one; fewer are a poor estimate."""
 
 
 def evened(points: Sequence[Point]) -> list[Point]:
-    """The same points; the spread of each leans on what all show together, the more so the fewer its steps."""
+    """Return the points with each spread shrunk towards the common one, the more so the fewer its steps."""
     steps = sum(p.steps for p in points)
     common = sum(p.steps * p.spread for p in points) / steps if steps else 0.0
     return [replace(p, spread=(p.steps * p.spread + COMMON_STEPS * common) / (p.steps + COMMON_STEPS)) for p in points]
@@ -28,32 +28,32 @@ def evened(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Seconds per sample at k learners: serial + parallel / k + talk k.
+    """Seconds per sample with k learners: serial + parallel / k + talk k.
 
-    Amdahl's law is talk = 0, k / (1 + c k) is serial = c; `talk` is what an all-reduce costs more with each learner.
-    Or, where `is_capped`, max(serial, parallel / k): something other than the learners goes no faster.
-    Source of that one: Williams, Waterman, Patterson, "Roofline", CACM 2009.
+    Amdahl's law is talk = 0, k / (1 + c k) is serial = c; `talk` is the additional all-reduce cost per learner. If
+    `is_capped`, it is max(serial, parallel / k): something other than the learners limits the throughput.
+    Source of the latter: Williams, Waterman, Patterson, "Roofline", CACM 2009.
     """
 
     serial: float
     parallel: float
     talk: float
     is_good: bool
-    """It explains what was measured, within its errors."""
+    """True if the curve explains the measurements within their errors."""
     is_capped: bool = False
 
     def rate(self, learners: int) -> float:
-        """Samples per second with so many learners."""
+        """Return samples per second with this number of learners."""
         if self.is_capped:
             return 1 / max(self.serial, self.parallel / learners)
         return 1 / (self.serial + self.parallel / learners + self.talk * learners)
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
-    """The simplest curve that explains the points; the closest, if none does. None without points.
+    """Return the simplest curve that explains the points, else the closest; None without points.
 
-    Least squares of relative errors, each weighed by its own; no term is negative. A further term must lower the sum by
-    4 (two standard errors).
+    Weighted least squares of relative errors; no term is negative. A further term must lower the sum by 4 (two standard
+    errors).
     """
     best: tuple[float, float, int, list[float]] | None = None
     rows = [_row(p) for p in points]
@@ -84,7 +84,7 @@ def _explains(chi2: float, free: int) -> bool:
 
 
 def _capped(points: Sequence[Point]) -> tuple[float, float, float] | None:
-    """(squares, serial, parallel) of the closest capped line; None where too few points lie on either side."""
+    """Return (squares, serial, parallel) of the closest capped curve; None for fewer than two points."""
     best: tuple[float, float, float] | None = None
     ordered = sorted(points, key=lambda p: p.learners)
     weights = [1 / (p.error**2 + MODEL_ERROR**2) for p in ordered]
@@ -108,13 +108,13 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _row(point: Point) -> tuple[tuple[float, float, float], float]:
-    """(predicted / measured per unit of each term), weight."""
+    """Return the regression row (predicted / measured per unit of each term) and its weight."""
     k, rate = point.learners, point.rate
     return (rate, rate / k, rate * k), 1 / sqrt(point.error**2 + MODEL_ERROR**2)
 
 
 def _solve(rows: list[list[float]], weights: list[float]) -> list[float] | None:
-    """Weighted least squares of `rows` x = 1, by normal equations; None where they are singular."""
+    """Return the weighted least-squares solution of `rows` x = 1 by normal equations; None if they are singular."""
     n = len(rows[0])
     matrix = [[0.0] * (n + 1) for _ in range(n)]
     for row, weight in zip(rows, weights, strict=True):

@@ -1,4 +1,4 @@
-"""How much longer a job is expected to run: one rule for forecasts and for what `why` says of holders."""
+"""Remaining run time of a job: one rule for forecasts and for what `why` says of running jobs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dlaas_server.core.model.pool import Known
 __all__ = ["has_overrun", "left_s"]
 
 BELIEVED: Final = 3.0
-"""A job that has run this many times longer than expected is not like those that the expectation came from."""
+"""Overrun factor from which the estimate is ignored: such a job differs from those that it was derived from."""
 
 
 def has_overrun(known: Known) -> bool:
-    """It has run longer than expected."""
+    """Return whether the job has run longer than expected."""
     return known.length_s is not None and known.length_s <= known.executed_s
 
 
 def left_s(known: Known | None) -> float:
-    """How long it still runs; after an overrun as long again, after a large one nobody knows: infinite."""
+    """Return the remaining run time in seconds: doubled total on overrun, infinite on a large one or if unknown."""
     if known is None or known.length_s is None or known.length_s <= 0:
         return inf
     total_s = known.length_s

@@ -1,4 +1,4 @@
-"""With how many learners, fewer than it asks for, a waiting job would start at once: planned with that size."""
+"""Size offers: smaller sizes at which a waiting job would start at once, found by planning with them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dlaas_server.core.scheduling.policy import Policy
 __all__ = ["offers"]
 
 OFFERS_MOST: Final = 20
-"""Number of waiting jobs, first in line, for which smaller sizes are tried."""
+"""Number of waiting jobs, first in the queue, for which smaller sizes are tried."""
 LINE_MOST: Final = 300
-"""Number of waiting jobs, first in line, that such a plan considers."""
+"""Number of waiting jobs, first in the queue, that such a plan considers."""
 
 
 def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Mapping[str, int]:
-    """Return job -> learners for the first jobs in line that the next plan would start if they asked for so many.
+    """Return job -> learners, for the first queued jobs that the next plan would start at this smaller size.
 
-    `order`: with what it learnt from jobs that ended. Only sizes that fit on idle devices are planned with.
+    `order`: with what it learned from finished jobs. Only sizes that fit on idle devices are planned.
     """
     line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].line()[:LINE_MOST]]
     near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}

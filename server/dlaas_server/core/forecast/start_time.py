@@ -1,6 +1,4 @@
-"""When jobs that wait will start: the scheduler itself, run forward in time, once with expected lengths and often with
-lengths as they might turn out.
-"""
+"""Start-time forecast: the scheduler run forward in time, with expected and with randomly drawn job lengths."""
 
 from __future__ import annotations
 
@@ -44,27 +42,30 @@ __all__ = [
 ]
 
 EVENTS_MOST: Final = 2000
-"""Further ahead nobody can see, and it would cost too much."""
+"""Maximum number of events per forward run, which limits the horizon and the cost."""
 DRAWS: Final = 60
 CLOSE: Final = 0.25
-"""A start within a quarter of the wait of what was said counts as right, or within"""
+"""A start counts as right within this share of the wait, or within CLOSE_S."""
 CLOSE_S: Final = 60.0
 BLUR: Final = 0.5
 COPIES: Final = 5
 SHARED: Final = 0.25
-"""So much of the doubt is about all guesses of a pool at once (they are wrong together), as a part of the whole."""
+"""Part of the estimate error's standard deviation that all estimates of a pool share (they are wrong together)."""
 FORETOLD_MOST: Final = 100
-"""So many of those that wait, first in line, are told when they start: further behind it would cost too much."""
+"""Number of waiting jobs, first in the queue, that get an estimate; more would cost too much."""
 SEEN_MOST: Final = 300
-"""… and so many are thought of in this: who is further behind seldom comes before them."""
+"""Number of waiting jobs that a forecast includes; jobs further behind seldom start before the first ones."""
 NEWCOMER: Final = 1 << 40
-"""Numbers of jobs that are made up."""
+"""First number of jobs made up for the forecast."""
 Device = tuple[str, str]
 """Node and device."""
 
 
 def _chance(seed: int) -> Iterator[float]:
-    """Numbers between 0 and 1, always the same for a seed. Source: Steele, Lea, Flood, "SplitMix", OOPSLA 2014."""
+    """Yield pseudo-random numbers in [0, 1), determined by the seed.
+
+    Source: Steele, Lea, Flood, "SplitMix", OOPSLA 2014.
+    """
     state, mask = seed & (2**64 - 1), 2**64 - 1
     while True:
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -75,10 +76,10 @@ def _chance(seed: int) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A job that came lately: such jobs may come again."""
+    """Recent arrival of a job, used as a model of future ones."""
 
     gap_s: float
-    """How long after the one before it."""
+    """Seconds since the arrival before it."""
     shape: Shape
     learners: int
     length_s: float | None
@@ -88,7 +89,7 @@ class Arrival:
     restart_s: float = 0.0
 
     def ask(self, number: int, now_s: float) -> Ask:
-        """The same again."""
+        """Return a request like this one."""
         one = Ask(
             number,
             self.shape,
@@ -106,7 +107,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A pool at one moment, to be run forward as often as needed."""
+    """State of a pool at one moment, which can be run forward any number of times."""
 
     frees: tuple[Free, ...]
     running: tuple[Ask, ...]
@@ -114,13 +115,13 @@ class World:
     policy: Policy
     order: Order
     leaving: Mapping[Device, float] = field(default_factory=dict)
-    """What counts as free, and jobs are just giving up -> for how long they may hold it yet, in seconds."""
+    """Device that counts as free but is still being released -> seconds until it is free at the latest."""
     stops_take_time: bool = False
-    """Jobs that are preempted hold their devices for as long as stopping them takes."""
+    """True if preempted jobs hold their devices for as long as stopping takes."""
 
     @classmethod
     def of(cls, scheduler: Scheduler | Lending, now_s: float) -> World:
-        """The world of this scheduler; what happens to it afterwards does not matter."""
+        """Return the state of this scheduler, independent of later changes to it."""
         running = []
         for ask in scheduler.running.values():
             one = copy(ask)
@@ -130,43 +131,43 @@ class World:
         return cls(tuple(f.copy() for f in scheduler.frees), tuple(running), waiting, scheduler.policy, scheduler.order)
 
     def near(self) -> World:
-        """The same without those who wait far behind."""
+        """Return the state without waiting jobs far behind in the queue."""
         return replace(self, waiting=self.waiting[:SEEN_MOST])
 
     def scheduler(self, now_s: float) -> Scheduler | Lending:
-        """A scheduler that finds the world like this."""
+        """Return a scheduler in this state."""
         kind = Lending if any(ask.is_spot for ask in (*self.running, *self.waiting)) else Scheduler
         made = kind(Frees(free.copy() for free in self.frees), self.policy, self.order)
         for ask in self.running:
             one = copy(ask)
-            one.starts -= 1  # it is counted again
+            one.starts -= 1  # `adopt` counts it again
             made.adopt(one, ask.seats, now_s, ask.began_s)
         for ask in self.waiting:
             one = copy(ask)
-            one.patience_s = -1.0  # its timer is not among what was copied
+            one.patience_s = -1.0  # its timer was not copied
             made.enter(one, now_s, ask.queued_s)
         return made
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run forward."""
+    """One forward run."""
 
     scheduler: Scheduler | Lending
     total_s: dict[int, float]
-    """How long each job runs in all; those that are missing never end."""
+    """Total run time of each job by number; missing jobs never end."""
     starts: dict[int, float] = field(default_factory=dict)
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     asks: dict[int, Ask] = field(default_factory=dict)
     leave_s: float = 0.0
-    """How long a spot job takes to give back what an ordinary one gets."""
+    """Seconds that a spot job takes to release devices for an ordinary one."""
     stop: float = 0.0
-    """What part of its stop and restore an ordinary job takes to leave."""
+    """Fraction of its stop and restart cost that an ordinary job takes to leave."""
     free_s: Mapping[Device, float] = field(default_factory=dict)
-    """When devices are free that are just being given up."""
+    """Time at which devices become free that are being released."""
 
     def note(self, ask: Ask, now_s: float) -> None:
-        """The job runs from now on."""
+        """Record that the job runs, and schedule its end."""
         self.asks[ask.number] = ask
         total_s = self.total_s.get(ask.number)
         if total_s is not None and ask.since_s is not None:
@@ -174,7 +175,7 @@ class _Run:
             heapq.heappush(self.ends, (end_s, ask.number, ask.starts))
 
     def begin(self, choice: Choice, now_s: float) -> None:
-        """Those that were chosen run: at once, or when spot jobs have left."""
+        """Start the chosen jobs, once spot jobs and victims have left."""
         given: dict[int, float] = {}
         for stop in choice.stops:
             takes_s = self.leave_s if stop.victim.is_spot else self.stop * stop.victim.restart_s
@@ -190,7 +191,7 @@ class _Run:
             self.note(ask, now_s)
 
     def next_s(self) -> float:
-        """When the next job ends."""
+        """Return the next end of a job; infinity if there is none."""
         while self.ends and not self._holds(self.ends[0]):
             heapq.heappop(self.ends)
         return self.ends[0][0] if self.ends else inf
@@ -200,7 +201,7 @@ class _Run:
         return ask is not None and ask.starts == entry[2] and ask.since_s is not None
 
     def end(self, now_s: float) -> None:
-        """Those that have ended by now leave."""
+        """Remove the jobs that have ended by now."""
         while self.next_s() <= now_s:
             _, number, _ = heapq.heappop(self.ends)
             self.scheduler.leave(self.asks.pop(number), now_s, has_ended=False)
@@ -214,10 +215,11 @@ def forward(
     of: Iterable[int] | None = None,
     leave: float = 1.0,
 ) -> dict[int, float]:
-    """When each waiting job (or those of these numbers) starts, if jobs run so long in all and these come meanwhile.
+    """Return the start times of waiting jobs (or of those in `of`), given total run times and arrivals.
 
-    `newcomers`: when, who, how long; by time. `leave`: what part of their notice spot jobs take to leave. Jobs behind
-    one that is missing in `total_s` are left out, and those that do not start within EVENTS_MOST events.
+    `newcomers`: (arrival time, request, run time), by time. `leave`: fraction of their notice that spot jobs take to
+    leave. Jobs behind one that is missing in `total_s`, and jobs that do not start within EVENTS_MOST events, are left
+    out.
     """
     scheduler = world.scheduler(now_s)
     free_s = {device: now_s + leave * notice_s for device, notice_s in world.leaving.items()}
@@ -245,7 +247,7 @@ def forward(
         end_s = run.next_s()
         wake_s = inf if choice.wake_s is None else choice.wake_s
         if end_s == inf and not (wake_s < inf and choice.stops) and wake_s > protected_s:
-            break  # what runs has no known end, or nobody runs: waiting for time alone leads nowhere
+            break  # no running job has a known end, so the passage of time alone changes nothing
         at_s = max(min(end_s, wake_s, inf if newcomer is None else newcomer[0]), at_s)
         run.end(at_s)
         while newcomer is not None and newcomer[0] <= at_s:
@@ -258,14 +260,14 @@ def forward(
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """When a job starts: by expected lengths, and in each of the draws, sorted; inf: not within the horizon."""
+    """Start time of a job: with expected lengths, and in each draw, sorted; inf: not within the horizon."""
 
     now_s: float
     expected_s: float
     drawn_s: tuple[float, ...]
 
     def at(self, share: float) -> float:
-        """The time before which it starts in this share of the draws, between draws in proportion."""
+        """Return the quantile of the drawn start times, interpolated linearly."""
         last = len(self.drawn_s) - 1
         place_ = min(max(share * (last + 2) - 1, 0.0), float(last))
         low = int(place_)
@@ -276,9 +278,10 @@ class Outlook:
 
     @property
     def likely_s(self) -> float:
-        """The time that a start is most probably close to: within a minute, or a quarter of its wait.
+        """Start time that the most draws are close to: within a minute, or a quarter of their wait.
 
-        Each draw stands for a few waits about it, so that the accidents of few draws do not decide (`_blurred`).
+        Each draw is smoothed into several waits around it, so that the accidents of few draws do not decide
+        (`_blurred`).
         """
         waits = sorted(at_s - self.now_s for at_s in self.drawn_s if at_s < inf)
         if not waits:
@@ -296,9 +299,9 @@ class Outlook:
         return self.now_s + best[2]
 
     def between(self, share: float, factor: float = 1.0) -> tuple[float, float]:
-        """Earliest and latest, so that this share of the draws lies between: made wider (or narrower) by a factor.
+        """Return the central interval that holds this share of the draws, widened by a factor.
 
-        Widened in the logarithm of the wait, to which a minute is added: waits are wrong by factors.
+        It is widened in the logarithm of the wait plus one minute, since waits are wrong by factors.
         """
         middle_s, low_s, high_s = (
             self.at(part) - self.now_s + CLOSE_S for part in (0.5, 0.5 - share / 2, 0.5 + share / 2)
@@ -310,9 +313,9 @@ class Outlook:
 
 
 def _blurred(waits: Sequence[float]) -> list[float]:
-    """COPIES waits for each of these (sorted), normal about the logarithm of the wait, to which a minute is added.
+    """Return COPIES waits around each of these (sorted), log-normal with one minute added.
 
-    Source: Silverman, "Density estimation", 1986, section 3.4; half as wide as its rule, since two peaks are common.
+    Source: Silverman, "Density estimation", 1986, section 3.4; half the width of its rule, since two peaks are common.
     """
     logs = [log(wait_s + CLOSE_S) for wait_s in waits]
     count = len(logs)
@@ -335,13 +338,13 @@ def outlooks(
     of: Iterable[int] | None = None,
     endless: Collection[int] = (),
 ) -> dict[int, Outlook]:
-    """When waiting jobs (or those of these numbers) start.
+    """Return the start-time distribution of waiting jobs (or of those in `of`).
 
-    `spread`: standard deviation of the logarithm of how wrong guesses are, for all that `spreads` does not name;
-    `recent`: who came lately, oldest first: each draw lets a stretch of them come again. Each job's lengths lie in as
-    many equally likely strata as there are draws (Latin hypercube), so that few draws tell much.
-    In half of the draws spot jobs leave at once, in the others when their notice is over: nobody knows more.
-    `endless`: running jobs of which nobody knows when they end, whatever was expected of them.
+    `spread`: standard deviation of the logarithm of estimate errors, for jobs missing in `spreads`. `recent`: recent
+    arrivals, oldest first; each draw repeats a stretch of them. The lengths of each job are drawn from as many equally
+    likely strata as there are draws (Latin hypercube), so that few draws suffice. Spot jobs leave at once in half of
+    the draws, and at the end of their notice in the others. `endless`: running jobs with unknown end, whatever was
+    expected of them.
     """
     chance = _chance(seed)
     wanted = None if of is None else frozenset(of)
@@ -369,7 +372,7 @@ def outlooks(
 
 
 def _strata(draws: int, chance: Iterator[float]) -> list[float]:
-    """One share out of each of so many equal parts of 0 to 1, in any order; never 0 or 1 itself."""
+    """Return one random value from each of `draws` equal parts of [0, 1], shuffled; never 0 or 1."""
     order = sorted((next(chance), i) for i in range(draws))
     return [(i + min(max(next(chance), 1e-6), 1 - 1e-6)) / draws for _, i in order]
 
@@ -377,7 +380,7 @@ def _strata(draws: int, chance: Iterator[float]) -> list[float]:
 def _newcomers(
     recent: Sequence[Arrival], now_s: float, spread: float, chance: Iterator[float]
 ) -> Iterator[tuple[float, Ask, float]]:
-    """Those who came lately come again, from anywhere among them on, with lengths as they might turn out."""
+    """Yield repeated arrivals, starting at a random one, with random lengths."""
     if len(recent) < 2:
         return
     first, at_s = int(next(chance) * len(recent)), now_s
@@ -389,7 +392,7 @@ def _newcomers(
 
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
-    """The pool as the scheduler sees it, what is under way done already. `order`: what it learnt; None: nothing."""
+    """Return the state of the pool after pending changes. `order`: with what it learned; None: nothing."""
     future = ahead(pool)
     scheduler, _ = scheduled(as_if_saved(future), now_s, policy, order)
     leaving = {
@@ -417,11 +420,11 @@ def forecast(
     draws: int = 20,
     order: Order | None = None,
 ) -> Mapping[str, tuple[float, float]]:
-    """Between which times the first FORETOLD_MOST in line are expected to start, in eight of ten cases.
+    """Return 80 % intervals for the start times of the first FORETOLD_MOST queued jobs.
 
-    `spread`: standard deviation of the logarithm of how wrong expected lengths were until now, where no more is known
-    of a job; `factor`: how much wider intervals have to be than what was drawn, by how many held until now
-    (`width_factor`); `order`: with what it learnt. Jobs behind one of unknown length are left out: nobody can say.
+    `spread`: standard deviation of the logarithm of estimate errors, for jobs of which nothing better is known.
+    `factor`: widening of the intervals by past coverage (`width_factor`). `order`: with what it learned. Jobs behind
+    one of unknown length are left out.
     """
     world = world_of(pool, now_s, policy, order).near()
     ids = {ask.number: ask.id for ask in world.waiting[:FORETOLD_MOST]}

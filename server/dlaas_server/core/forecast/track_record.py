@@ -1,4 +1,4 @@
-"""What was said of a job's start, and how it turned out: the track record of start estimates."""
+"""Track record of start estimates: estimates shown, and actual starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dlaas_server.core.model.phrases import duration
 __all__ = ["SHOWN", "Forecast", "outcome", "soon", "track_record"]
 
 FAR: Final = 3.0
-"""An estimate that was wrong by more than this factor is a miss, however short the wait."""
+"""Factor by which a wrong estimate counts as a miss, however short the wait."""
 LEAST_S: Final = 5.0
-"""Shorter waits are shown as this long."""
+"""Shortest wait used in this comparison."""
 SHOWN: Final = 50
-"""The track record speaks of so many of the newest."""
+"""Number of newest estimates in the track record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """An estimate of a job that has started since."""
+    """Start estimate of a job that has started since."""
 
     job: str
     said: Said
@@ -30,12 +30,12 @@ class Forecast:
 
     @property
     def held(self) -> bool:
-        """It started within the range that was shown."""
+        """True if the job started within the range shown."""
         return self.said.low_s <= self.started_s <= self.said.high_s
 
     @property
     def is_close(self) -> bool:
-        """It started within the range, or no further from it than a minute or a quarter of its wait."""
+        """True if the start was in the range, or off by at most a minute or a quarter of the wait."""
         slack_s = max(CLOSE_S, CLOSE * (self.started_s - self.said.at_s))
         if self.is_far:
             return False
@@ -43,7 +43,7 @@ class Forecast:
 
     @property
     def is_far(self) -> bool:
-        """The wait was more than FAR times longer, or shorter, than the range that was shown."""
+        """True if the wait was more than FAR times longer or shorter than the range shown."""
         waited_s, low_s, high_s = (
             max(at_s - self.said.at_s, LEAST_S) for at_s in (self.started_s, self.said.low_s, self.said.high_s)
         )
@@ -51,26 +51,26 @@ class Forecast:
 
 
 def outcome(forecast: Forecast) -> str:
-    """`It was told 2 min to 5 min, and waited 3 min 10 s.`"""
+    """Return `It was told 2 min to 5 min, and waited 3 min 10 s.`"""
     said, waited_s = forecast.said, forecast.started_s - forecast.said.at_s
     told = soon((said.low_s, said.high_s), said.at_s).removeprefix("in ")
     return f"It was told {told}, and waited {duration(max(waited_s, 0.0))}."
 
 
 def soon(expected: tuple[float, float], now_s: float) -> str:
-    """`in 2 min to 5 min`, `in about 10 s`."""
+    """Return `in 2 min to 5 min`, `in about 10 s`."""
     low, high = (_rounded(max(at_s - now_s, 0.0)) for at_s in expected)
     return f"in about {duration(high)}" if low == high else f"in {duration(low)} to {duration(high)}"
 
 
 def _rounded(seconds: float) -> float:
-    """To what a guess is worth: 5 s, from 2 minutes on 1 minute, from 2 hours on 10 minutes."""
+    """Round to the precision of an estimate: 5 s, from 2 minutes on 1 minute, from 2 hours on 10 minutes."""
     unit = 5 if seconds < 120 else 60 if seconds < 7200 else 600
     return max(round(seconds / unit), 1) * unit
 
 
 def track_record(forecasts: Sequence[Forecast]) -> str:
-    """One sentence on the newest estimates; "" where none has been put to the test yet."""
+    """Return a sentence on the newest estimates; "" if none of these jobs has started yet."""
     newest = forecasts[-SHOWN:]
     if not newest:
         return ""

@@ -1,4 +1,4 @@
-"""How a job changes when its guardian fails it: it went away, its journal or directory is damaged, nobody is left."""
+"""Changes of a job whose guardian died, whose journal or directory is damaged, or that has no process left."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from jupyter_dlaas.wire.protocol import Cause, Failure, Note
 __all__ = ["JOURNAL_NOTE", "abandoned", "directory_lost", "guardian_gone", "lines_lost", "may_be_over"]
 
 GUARDIANS_MOST: Final = 8
-"""Guardians started for one wish before the job is given up."""
+"""Maximum number of guardian starts for one revision before the job fails."""
 SETTLED_S: Final = 2.0
-"""Who held the job for so long can hold it: its end counts like the first one."""
+"""Run time after which a guardian counts as healthy, so that its loss starts the count anew."""
 JOURNAL_NOTE: Final = "report_journal"
 
 
 def guardian_gone(job: Job, text: str, now_s: float) -> Told:
-    """No guardian could be started, or it went away.
+    """Record that a guardian could not be started, or died.
 
-    The first time another is started at once, then with a growing delay; at last the job is given up. One that held
-    the job for a while was able to: however often it is killed, a healthy job is not given up for it.
+    The first loss restarts it at once, later ones with a growing delay; after GUARDIANS_MOST starts the job fails. A
+    guardian that held the job for SETTLED_S resets the count: a healthy job does not fail because its guardian is
+    killed.
     """
     has_held = job.guardian_up_s is not None and now_s - job.guardian_up_s >= SETTLED_S
     starts = 1 if has_held else job.guardian_starts + 1
@@ -44,9 +45,9 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
 
 
 def may_be_over(job: Job) -> bool:
-    """Tell whether to look for processes of a job that is to leave: guardians have gone without closing it.
+    """Return whether to look for remaining processes of a leaving job, after guardians died without closing it.
 
-    A job that is only halted is given another guardian first: learners may live, and are to save what they have.
+    A job that is only being halted is given another guardian first, since its learners may live and must checkpoint.
     """
     if job.state.is_final or job.goal is Goal.STOP:
         return not job.is_closed and job.guardian_starts >= 1
@@ -54,7 +55,7 @@ def may_be_over(job: Job) -> bool:
 
 
 def abandoned(job: Job, now_s: float) -> Told:
-    """Close a job of which no process is left, in its guardian's place."""
+    """Close a job without remaining processes, in place of its guardian."""
     after, told = closed(job, now_s)
     return after, (Story("closed", "No guardian closed the job; no process of it is left, so the pool did."), *told)
 
@@ -72,7 +73,7 @@ def directory_lost(job: Job, directory: str, now_s: float) -> Told:
 
 
 def lines_lost(job: Job, lines: int, where: str) -> Told:
-    """Count lines of the journal that cannot be read, and tell the owner."""
+    """Count unreadable lines of the journal, and report them to the owner."""
     total = job.damaged_lines + lines
     text = (
         f"{count(total, 'line')} of the job's journal cannot be read and {'was' if total == 1 else 'were'} skipped "

@@ -1,6 +1,6 @@
-"""How a job changes: by what is asked, by what was decided, by what happened. Each returns the new job and its story.
+"""Journal events: journal replay of a job, one fact at a time.
 
-One writer: only these functions make a new `Job` out of an old one.
+Each function returns the new job and the entries for its history.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, Resize
 __all__ = ["broke", "closed", "fold", "scheduled"]
 
 
-# -- what happened ---------------------------------------------------------------------------------------------------
+# -- facts ------------------------------------------------------------------------------------------------------------
 
 
 def fold(job: Job, fact: Fact) -> Told:
-    """Fold one line of the journal in. Facts come in order; one that was seen before changes nothing."""
+    """Apply one fact of the journal. Facts come in order; one that was read before changes nothing."""
     if fact.n < job.facts_read:
         return job, ()
     job = replace(job, facts_read=fact.n + 1)
     if job.is_closed:
-        return job, ()  # the guardian has had its last word; what comes later is of nobody
+        return job, ()  # facts after the guardian's last one are ignored
     handler = _HANDLERS.get(fact.kind)
     return handler(job, fact) if handler else (job, ())
 
@@ -54,7 +54,7 @@ def _slow(job: Job, fact: Fact) -> Told:
 
 
 def _profile(job: Job, fact: Fact) -> Told:
-    """What its learners' talking costs where they sit now."""
+    """Record the communication cost of the gang at its present placement."""
     is_apart = len({member.seat.node for member in job.gang}) > 1 and fact.generation == job.generation
     communication = fact.communication if is_apart else job.profile.communication
     skew = job.profile.skew if fact.skew is None else fact.skew
@@ -62,9 +62,9 @@ def _profile(job: Job, fact: Fact) -> Told:
 
 
 def _alone(job: Job, fact: Fact) -> Told:
-    """Its learners would share nothing: it is told once, and asks for the least size. A person may wish otherwise.
+    """Record that more learners are of no use to the program; the job then requests its least size, once.
 
-    With a number: it cannot go on at another size, whoever wishes for it.
+    If the fact holds a number of learners, the job cannot continue at another size: its size becomes fixed.
     """
     if job.alone is not None or fact.why is None:
         return job, ()
@@ -76,14 +76,14 @@ def _alone(job: Job, fact: Fact) -> Told:
 
 
 def _report(job: Job, fact: Fact) -> Told:
-    """Its training found what its owner must know."""
+    """Add a finding of the training that the owner must know."""
     if fact.note is None:
         return job, ()
     return with_story(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
 
 
 def _guardian_up(job: Job, fact: Fact) -> Told:
-    job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a guardian tells the rest again
+    job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a new guardian reports these again
     if fact.took_over:
         return with_story(job, "guardian", "A new guardian took over; the learners went on.")
     return job, ()
@@ -106,7 +106,7 @@ def _learner_ready(job: Job, fact: Fact) -> Told:
 
 
 def _learner_down(job: Job, fact: Fact) -> Told:
-    """Its seat is free, unless it was unexpected: then the seat is kept until the whole generation's fate is known."""
+    """Free the member's seat; after an unexpected end, keep it until the fate of the whole generation is known."""
     expected = job.goal is not Goal.RUN or job.state.is_final
     members = []
     for m in job.members:
@@ -150,7 +150,7 @@ def _begun(job: Job, fact: Fact) -> Told:
 
 
 def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[Job, str]:
-    """The change that was under way is over; or given up, where nobody came of those who were to join."""
+    """Finish the pending change of size; give it up if none of the joining learners came."""
     at, job = fact.step or 0, replace(job, resize=None)
     were = "was" if missed == 1 else "were"
     said = f"{count(missed, 'learner')} that {were} to join did not come" if missed else ""
@@ -165,15 +165,15 @@ def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[
 
 
 def _together(job: Job, fact: Fact) -> tuple[Job, int]:
-    """The members as the guardian has them, and how many of those who were to join are missing.
+    """Return the job with the members that the guardian reports, and the number of joining members that are missing.
 
-    Who was to join and did not is tried again, after a growing delay: the others train on meanwhile.
+    Missing members are tried again after a growing delay, while the others train on.
     """
     if fact.members is None or fact.generation != job.generation:
         return replace(job, joins_failed=0), 0
     ranks = {member: rank for rank, member in enumerate(fact.members)}
     gone = [m for m in job.gang if m.member not in ranks]
-    members = tuple(  # who was to leave stays for each that did not come
+    members = tuple(  # members that were to leave stay, one for each that did not come
         replace(m, rank=ranks[m.member], generation=job.generation) if m.member in ranks else m
         for m in job.members
         if m not in gone
@@ -186,7 +186,7 @@ def _together(job: Job, fact: Fact) -> tuple[Job, int]:
 
 
 def _regrouped(job: Job, fact: Fact) -> Told:
-    """Learners were lost, and the others went on without them."""
+    """Record that learners were lost and the others continued without them."""
     if fact.generation != job.generation or fact.members is None or job.state.is_final:
         return job, ()
     before, at = len(job.gang), fact.step or 0
@@ -231,7 +231,7 @@ def _asked(job: Job, fact: Fact) -> Told:
 
 
 def scheduled(job: Job, epoch: int) -> Told:
-    """So many epochs are behind the job: its schedule may wish for another size."""
+    """Apply the job's size schedule after `epoch` epochs."""
     return _wished(size_requests.scheduled(job, epoch))
 
 
@@ -241,7 +241,7 @@ def _wished(found: tuple[Job, str]) -> Told:
 
 
 def _lost(job: Job, fact: Fact) -> Told:
-    """A generation broke. A newer one is wanted already, or it is tried again on its seats, or the job failed."""
+    """Handle a broken generation: ignore it if a newer one exists, else restart on the same seats, or fail the job."""
     generation = fact.generation or 0
     if generation < job.generation or job.state.is_final or job.goal is not Goal.RUN:
         return job, ()
@@ -275,13 +275,13 @@ def _lost(job: Job, fact: Fact) -> Told:
 
 
 def _stopped(job: Job, failure: Failure) -> Told:
-    """Halt the job: its checkpoints cannot be read by this version, and its owner decides how it goes on."""
+    """Halt the job: this version cannot read its checkpoints, so its owner decides how to continue."""
     job = with_goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
     return with_story(job, "halt", f"Halted: {failure.what}. {failure.advice}")
 
 
 def broke(job: Job, failure: Failure, now_s: float) -> Told:
-    """Fail the job: what is left of it is to end."""
+    """Fail the job and stop what is left of it."""
     job = replace(
         job,
         state=step(job.state, Event.BROKE),
@@ -332,7 +332,7 @@ def _closed(job: Job, fact: Fact) -> Told:
 
 
 def closed(job: Job, at_s: float) -> Told:
-    """No process is left. What the owner wants by now decides where the job goes."""
+    """Close the job: no process is left. The owner's intent determines the next state."""
     job = replace(time_limit.paused(job, at_s), is_closed=True, members=(), resize=None)
     if job.state.is_final:
         return job, ()
@@ -348,7 +348,7 @@ def closed(job: Job, at_s: float) -> Told:
 
 
 def executed_s(job: Job, now_s: float) -> float:
-    """How long a job that holds devices has run: time in the queue, or halted, does not count."""
+    """Return the run time of a job that holds devices, without time in the queue or halted."""
     if job.started_s is None:
         return job.ran_s
     return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)

@@ -1,4 +1,4 @@
-"""Outcomes of a plan: how its decisions change a job."""
+"""Outcomes of a plan: effects of its decisions on a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["preempted", "resized", "started", "waits"]
 
 
 def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
-    """The plan gave the waiting job these seats."""
+    """Give the waiting job these seats, as planned."""
     after = step(job.state, Event.PLACED)
     job = replace(
         job, state=after, goal=Goal.RUN, is_closed=False, is_live=False, members=(), resize=None, guardian_starts=0
@@ -34,7 +34,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
 
 
 def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
-    """The job waits, for this reason, and is expected to start between these times: the first word on it is kept."""
+    """Record the wait reason and the expected start. Only the first of each since the job was queued is kept."""
     told: list[Story] = []
     if not job.is_told:
         job = replace(job, is_told=True)
@@ -46,9 +46,9 @@ def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: fl
 
 
 def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
-    """The plan needs the running job's seats: checkpoint, then back to the queue with its place.
+    """Preempt the running job: it writes a checkpoint, then returns to the queue with its place.
 
-    `notice_s`: of a spot job, how long it has for the checkpoint.
+    `notice_s`: seconds that a spot job has for its checkpoint.
     """
     assert job.goal is Goal.RUN, f"{job.id} leaves already"
     within = "" if notice_s is None else f" within {duration(notice_s)}"
@@ -62,9 +62,9 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
 def resized(
     job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "", notice_s: float | None = None
 ) -> Told:
-    """The plan gave the running job other seats: a new generation takes over, from a checkpoint or while it trains.
+    """Give the running job other seats. A new generation takes over, from a checkpoint or while training goes on.
 
-    `why`: a sentence for the owner, where nobody asked the job for it. `notice_s`: see `preempted`.
+    `why`: a sentence for the owner if no person asked for the change. `notice_s`: see `preempted`.
     """
     before = len(job.gang)
     job = replace(job, notice_s=GRACE_S if notice_s is None else notice_s)

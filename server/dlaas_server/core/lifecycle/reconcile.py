@@ -1,4 +1,4 @@
-"""Compare what should be with what is known, and say what to do about it."""
+"""Reconciliation: compare the desired state of jobs with the known state of their guardians, and return the actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Act", "Known", "reconcile"]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Hand this document to the job's guardian, starting one if none lives. Safe to repeat."""
+    """Delivery of this document to the job's guardian; starts a guardian if none lives. Safe to repeat."""
 
     job: str
     wanted: Wanted
@@ -22,7 +22,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the shell knows of a job's guardian: newest revision handed over; whether it lives (None: not known)."""
+    """Knowledge of a job's guardian: newest revision delivered to it, and whether it lives (None: unknown)."""
 
     sent_revision: int = -1
     is_guarded: bool | None = None
@@ -32,9 +32,10 @@ NOTHING_KNOWN: Final = Known()
 
 
 def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> tuple[Act, ...]:
-    """What turns what is into what should be.
+    """Return the actions that bring the known state to the desired one.
 
-    Nothing is started for a job before its delay has passed; who is to leave is told at once, also between two tries.
+    Nothing is started for a job before its retry delay has passed. A request to leave is delivered at once, if a
+    guardian may live.
     """
     acts: list[Act] = []
     for job in sorted((job for job in jobs if not job.is_closed), key=lambda j: j.number):
@@ -49,7 +50,7 @@ def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> 
 
 
 def wanted(job: Job) -> Wanted | None:
-    """The document for the job's guardian, or None where no guardian is needed."""
+    """Return the document for the job's guardian; None if no guardian is needed."""
     if job.is_closed:
         return None
     goal = Goal.STOP if job.state.is_final else job.goal

@@ -1,4 +1,4 @@
-"""A job that the store does not know, as its directory tells of it: spec, last wanted document, journal."""
+"""Recovery of a job that the store lost, from its directory: spec, last wanted document, journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNKNOWN_END = Failure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
-    """The contents of a job's directory that its record can be made of again."""
+    """Contents of a job's directory from which its record can be rebuilt."""
 
     id: str
     owner: str
@@ -34,19 +34,20 @@ class StoredJob:
     facts: Sequence[Fact]
     journal_bytes: int
     next_member: int
-    """Above all members that have a directory."""
+    """First member number above all members that have a directory."""
 
 
 def number_of(job_id: str) -> int | None:
-    """The number in a job's id; None where it has none."""
+    """Return the number in a job's id; None if it has none."""
     digits = job_id.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 16 else None
 
 
 def recovered(found: StoredJob, unit: str) -> Job:
-    """Make the record of a job again. What its guardian did since the last wanted document is folded in.
+    """Rebuild the record of a job by replaying the journal on top of the last wanted document.
 
-    A job that was halted or preempted is HALTED: the directory does not tell them apart, and a person can resume it.
+    A job that was halted or preempted becomes HALTED: the directory does not distinguish them, and a person can resume
+    it.
     """
     number, spec, wanted = number_of(found.id), found.spec, found.wanted
     assert number is not None, "the caller has looked"
@@ -87,7 +88,7 @@ def recovered(found: StoredJob, unit: str) -> Job:
 
 
 def _history(job: Job, facts: Sequence[Fact]) -> Job:
-    """What the job's earlier lives leave: how far it trained, what was reported."""
+    """Replay the earlier runs of a job: its training progress and reports."""
     for fact in facts:
         if fact.kind in (FactKind.CHECKPOINT, FactKind.COMMITTED, FactKind.REPORT):
             job = fold(_opened(job), fact)[0]
@@ -97,17 +98,17 @@ def _history(job: Job, facts: Sequence[Fact]) -> Job:
 
 
 def _opened(job: Job) -> Job:
-    """The job as one that a guardian holds: facts of closed jobs count for nothing."""
+    """Return the job as not closed, since the journal of a closed job is ignored."""
     return job if not job.is_closed else replace(job, is_closed=False)
 
 
 def _runs(job: Job, wanted: Wanted | None, facts: Sequence[Fact]) -> Job:
-    """A job that was not closed: its guardian lives, or died without a last word."""
+    """Rebuild a job that was not closed: its guardian lives, or died without closing it."""
     goal = Goal.RUN if wanted is None else wanted.goal
     intent = {Goal.RUN: Intent.RUN, Goal.HALT: Intent.HALT, Goal.STOP: Intent.CANCEL}[goal]
     gang = wanted.members if wanted is not None and goal is Goal.RUN else ()
     if goal is Goal.RUN and not gang:
-        intent, goal = Intent.HALT, Goal.HALT  # nobody knows its devices: checkpoint, then leave
+        intent, goal = Intent.HALT, Goal.HALT  # its devices are unknown: write a checkpoint, then leave
         job = replace(job, revision=job.revision + 1)
     members = tuple(
         Member(member=m.member, generation=job.generation, rank=rank, seat=Seat(m.node, m.devices))
@@ -126,7 +127,7 @@ def _runs(job: Job, wanted: Wanted | None, facts: Sequence[Fact]) -> Job:
 
 
 def _ended(job: Job, facts: Sequence[Fact]) -> Job:
-    """A job that was closed, or never began: its last life tells how it ended."""
+    """Rebuild a job that was closed, or never began. The last run shows how it ended."""
     kinds = {fact.kind: fact for fact in facts}
     end_s = facts[-1].at_s if facts else job.submitted_s
     job = replace(job, state=State.DEPLOYING, is_closed=False)

@@ -1,4 +1,4 @@
-"""Transitions of a job: what all of them do alike."""
+"""Common parts of job transitions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jupyter_dlaas.wire.journal import Goal
 __all__ = ["GRACE_S", "Story", "Told", "nodes_text", "with_goal", "with_seats", "with_story"]
 
 GRACE_S: Final = 30.0
-"""How long a checkpoint may take when a job leaves, but for spot jobs."""
+"""Seconds that a leaving job has to write its checkpoint, except for spot jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One line of a job's story: what happened, for people."""
+    """One event of a job's history, as text for people."""
 
     kind: str
     text: str
@@ -33,13 +33,13 @@ def with_story(job: Job, kind: str, text: str) -> Told:
 
 def with_goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:
     job = replace(job, goal=goal, notice_s=notice_s, revision=job.revision + 1, resize=None, guardian_starts=0)
-    return replace(job, awaits_checkpoint=False)  # what is written as it leaves is told as that
+    return replace(job, awaits_checkpoint=False)  # the checkpoint written while leaving is reported as such
 
 
 def with_seats(job: Job, seats: Sequence[Seat]) -> Job:
-    """A new generation on these seats. Members of earlier generations hold theirs until they are down.
+    """Start a new generation on these seats. Members of earlier generations hold theirs until they are down.
 
-    In a gang that can change while it trains whoever keeps the seat goes on, and comes first.
+    In a gang that can change its size while it trains, members that keep their seat continue and get the first ranks.
     """
     generation = job.generation + 1
     left = list(seats)

@@ -1,4 +1,4 @@
-"""Requests of people: scale, halt, resume, cancel, checkpoint."""
+"""User requests: scale, halt, resume, cancel, checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["ask"]
 
 
 def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
-    """A request of a person. Absolute: asking for what already holds changes nothing. Raises NotAllowed, Refused."""
+    """Apply a user request, which is idempotent: a request for the present state changes nothing.
+
+    Raises NotAllowed or Refused.
+    """
     if event is Event.SCALE:
         assert learners is not None, "scale needs a number"
         return _scale(job, learners, by)

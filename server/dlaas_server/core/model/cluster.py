@@ -16,14 +16,14 @@ class Device:
     kind: str
     memory_bytes: int = 0
     out_of_service: str | None = None
-    """Why nothing may be placed here, in words."""
+    """Reason shown for not placing learners here."""
     link: str = ""
-    """Its group on the node: within one, devices talk to each other directly (NVLink). "": no group is known."""
+    """Link group on the node: devices of a group communicate directly (NVLink). "": no group is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine of the pool. `cpus` and `memory_bytes` are what learners may ask for in all."""
+    """A machine of the pool. `cpus` and `memory_bytes` are the amounts available to learners."""
 
     name: str
     devices: tuple[Device, ...] = ()
@@ -33,16 +33,16 @@ class Node:
     net_mbps: float = 0.0
     area: str = ""
     rack: str = ""
-    """Where it stands: pool > area > rack > node. "": all in one."""
+    """Position in the hierarchy pool > area > rack > node. "": all nodes share one."""
     cordoned: str | None = None
-    """Why no learner may be placed here, in words; those that run stay."""
+    """Reason shown for not placing new learners here; running ones stay."""
     drains: bool = False
-    """Those that run shall leave, too."""
+    """True if running learners must leave, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where one learner sits: a node and the ids of its devices there."""
+    """Placement of one learner: a node and the ids of its devices there."""
 
     node: str
     devices: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Interruptions of a job's training: when they begin, when devices are given up, when training goes on. Pure."""
+"""Interruptions of a job's training: start, release of devices, resumed training. Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PREEMPTED: Final = "preempted"
 HALTED: Final = "halted"
 LOST: Final = "lost"
 _MAX: Final = 200
-"""Interruptions of one job that are kept, the newest."""
+"""Number of interruptions kept per job, the newest."""
 
 
 def began(job: Job, by: str, text: str, now_s: float, *, keeps_devices: bool = False) -> Job:
-    """Begin an interruption of a job that trains; one that has begun already goes on."""
+    """Begin an interruption of a training job; keep one that has begun already."""
     before = job.resize.before if job.resize is not None else len(job.gang)
     if _open(job) is not None or job.started_s is None:
         return job
@@ -43,7 +43,7 @@ def began(job: Job, by: str, text: str, now_s: float, *, keeps_devices: bool = F
 
 
 def left(job: Job, now_s: float) -> Job:
-    """Move the beginning of the interruption to the time at which the last learner has left."""
+    """Move the start of the interruption to the time at which the last learner has left."""
     found = _open(job)
     if found is None or found.held_s is not None:
         return job
@@ -51,7 +51,7 @@ def left(job: Job, now_s: float) -> Job:
 
 
 def held_again(job: Job, now_s: float) -> Job:
-    """Note that the job has devices again; it does not train yet."""
+    """Record that the job has devices again; it does not train yet."""
     found = _open(job)
     return job if found is None else _with(job, replace(found, held_s=now_s))
 
@@ -69,7 +69,7 @@ def over(job: Job, now_s: float) -> Job:
 
 
 def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None) -> Job:
-    """Add a loss that the other learners survived without giving up their devices."""
+    """Add a loss that the other learners survived without releasing their devices."""
     at_s = now_s - (idle_s or 0.0)
     found = Interruption(
         at_s=at_s, step=job.step, before=before, by=LOST, text=text, held_s=at_s, to_s=now_s, after=len(job.gang)
@@ -78,7 +78,7 @@ def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None)
 
 
 def replaced(job: Job, change: Resize) -> Job:
-    """Add to the last loss that the pool sent other learners."""
+    """Add to the last loss that the pool replaced learners."""
     last = job.interruptions[-1] if job.interruptions else None
     is_loss = last is not None and last.by == LOST and last.after == change.before
     if last is None or not is_loss or change.by != "pool" or change.after <= change.before:
@@ -88,12 +88,12 @@ def replaced(job: Job, change: Resize) -> Job:
 
 
 def withdrawn(job: Job) -> Job:
-    """Forget an interruption that never came: the job was through before its learners had left."""
+    """Drop an interruption that never happened: the job completed before its learners had left."""
     return job if _open(job) is None else replace(job, interruptions=job.interruptions[:-1])
 
 
 def work_lost(job: Job) -> str:
-    """What a job that left its seats has lost, and where it goes on."""
+    """Return a sentence on the work lost by a job that left its seats, and the step at which it continues."""
     at = job.checkpoint_step
     if at is None:
         return "It had no checkpoint: it starts afresh."
@@ -103,7 +103,7 @@ def work_lost(job: Job) -> str:
 
 
 def since_s(job: Job) -> float | None:
-    """Return when the interruption began that the job is in."""
+    """Return the start of the present interruption; None if there is none."""
     found = _open(job)
     return None if found is None else found.at_s
 

@@ -1,4 +1,4 @@
-"""The records that decisions are made of: nodes and devices, jobs and their members."""
+"""Records of jobs and their members, from which decisions are made."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["Intent", "Job", "Member", "MemberState", "PendingResize", "Said", "S
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A learner that does its part of a step at `speed` of the others' (the median's, 0 to 1)."""
+    """A slow learner. It does its part of a step at `speed` of the median learner's (0 to 1)."""
 
     member: int
     speed: float
 
 
 class MemberState(StrEnum):
-    """How far a learner is. A member holds its seat until it is removed from the job."""
+    """State of a learner. A member holds its seat until it is removed from the job."""
 
     WANTED = "wanted"
     UP = "up"
     READY = "ready"
     DOWN = "down"
-    """Gone, but its seat is kept until it is known what comes next."""
+    """Ended, but its seat is kept until the fate of the generation is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """The n-th learner process that a job ever had."""
+    """Member of a job: its n-th learner process, counted over all generations."""
 
     member: int
     generation: int
@@ -47,7 +47,7 @@ class Member:
 
 
 class Intent(StrEnum):
-    """What the owner wants of the job."""
+    """Intent of the owner."""
 
     RUN = "run"
     HALT = "halt"
@@ -56,33 +56,34 @@ class Intent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingResize:
-    """A change of size that is under way."""
+    """Change of size that is under way."""
 
     before: int
     after: int
     by: str
     since_s: float
     why: str = ""
-    """A sentence for the owner, where nobody asked the job for it."""
+    """Sentence for the owner if no person asked for the change."""
     members: tuple[int, ...] = ()
-    """Who trained before it."""
+    """Members that trained before the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a gang's talking was like."""
+    """Communication profile of a gang."""
 
     communication: float | None = None
-    """Of a step's time, what the learners wait for the sums.
+    """Share of step time that learners wait for all-reduce.
 
-    Measured over several nodes only: a gang on one node tells nothing of how it would be further apart."""
+    Measured only on several nodes: a gang on one node shows nothing about its cost across nodes.
+    """
     skew: float | None = None
-    """Of all bytes that are exchanged, the largest tensor's."""
+    """Share of the largest tensor in all exchanged bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The first estimate that the owner of a waiting job was shown: at `at_s` it was to start between the others."""
+    """First start estimate shown to the owner of a waiting job: made at `at_s`, a start from `low_s` to `high_s`."""
 
     at_s: float
     low_s: float
@@ -91,7 +92,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job: what was asked, what should be, and what is known of it. Changed only by `fold`."""
+    """A job: request, desired state and known state. Immutable: a change makes a new record."""
 
     id: str
     number: int
@@ -100,139 +101,139 @@ class Job:
     submitted_s: float
     wish: int
     wish_by: str = "you"
-    """Whose word the wish is: you, program, schedule, auto."""
+    """Origin of the wish: you, program, schedule, auto."""
     unit: str = "GPU"
-    """What the pool counts in, at submit: "GPU" or "CPU slot"."""
+    """Device unit of the pool at submit: "GPU" or "CPU slot"."""
     state: State = State.QUEUED
     intent: Intent = Intent.RUN
     goal: Goal = Goal.RUN
-    """What is asked of the guardian in its present life: only rises (run, halt, stop) until it is closed."""
+    """Goal of the present guardian. It only rises (run, halt, stop) until the job is closed."""
     priority: int = 0
     elastic: Elastic = Elastic.MANUAL
     generation: int = 0
-    """The newest generation that was decided; 0 before the first start."""
+    """Newest generation that was planned; 0 before the first start."""
     live_generation: int = 0
-    """The newest generation known to train together."""
+    """Newest generation known to train together."""
     is_live: bool = False
-    """The gang can change its size while it trains: members that stay go on."""
+    """True if the gang can change its size while it trains; members that stay continue."""
     is_plain: bool = False
-    """As far as is known, nothing that runs of it could be gone on with: another size would begin it anew."""
+    """True if nothing that runs can be resumed, as far as is known: a change of size would start over."""
     awaited: str | None = None
-    """Whom the others wait for, as a sentence."""
+    """Sentence that names the learner for which the others wait."""
     slow: Slow | None = None
-    """Who holds the others up in each step."""
+    """Learner that slows down the others in each step."""
     profile: Profile = Profile()
-    """Whether it matters how close together its learners sit."""
+    """Communication profile: how much the distance between learners matters."""
     checkpoints_asked: int = 0
-    """How often a person asked for one."""
+    """Number of checkpoints that people asked for."""
     awaits_checkpoint: bool = False
-    """The last one that was asked for has not been written yet."""
+    """True until the last requested checkpoint has been written."""
     alone: str | None = None
-    """Why more learners than one are of no use to its program, or its size must stay; and what to do."""
+    """Reason why its program has no use for more learners, or why its size is fixed, with advice."""
     reports: tuple[Note, ...] = ()
-    """What its training found and its owner must know."""
+    """Findings of the training that the owner must know."""
     joins_failed: int = 0
-    """Changes in a row in which somebody who was to join did not come to it."""
+    """Changes in a row in which a joining learner did not come."""
     next_member: int = 0
     members: tuple[Member, ...] = ()
     """All learners that hold a seat, of all generations."""
     revision: int = 0
-    """Rises whenever what is wanted of the guardian changes."""
+    """Revision of the wanted document; rises with each change of it."""
     seen_revision: int = 0
-    """The newest revision that the guardian said it read."""
+    """Newest revision that the guardian acknowledged."""
     facts_read: int = 0
-    """How many lines of the journal were folded in."""
+    """Number of journal facts applied."""
     journal_offset: int = 0
-    """Byte offset in the journal up to which it was read."""
+    """Byte offset up to which the journal was read."""
     damaged_lines: int = 0
-    """Lines of the journal that could not be read."""
+    """Number of unreadable journal lines."""
     is_closed: bool = True
-    """No process of the job is left, by the guardian's last word (or none was ever started)."""
+    """True if no process of the job is left, by the guardian's last fact, or none was ever started."""
     resize: PendingResize | None = None
     resizes: tuple[Resize, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
     restarts: int = 0
-    """Restarts since the last checkpoint that went further than the one before."""
+    """Restarts since the last checkpoint at a higher step than the one before."""
     restarts_total: int = 0
     guardian_starts: int = 0
-    """Guardians started for the present revision: bounds a guardian that cannot start."""
+    """Guardians started for the present revision; limits restarts of a guardian that cannot start."""
     guardian_up_s: float | None = None
-    """Since when the present guardian holds the job; None where there is none."""
+    """Time since which the present guardian holds the job; None if there is none."""
     not_before_s: float = 0.0
-    """Nothing is started for the job before this time (growing delay after losses)."""
+    """Time before which nothing is started for the job (growing delay after losses)."""
     step: int = 0
     checkpoint_step: int | None = None
     started_s: float | None = None
     ran_s: float = 0.0
-    """How long it ran on the seats that it had before, as far as a checkpoint kept that."""
+    """Run time on its former seats, as far as a checkpoint preserved the work."""
     ended_s: float | None = None
     failure: Failure | None = None
-    """Why the job failed, or (while it is not FAILED) the last loss that it survived."""
+    """Failure of a FAILED job; else the last loss that the job survived."""
     results: tuple[str, ...] = ()
     halted_by: str | None = None
     cancelled_by: str | None = None
     queued_s: float = 0.0
-    """When it last came back to the queue."""
+    """Time at which it last returned to the queue."""
     in_queue_s: float | None = None
-    """Since when it waits, as its owner sees it; None: since its submit."""
+    """Start of the wait that the owner sees; None: since submit."""
     waited_s: float = 0.0
-    """Seconds in the queue, of all times that it waited and got devices."""
+    """Seconds in the queue, summed over all waits that ended with devices."""
     seated_s: float | None = None
-    """When it last left the queue."""
+    """Time at which it last left the queue."""
     moved_s: float | None = None
-    """When the pool last set out to move it; what a drain moves does not count."""
+    """Time at which the pool last began to migrate it, drains excluded."""
     preempted: str | None = None
-    """For whom and why its devices were taken, until it starts again."""
+    """Winner and reason of its preemption, until it starts again."""
     limit_since_s: float | None = None
-    """Since when its time limit counts; None while it does not train."""
+    """Time since which its time limit counts; None while it does not train."""
     limit_used_s: float = 0.0
-    """What it used of its time limit before that."""
+    """Seconds of its time limit used before that."""
     notice_s: float = 30.0
-    """How long a checkpoint may take before its learners are ended, when it leaves."""
+    """Seconds that a leaving job has for its checkpoint before its learners are killed."""
     search: Search = field(default_factory=Search)
-    """How fast it was at each size."""
+    """Throughput measured at each size, and state of the size search."""
     schedule_done: int = 0
-    """Entries of its schedule that were followed."""
+    """Number of schedule entries applied."""
     is_told: bool = False
-    """Why it waits was told in its story, since it last came to the queue."""
+    """True if the wait reason was recorded in its history since it was last queued."""
     said: Said | None = None
-    """When it was first expected to start, since it last came to the queue."""
+    """First start estimate since it was last queued."""
 
     @property
     def name(self) -> str:
-        """The name without the number."""
+        """Name without the number."""
         return self.spec.name
 
     @property
     def starts_over(self) -> bool:
-        """It trains, and halted now it would begin anew when resumed: it has no checkpoint, and can write none."""
+        """True if a halt now would lose all work: the job trains, has no checkpoint, and cannot write one."""
         return self.state is State.PROCESSING and self.is_plain and self.checkpoint_step is None
 
     @property
     def needs_decision(self) -> bool:
-        """It was halted since this version cannot read its checkpoints: its owner decides how it goes on."""
+        """True if the owner must decide how it continues, after a halt for unreadable checkpoints."""
         return self.intent is Intent.HALT and self.failure is not None and halts(self.failure)
 
     @property
     def waits(self) -> bool:
-        """It is in the queue."""
+        """True if the job is in the queue."""
         return self.state is State.QUEUED and self.intent is Intent.RUN
 
     @property
     def gang(self) -> tuple[Member, ...]:
-        """The members of the newest decided generation, in rank order."""
+        """Members of the newest planned generation, in rank order."""
         if not self.members:
             return ()
         return tuple(sorted((m for m in self.members if m.generation == self.generation), key=lambda m: m.rank))
 
     @property
     def held(self) -> int:
-        """How many learners the job holds: while its size changes, those of before."""
+        """Number of learners that the job holds; during a change of size, that from before."""
         return self.resize.before if self.resize else len(self.gang)
 
 
 def is_settled(job: Job) -> bool:
-    """One transition at a time: only a job that trains, and of which nothing else is asked, changes its size."""
+    """Return whether the job trains and no transition is under way; only then its size may change."""
     return (
         job.state is State.PROCESSING
         and job.intent is Intent.RUN

@@ -1,4 +1,4 @@
-"""Small sentences that several parts say: counts, units, durations."""
+"""Common phrases of messages: counts, units, durations."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ __all__ = ["actor", "agent", "clause", "count", "duration", "ordinal", "unit_of"
 
 
 def agent(job: Job, user: str) -> str:
-    """`you` for the job's owner, who reads it; the name for others."""
+    """Return `you` for the job's owner, who reads the message, and the name for other users."""
     return "you" if user == job.owner else user
 
 
 def actor(job: Job, user: str) -> str:
-    """The same at the beginning of a sentence."""
+    """Return `agent` for the beginning of a sentence."""
     return "You" if user == job.owner else user
 
 
 def unit_of(job: Job) -> str:
-    """What the job's pool counts in: "GPU" or "CPU slot"."""
+    """Return the device unit of the job's pool: "GPU" or "CPU slot"."""
     return job.unit
 
 
 def count(n: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`, `1,200 learners`."""
+    """Return `1 GPU`, `2 GPUs`, `1,200 learners`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def ordinal(n: int) -> str:
-    """`1st`, `2nd`, `3rd`, `11th`, `23rd`."""
+    """Return `1st`, `2nd`, `3rd`, `11th`, `23rd`."""
     if n % 100 in (11, 12, 13):
         return f"{n}th"
     return f"{n}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th') }"
 
 
 def clause(sentence: str) -> str:
-    """A sentence as part of a longer one: first letter small, no full stop."""
+    """Return a sentence as a clause: lower-case first letter, no full stop."""
     return (sentence[:1].lower() + sentence[1:]).rstrip(".")
 
 
 def duration(seconds: float) -> str:
-    """`38 ms`, `0.3 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`; two units at most."""
+    """Return `38 ms`, `0.3 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`; at most two units."""
     if seconds < 0.095:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 9.95:

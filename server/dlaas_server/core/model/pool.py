@@ -1,4 +1,4 @@
-"""Picture of a pool that a plan is made from."""
+"""Snapshot of a pool, from which a plan is made."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = ["Known"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of how long a job runs."""
+    """Knowledge of a job's length."""
 
     length_s: float | None = None
-    """How long it is expected to run in all."""
+    """Expected total run time."""
     usual_s: float | None = None
-    """The same, drawn to what is usual in this pool."""
+    """Expected total run time, shrunk towards the pool's usual length."""
     mean_s: float | None = None
-    """The mean of what such an expectation may mean; None: it is taken at its word."""
+    """Mean run time of jobs with such an estimate; None: the estimate itself."""
     spread: float | None = None
-    """How wrong that may be: standard deviation of its logarithm. None: as guesses in this pool usually are."""
+    """Standard deviation of the logarithm of the estimate's error; None: that of the pool's estimates."""
     executed_s: float = 0.0
-    """How long it has run until now."""
+    """Run time until now."""
     restart_s: float = 0.0
-    """What stopping and restoring it costs."""
+    """Cost of stopping and restoring the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The picture that a plan is made from."""
+    """Snapshot of a pool, from which a plan is made."""
 
     nodes: tuple[Node, ...] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     known: Mapping[str, Known] = field(default_factory=dict)
-    """Job -> what is known of its length; nothing, where it is missing."""
+    """Job -> knowledge of its length; a missing job: none."""
     taken: tuple[Job, ...] = ()
-    """Jobs that are not decided on, and whose seats are taken."""
+    """Jobs that are not planned, and whose seats are taken."""
     lent: tuple[Loan, ...] = ()
-    """Seats of jobs that are not decided on, and that give them back, in this order."""
+    """Seats of jobs that are not planned, and that can be reclaimed, in this order."""
     leaving: tuple[Loan, ...] = ()
-    """Seats that count as free, and that their jobs are just giving up: nobody can start there yet."""
+    """Seats that count as free but are still being released: no job can start on them yet."""

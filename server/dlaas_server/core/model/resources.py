@@ -1,4 +1,4 @@
-"""Resources of a learner, and what is lent to spot jobs."""
+"""Resources of a learner, and loans to spot jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jupyter_dlaas.wire.protocol import PoolPlacement as Layout
 __all__ = ["WHOLE", "Loan", "Shape", "is_kind"]
 
 WHOLE: Final = 1000
-"""Thousandths of a device that is not shared."""
+"""Thousandths of a whole device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one learner needs, and how a gang of them is laid out. Equal shapes fit or fail alike."""
+    """Resources of one learner, and the layout of its gang. Equal shapes fit or fail alike."""
 
     gpus: int
     cpus: float
@@ -29,12 +29,12 @@ class Shape:
     """Thousandths that a learner takes of its one device; WHOLE: all of each of its devices."""
 
     is_share: bool = field(init=False, repr=False, compare=False)
-    """A learner takes part of a device, and others the rest."""
+    """True if a learner takes part of a device."""
     is_plain: bool = field(init=False, repr=False, compare=False)
-    """Only the number of devices counts, and no share of one is asked for."""
+    """True if only the number of whole devices of any kind is requested."""
 
     _hash: int = field(init=False, repr=False, compare=False)
-    """Of what shapes differ in most; needed at each event."""
+    """Cached hash of the fields in which shapes usually differ; needed at each event."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Seats that a spot job gives back together, as soon as an ordinary job can use them."""
+    """Seats that a spot job gives back together once an ordinary job can use them."""
 
     job: str
     queue: str
@@ -57,11 +57,11 @@ class Loan:
 
     @property
     def weight(self) -> int:
-        """Devices; learners where no devices are asked for."""
+        """Number of devices; number of learners if no devices are requested."""
         return len(self.seats) * (self.shape.gpus or 1)
 
 
 def is_kind(kind: str, asked: str) -> bool:
-    """Whether a device of this kind is what was asked for: "a100|h100" takes "NVIDIA A100-SXM4-40GB"."""
+    """Return whether a device of this kind matches the request: "a100|h100" matches "NVIDIA A100-SXM4-40GB"."""
     has = kind.casefold()
     return any(one and one in has for one in map(str.strip, asked.casefold().split("|")))

@@ -9,50 +9,50 @@ from typing import Final
 __all__ = ["PATIENCE_S", "Point", "Search", "Window"]
 
 PATIENCE_S: Final = 300.0
-"""How long a result is trusted before its neighbours are tried anew; doubled each time."""
+"""Seconds that a result is trusted before its neighbours are tried again; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What some steps at one size showed; the first ones after a change are left out."""
+    """Measurement of some steps at one size, without the first ones after a change."""
 
     learners: int
     at_s: float
     steps: int
     rate: float
-    """Samples per second: batch over the middle of the step times."""
+    """Samples per second: batch size over the mean step time without outliers (`step_windows.middle`)."""
     spread: float
-    """Standard deviation of the step times over their middle, outliers left out."""
+    """Relative spread: standard deviation of step times (from the median absolute deviation) over their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is known of a job's speed, and how far the search is."""
+    """State of the size search: measured throughput and progress."""
 
     points: tuple[Point, ...] = ()
-    """By size; of each the newest windows count most."""
+    """Measurements by size; the newest windows of each weigh most."""
     is_settled: bool = False
     refines: int = 0
     off: int = 0
-    """Windows in a row that did not fit what was known."""
+    """Number of windows in a row that contradict earlier measurements."""
     patience_s: float = PATIENCE_S
     again_s: float = 0.0
-    """When the neighbours are tried anew."""
+    """Time at which the neighbours are tried again."""
     not_granted: int = 0
     cap: int | None = None
-    """More was not to be had."""
+    """Largest size to request until `cap_until_s`, since the pool did not grant more."""
     cap_until_s: float = 0.0
     idle_s: float = 0.1
-    """What a change costs: as measured at the last ones."""
+    """Pause per change of size, averaged exponentially over the last ones."""
 
     def at(self, learners: int) -> Point | None:
-        """What is known of this size."""
+        """Return the measurement at this size; None if there is none."""
         return next((p for p in self.points if p.learners == learners), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What was measured at one size: samples per second, relative spread of the steps, how many steps it rests on."""
+    """Measurement at one size: samples per second, relative spread of step times, number of steps."""
 
     learners: int
     rate: float
@@ -62,5 +62,8 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative standard error of the rate. (1.1: what a mean without outliers knows less than a plain one.)"""
+        """Relative standard error of the rate.
+
+        The factor 1.1 accounts for the lower efficiency of a mean without outliers.
+        """
         return max(1.1 * max(self.spread, 0.01) / sqrt(max(self.steps, 1.0)), 0.002)

@@ -1,4 +1,4 @@
-"""The states of a job, as a table. The table is the documentation, and the source of the buttons."""
+"""States of a job, as a table. The table is the documentation, and the source of the buttons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["NEXT", "Event", "can", "step"]
 
 
 class Event(StrEnum):
-    """What moves a job. The first group is asked for by people, the second happens."""
+    """Event that changes a job's state. People request the first group; the second group happens."""
 
     SCALE = "scale"
     HALT = "halt"
@@ -44,7 +44,7 @@ _RUNNING: Final[dict[Event, State]] = {
 
 
 def _asked(state: State, *events: Event) -> dict[Event, State]:
-    """Requests that a running job takes at once and fulfils later: the state stays until then."""
+    """Return entries for requests that a running job accepts at once and fulfils later; the state stays until then."""
     return dict.fromkeys(events, state)
 
 
@@ -71,12 +71,12 @@ NEXT: Final[dict[State, dict[Event, State]]] = {
 
 
 def can(state: State, event: Event) -> bool:
-    """Whether a job in this state takes the event."""
+    """Return whether a job in this state accepts the event."""
     return event in NEXT[state]
 
 
 def step(state: State, event: Event) -> State:
-    """The only place where a job's state changes. Raises NotAllowed."""
+    """Return the next state; the only place where a job's state changes. Raises NotAllowed."""
     if event not in NEXT[state]:
         people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
         asked = [e for e in people if e in NEXT[state]]

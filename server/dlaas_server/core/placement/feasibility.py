@@ -1,4 +1,4 @@
-"""What could never start, even if nobody else were there, and why: told at submit."""
+"""Feasibility check at submit: rejects jobs that could not start even on an empty pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["said", "why_never"]
 
 
 def said(shape: Shape, unit: str) -> str:
-    """What one learner asks for, in words: `2 A100 GPUs, 8 CPUs, 32.0 GiB`."""
+    """Return the request of one learner as text: `2 A100 GPUs, 8 CPUs, 32.0 GiB`."""
     parts = [count(shape.gpus, f"{shape.gpu_kind} {unit}" if shape.gpu_kind else unit)] if shape.gpus else []
     parts += [f"{shape.cpus:g} CPUs"] if shape.cpus else []
     parts += [f"{shape.memory_bytes / 2**30:.1f} GiB"] if shape.memory_bytes else []
@@ -22,9 +22,9 @@ def said(shape: Shape, unit: str) -> str:
 
 
 def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str | None:
-    """Why so many learners could not start on the empty pool, and what to ask for instead; None if they could.
+    """Return why this gang could not start on the empty pool and what to request instead; None if it could.
 
-    What is out of service or cordoned now counts as there: it may come back.
+    Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
     frees = free_of([_in_service(node) for node in nodes], ())
     if frees.room(shape, least) >= least:
@@ -49,7 +49,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
 
 
 def _kind_is_short(frees: Frees, kinds: Sequence[str], shape: Shape, asked: int, unit: str) -> str | None:
-    """There are enough devices, but not of the kind that is asked for."""
+    """Return the reason if there are enough devices but too few of the requested kind; else None."""
     kind = shape.gpu_kind or ""
     of_kind = sum(is_kind(one, kind) for one in kinds)
     if not of_kind:
@@ -64,5 +64,5 @@ def _kind_is_short(frees: Frees, kinds: Sequence[str], shape: Shape, asked: int,
 
 
 def _in_service(node: Node) -> Node:
-    """The node with everything repaired."""
+    """Return the node uncordoned, with all devices in service."""
     return replace(node, cordoned=None, devices=tuple(replace(d, out_of_service=None) for d in node.devices))

@@ -1,4 +1,4 @@
-"""How much of what is free is of no use for what is usually asked for, and where a learner makes that grow least.
+"""Fragmentation: free capacity that usual requests cannot use, and the placement that increases it least.
 
 Source: Weng et al., "Beware of fragmentation: scheduling GPU-sharing workloads with fragmentation gradient descent",
 USENIX ATC 2023, section 3. Amounts are thousandths of a device.
@@ -13,36 +13,40 @@ from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
 __all__ = ["Option", "State", "Usual", "Way", "free_milli", "ways"]
 
 State = tuple[float, int, tuple[tuple[str, int, tuple[int, ...]], ...]]
-"""What is free on a node: CPUs, bytes of memory, and per kind how many whole devices and which parts of others."""
+"""Free capacity of a node: CPUs, bytes of memory, and per kind the whole devices and free parts of others."""
 
 Way = tuple[str | None, int, State]
-"""How a learner may sit on a node: the kind of its devices (None: as they come), what is free of the one that it shares
-(WHOLE: nobody has a share of it), and what is free on the node then."""
+"""Way to place a learner on a node: device kind (None: several), free part of the shared device, state after it.
+
+The part is WHOLE if the device is not shared yet.
+"""
 
 Option = tuple[tuple[int, int, float], str | None, int]
-"""The best way, by growth in steps, what is free before, CPUs before (the smallest is best); then kind and part."""
+"""Best way: (growth in STEPs, free thousandths before, CPUs before), smallest first; then kind and part."""
 
 STEP: Final = 40
-"""Growth is compared in steps of 1/25 device, as the reference does (its scores are whole percents of a sigmoid); what
-grows alike goes by tightness."""
+"""Resolution of the growth, 1/25 device as in the reference, which uses whole percents of a sigmoid.
+
+Equal growth is decided by tightness.
+"""
 NEWS: Final = 1.25
-"""What is usual is counted anew when so many times as much was noted: answers in between can be kept."""
+"""Growth of the number of noted requests after which the statistics are recomputed; results are cached in between."""
 
 
 class Usual:
-    """What learners usually ask for, by how often they did."""
+    """Frequency of requests by shape."""
 
     def __init__(self) -> None:
         self._counts: dict[Shape, int] = {}
         self._noted = 0
         self._counted = 0
         self._demands: list[tuple[str | None, int, int, list[tuple[float, int, float]]]] = []
-        """Kind, devices, thousandths of each; and who asks for that: CPUs, memory, share of all learners."""
+        """Device kind, devices, thousandths of each; and the requests: CPUs, memory, share of all learners."""
         self._lost: dict[State, float] = {}
         self._options: dict[Shape, dict[State, Option | None]] = {}
 
     def note(self, shape: Shape, learners: int = 1) -> None:
-        """So many learners asked for this."""
+        """Record a request of this shape for `learners` learners."""
         self._counts[shape] = self._counts.get(shape, 0) + learners
         self._noted += learners
 
@@ -60,9 +64,9 @@ class Usual:
         self._options.clear()
 
     def lost(self, state: State) -> float:
-        """How much of what is free on this node is of no use, on average over what is usually asked for.
+        """Return the free thousandths of this node that are of no use, on average over usual requests.
 
-        For who finds no room here that is all of it; for others the parts that are too small for them.
+        All of it is lost for requests that do not fit; for the others, the parts that are too small.
         """
         self._recount()
         found = self._lost.get(state)
@@ -79,12 +83,12 @@ class Usual:
         return found
 
     def options(self, shape: Shape) -> dict[State, Option | None]:
-        """What was found for this shape already; valid until the next `note`."""
+        """Return the cached options for this shape; valid until the next `note`."""
         self._recount()
         return self._options.setdefault(shape, {})
 
     def option(self, state: State, shape: Shape) -> Option | None:
-        """How one learner sits best on a node in this state; None if it finds no room."""
+        """Return the best way to place one learner on a node in this state; None if it does not fit."""
         before, free = self.lost(state), free_milli(state)
         found: Option | None = None
         for kind, part, after in ways(state, shape):
@@ -95,7 +99,7 @@ class Usual:
 
 
 def free_milli(state: State) -> int:
-    """Thousandths of devices that are free."""
+    """Return the free thousandths of devices."""
     return sum(whole * WHOLE + sum(parts) for _, whole, parts in state[2])
 
 
@@ -115,7 +119,7 @@ def _usable(held: _Held, kind: str | None, gpus: int, milli: int) -> int:
 
 
 def ways(state: State, shape: Shape) -> list[Way]:
-    """The kinds and parts that a learner could take on a node, tightest part first; none if it finds no room."""
+    """Return the kinds and parts that a learner could take on a node, tightest part first; [] if it does not fit."""
     cpus, memory_bytes, held = state
     left = (cpus - shape.cpus, memory_bytes - shape.memory_bytes)
     if left[0] < -1e-9 or left[1] < 0:
@@ -143,7 +147,7 @@ def ways(state: State, shape: Shape) -> list[Way]:
 
 
 def _mixed(left: tuple[float, int], held: _Held, shape: Shape) -> list[Way]:
-    """Devices of several kinds for one learner: only where no kind alone has enough."""
+    """Return the way that mixes device kinds for one learner; used only if no single kind suffices."""
     missing, after = shape.gpus, list(held)
     for i, (name, whole, parts) in enumerate(held):
         if shape.gpu_kind is None or is_kind(name, shape.gpu_kind):

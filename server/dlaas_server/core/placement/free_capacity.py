@@ -1,6 +1,6 @@
-"""What is free on the nodes of a pool, indexed by the number of free devices.
+"""Free capacity of a pool's nodes, indexed by the number of free devices.
 
-So a gang looks at the nodes that could take it and not at all nodes. Scratch: mutable inside a plan, never outside.
+The index limits the search to nodes that could fit a gang. Mutable within a plan, and never shared outside of it.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ __all__ = ["Free", "Frees", "free_of"]
 
 Key = tuple[float, int, int]
 _ID: Final = itemgetter(1)
-"""Of a device."""
+"""Key function: the id of a device."""
 
 
 @dataclass(slots=True)
 class Free:
-    """What is free on one node. Scratch: mutable inside a plan, never outside."""
+    """Free capacity of one node. Mutable within a plan, and never shared outside of it."""
 
     name: str
-    devices: list[tuple[str, str]]  # (kind, id) of those that nobody has a share of, in the node's order
+    devices: list[tuple[str, str]]  # (kind, id) of unshared free devices, in the node's order
     cpus: float
     memory_bytes: int
     learners: int = 0
     disk_mbps: float = 0.0
     net_mbps: float = 0.0
     index: int = field(default=0, compare=False)
-    """Place of the node among all, by name."""
+    """Position of the node among all nodes, by name."""
     order: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False)
-    """Every device of the node -> its place there and its kind."""
+    """Device of the node -> its position and kind."""
     whole: tuple[float, ...] = field(default=(0.0,) * 5, compare=False)
-    """What the empty node has: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
+    """Capacity of the empty node: devices, CPUs, bytes of memory, MB/s of disk, Mbit/s of network."""
     parts: dict[str, int] = field(default_factory=dict)
-    """Device that somebody has a share of -> thousandths that are free."""
+    """Shared device -> free thousandths."""
     rack: tuple[str, str] = ("", "")
     """Area and rack."""
     links: dict[str, str] = field(default_factory=dict, compare=False)
-    """Device -> its link group, where groups are known."""
+    """Device -> its link group, where known."""
     seen: State | None = field(default=None, compare=False)
-    """What `state` came to, until something changes."""
+    """Cached `state`, until something changes."""
     singles: dict[str, tuple[Seat, ...]] = field(default_factory=dict, compare=False)
-    """Device -> the seat that is all of it, alone, once it was given: most jobs have one, and get the same again."""
+    """Device -> cached seat of exactly this device: most jobs have one device, and often get the same one again."""
     key: Key = field(default=(0.0, 0, 0), compare=False)
-    """Its place among nodes with as many free devices."""
+    """Sort key among nodes with the same number of free devices."""
 
     def copy(self) -> Free:
-        """An independent copy."""
+        """Return an independent copy."""
         return replace(self, devices=list(self.devices), parts=dict(self.parts))
 
     def emptied(self) -> Free:
-        """The same node with nobody on it."""
+        """Return the node without any learners."""
         _, cpus, memory_bytes, disk_mbps, net_mbps = self.whole
         return replace(
             self,
@@ -77,7 +77,7 @@ class Free:
 
     @property
     def state(self) -> State:
-        """What is free here, in short: nodes with the same are as good as each other."""
+        """Free capacity as a value: nodes with equal states are interchangeable."""
         if self.seen is None:
             kinds: dict[str, tuple[int, list[int]]] = {}
             for kind, _ in self.devices:
@@ -90,7 +90,7 @@ class Free:
         return self.seen
 
     def fits(self, shape: Shape, most: int) -> int:
-        """How many learners of this shape fit here, up to `most`."""
+        """Return how many learners of this shape fit here, up to `most`."""
         count = most
         if shape.milli < WHOLE:
             parts = sum(milli // shape.milli for device, milli in self.parts.items() if self.takes(shape, device))
@@ -112,16 +112,16 @@ class Free:
         return [d for kind, d in self.devices if shape.gpu_kind is None or is_kind(kind, shape.gpu_kind)]
 
     def takes(self, shape: Shape, device: str) -> bool:
-        """Whether this device is of the kind that is asked for."""
+        """Return whether this device is of the requested kind."""
         return shape.gpu_kind is None or is_kind(self.order[device][1], shape.gpu_kind)
 
     def tightest_part(self, shape: Shape) -> str:
-        """The device that this learner gets a share of: the fullest that takes it, else one that is whole."""
+        """Return the device for a share: the fullest shared device that fits it, else an unshared one."""
         parts = [(m, d) for d, m in self.parts.items() if m >= shape.milli and self.takes(shape, d)]
         return min(parts)[1] if parts else self._devices_for(shape)[0]
 
     def claim(self, shape: Shape, seat: Seat) -> None:
-        """Take this very seat, which is free."""
+        """Take this seat, which must be free."""
         if shape.milli < WHOLE:
             for device in seat.devices:
                 if device not in self.parts:
@@ -143,7 +143,7 @@ class Free:
         return Seat(self.name, ids)
 
     def take_plain(self, gpus: int, learners: int) -> tuple[Seat, ...]:
-        """The seats of learners that need so many devices each, and nothing else."""
+        """Take and return seats for learners that need `gpus` devices each, and nothing else."""
         devices = self.devices
         self.learners += learners
         if gpus == learners == 1:
@@ -169,7 +169,7 @@ class Free:
         self._use(shape, -1)
 
     def put_back(self, back: Sequence[str]) -> None:
-        """Nobody has these devices of this node any more: they lie in its order again."""
+        """Return these devices to the free ones, in the node's order."""
         order, devices = self.order, self.devices
         for device in back:
             known = order.get(device)
@@ -179,7 +179,7 @@ class Free:
             devices.sort(key=lambda one: order[one[1]][0])
 
     def _use(self, shape: Shape, learners: int) -> None:
-        """Take what so many learners need beside devices; give it back where there are less than none."""
+        """Take the resources other than devices for `learners` learners; return them if the number is negative."""
         self.learners += learners
         if not shape.is_plain:
             self.cpus -= shape.cpus * learners
@@ -188,7 +188,7 @@ class Free:
             self.net_mbps -= shape.net_mbps * learners
 
     def alike(self, shape: Shape) -> float:
-        """How much what is free here looks like what is asked for: the cosine of the two, each as a share of the node.
+        """Return the cosine similarity of free and requested resources, each as a share of the node.
 
         Source: Grandl et al., "Multi-resource packing for cluster schedulers", SIGCOMM 2014.
         """
@@ -200,7 +200,7 @@ class Free:
 
 
 class Frees(Sequence[Free]):
-    """What is free on all nodes, by name, with an index by the number of free devices."""
+    """Free capacity of all nodes, sorted by name, with an index by the number of free devices."""
 
     def __init__(self, frees: Iterable[Free], usual: Usual | None = None) -> None:
         self._nodes = sorted(frees, key=lambda free: free.name)
@@ -208,21 +208,21 @@ class Frees(Sequence[Free]):
         widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
         self._by_free: list[list[Key]] = [[] for _ in range(widest + 1)]
         self._parts: list[tuple[int, int, str]] = []
-        """(thousandths that are free, node, device) of devices that are shared."""
+        """(free thousandths, node index, device) of shared devices."""
         self.devices = 0
-        """How many devices are free in all; those that are shared do not count."""
+        """Number of free devices, without shared ones."""
         self.kinds = tuple(sorted({kind for free in self._nodes for _, kind in free.order.values()}))
-        """All kinds of devices, in use or not."""
+        """All device kinds, in use or not."""
         racks = {free.rack for free in self._nodes}
         self.has_racks = len(racks) > 1
         self.has_areas = len({area for area, _ in racks}) > 1
         self.has_links = any(free.links for free in self._nodes)
         self.ideals: dict[tuple[Shape, int], int] = {}
-        """Gang -> how local it would be on the empty pool; filled by `topology.py`."""
+        """Gang -> closest level on the empty pool; filled by `topology.py`."""
         self.usual = usual or Usual()
-        """What learners ask for here: of jobs that were there, and of those that `fgd` seated since."""
+        """Request statistics: of the jobs present at the start, and of those placed by `fgd` since."""
         self.lent: Sequence[Loan] = ()
-        """What counts as free, and is lent to spot jobs: taken last, in this order."""
+        """Seats lent to spot jobs, which count as free. They are taken last, in this order."""
         for index, free in enumerate(self._nodes):
             free.index = index
             self._by_name[free.name] = free
@@ -241,7 +241,7 @@ class Frees(Sequence[Free]):
         return name in self._by_name
 
     def named(self, name: str) -> Free | None:
-        """The node of this name, if it takes learners."""
+        """Return the node of this name; None if it takes no learners."""
         return self._by_name.get(name)
 
     def _enter(self, free: Free) -> None:
@@ -260,7 +260,7 @@ class Frees(Sequence[Free]):
             del self._parts[bisect_left(self._parts, (milli, free.index, device))]
 
     def _shift(self, free: Free, before: int) -> None:
-        """So many whole devices were free on this node before; all else is as it was."""
+        """Reindex a node that had `before` free devices; nothing else changed."""
         now, key, line = len(free.devices), free.key, self._by_free[before]
         del line[bisect_left(line, key)]
         insort(self._by_free[now], key)
@@ -268,7 +268,7 @@ class Frees(Sequence[Free]):
         free.seen = None
 
     def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
-        """Take the seats of so many learners on this node; they must fit."""
+        """Take and return the seats of `learners` learners on this node; they must fit."""
         if shape.is_plain:
             before = len(free.devices)
             seats = free.take_plain(shape.gpus, learners)
@@ -280,7 +280,7 @@ class Frees(Sequence[Free]):
         return seats
 
     def claim(self, shape: Shape, seats: Sequence[Seat]) -> None:
-        """Take these very seats; they must be free."""
+        """Take these seats, which must be free."""
         for seat in seats:
             free = self._by_name.get(seat.node)
             if free is not None:
@@ -289,7 +289,7 @@ class Frees(Sequence[Free]):
                 self._enter(free)
 
     def has(self, shape: Shape, seats: Sequence[Seat]) -> bool:
-        """Whether all these seats are free, to be claimed together."""
+        """Return whether all these seats can be claimed together."""
         wanted: dict[str, list[str]] = {}
         for seat in seats:
             wanted.setdefault(seat.node, []).extend(seat.devices)
@@ -310,7 +310,7 @@ class Frees(Sequence[Free]):
         return True
 
     def give(self, shape: Shape, seats: Sequence[Seat]) -> None:
-        """Give seats back."""
+        """Free these seats."""
         is_plain = shape.is_plain
         for seat in seats:
             free = self._by_name.get(seat.node)
@@ -327,9 +327,9 @@ class Frees(Sequence[Free]):
                 self._enter(free)
 
     def takers(self, shape: Shape, learners: int = 1) -> Iterator[Free]:
-        """Nodes that may have the devices and CPUs for so many: the fewest free devices first, then CPUs, memory, name.
+        """Yield nodes that may have the devices and CPUs, by fewest free devices, then CPUs, memory and name.
 
-        For shares those come first on which one is shared already, its fullest device first.
+        For shares, nodes with a shared device come first, those with the fullest device at the head.
         """
         first = (shape.cpus * learners - 1e-9 if shape.cpus else -inf, 0, 0)
         lines, seen = self._by_free[shape.gpus * learners :], set[int]()
@@ -347,7 +347,7 @@ class Frees(Sequence[Free]):
                     yield self._nodes[index]
 
     def tightest(self, shape: Shape, learners: int) -> Free | None:
-        """The node with the fewest free devices that takes all these learners; for shares, the fullest device's."""
+        """Return the node with the fewest free devices (shares: the fullest device) that fits all these learners."""
         need = shape.gpus * learners
         if shape.is_plain:
             for line in self._by_free[need:]:
@@ -360,7 +360,7 @@ class Frees(Sequence[Free]):
         return None
 
     def roomiest(self, shape: Shape, most: int) -> tuple[Free | None, int]:
-        """The node that takes the most of these learners, the tightest of equals; and how many it takes."""
+        """Return the node that fits the most of these learners (the tightest of equals), and how many it fits."""
         best, fits = None, 0
         if shape.is_plain and shape.gpus:
             for free_devices in range(len(self._by_free) - 1, shape.gpus - 1, -1):
@@ -377,7 +377,7 @@ class Frees(Sequence[Free]):
         return best, fits
 
     def room(self, shape: Shape, most: int) -> int:
-        """How many learners of this shape fit now, up to `most`."""
+        """Return how many learners of this shape fit now, up to `most`."""
         if shape.gpus and self.devices < shape.gpus and shape.milli == WHOLE:
             return 0
         total = 0
@@ -395,7 +395,7 @@ class Frees(Sequence[Free]):
 
 
 def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
-    """What is free, by node name: everything in service, less the seats of all members of all jobs."""
+    """Return the free capacity by node: everything in service, less the seats of all members of all jobs."""
     frees: dict[str, Free] = {}
     for node in nodes:
         if node.cordoned:
@@ -422,9 +422,9 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
 
 
 def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
-    """Per node: devices held, and the larger count of learners of any one generation.
+    """Return per node the devices held, and the largest number of learners of any one generation.
 
-    During a change of size two generations share seats, one after the other: they are not counted twice.
+    During a change of size two generations share seats, one after the other; these are not counted twice.
     """
     by_node: dict[str, tuple[set[str], dict[int, int]]] = {}
     for member in job.members:

@@ -1,4 +1,4 @@
-"""Which seats a gang gets. All learners are placed on a scratch copy, taken or dropped as a whole."""
+"""Gang placement: seats for all learners of a gang, or none."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
 
 
 def room(frees: Frees, shape: Shape, most: int) -> int:
-    """How many learners of this shape fit now, up to `most`."""
+    """Return how many learners of this shape fit now, up to `most`."""
     return frees.room(shape, most)
 
 
 def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
-    """Seats for a whole gang, taken from `frees`; or None, and nothing is taken.
+    """Return seats for a whole gang, taken from `frees`; None, and nothing taken, if it does not fit.
 
-    `pack`: the tightest node that takes the whole gang; else the tightest rack, area or pool, and there the node that
-    takes the most of it, then the rest alike. `topology`: the same, but a gang that has not `waited_s` long enough is
-    seated only as close together as an empty pool could (`topology.py`).
-    `spread`: one learner at a time on the node with the fewest learners. `tetris`: one at a time on the node whose free
-    resources look most like the demand. `fgd`: one at a time where the least becomes unusable for what is usually asked
-    for (`fragmentation.py`). Ties go by name, so that the same pool always gives the same plan.
-    A gang that takes any kind of device gets one kind where one has enough. What is lent is taken last (`sparing`).
+    `pack`: the tightest node that fits the whole gang; else the tightest rack, area or pool, and in it the node that
+    fits most of the gang, repeatedly. `topology`: the same, but until the gang has waited long enough (`waited_s`) only
+    as close together as on an empty pool (`topology.py`). `spread`: one learner at a time, on the node with the fewest
+    learners. `tetris`: one at a time, on the node whose free resources are most similar to the request. `fgd`: one at a
+    time, where fragmentation grows least (`fragmentation.py`). Ties go by name, so that the same pool always gives the
+    same plan. A gang that accepts any device kind gets devices of one kind if possible. Lent devices are taken last
+    (`sparing`).
     """
     if frees.lent:
         return sparing(frees, shape, partial(_place, frees, shape, learners, waited_s))
@@ -84,9 +84,9 @@ def _place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> 
 
 
 def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
-    """Seats for learners that join those who hold some: where the most of these sit first, if they shall sit close.
+    """Return seats for learners that join those on `held` seats; None, and nothing taken, if they do not fit.
 
-    None, and nothing is taken, where they do not fit.
+    In layouts that pack, nodes with the most held seats come first.
     """
     if frees.lent:
         return sparing(frees, shape, partial(_beside, frees, shape, learners, held))
@@ -94,9 +94,9 @@ def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> t
 
 
 def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]) -> tuple[Seat, ...] | None:
-    """The seats that `choose` takes from `frees`, with as little as possible of what is lent, and no further apart.
+    """Return the seats that `choose` takes from `frees`, using as little lent capacity as possible without more nodes.
 
-    Whether there are seats is as if nothing were lent.
+    Lending never changes whether seats are found.
     """
     lent = [loan for loan in frees.lent if frees.has(loan.shape, loan.seats)]
     found = choose()
@@ -116,11 +116,11 @@ def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | 
     for loan in lent:
         frees.claim(loan.shape, loan.seats)
     given = 0
-    while (found := chosen()) is None and given < len(lent):  # at last all is given back, and it is the first choice
+    while (found := chosen()) is None and given < len(lent):  # finally all is reclaimed, which gives the first choice
         frees.give(lent[given].shape, lent[given].seats)
         given += 1
     kept = lent[given:]
-    for loan in reversed(lent[: max(given - 1, 0)]):  # what was not needed after all
+    for loan in reversed(lent[: max(given - 1, 0)]):  # loans that turn out not to be needed
         assert found is not None
         frees.give(shape, found)
         frees.claim(loan.shape, loan.seats)
@@ -157,8 +157,10 @@ def _beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> 
 
 
 def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:
-    """Seats on devices of one kind, the one of which the fewest are free: learners that wait for each other at each
-    step all go as fast as the slowest device."""
+    """Return seats on devices of one kind, preferring the kind with the fewest free devices.
+
+    Learners synchronize at each step, so all run at the speed of the slowest device.
+    """
     free = Counter(kind for node in frees for kind, _ in node.devices)
     for kind in sorted(frees.kinds, key=lambda kind: (free[kind], kind)):
         if shape.is_share or free[kind] >= learners * shape.gpus:
@@ -169,7 +171,7 @@ def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> 
 
 
 def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple[Seat, ...]:
-    """Seats on these nodes, which take the gang: the tightest that takes all that is left, else the roomiest."""
+    """Return seats on these nodes, which fit the gang: repeatedly the tightest node that fits the most learners."""
     seats: list[Seat] = []
     while len(seats) < learners:
         left = learners - len(seats)
@@ -213,7 +215,7 @@ def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
     for free in frees.takers(shape):
         state = free.seen or free.state
         if state == last and not has_rest:
-            continue  # as good as the one before, which goes first
+            continue  # same state as the previous node, which goes first
         last, option = state, known.get(state, NOT_LOOKED)
         if option is NOT_LOOKED:
             option = known[state] = frees.usual.option(state, shape)

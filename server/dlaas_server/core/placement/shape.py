@@ -1,4 +1,4 @@
-"""What one learner needs, and how a gang of them is laid out."""
+"""Shape of a learner: its resources, and the layout of its gang."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jupyter_dlaas.wire.protocol import PoolPlacement as Layout
 __all__ = ["Layout", "relaxed", "shape_of"]
 
 QUIET: Final = 0.05
-"""Below this share of a step's time spent in communication, it does not matter where learners sit."""
+"""Share of step time in communication below which the distance between learners does not matter."""
 EVEN: Final = 0.2
-"""Below this share of its largest tensor in a model, messages are small and even, and overlap with computing."""
+"""Share of the largest tensor in a model below which messages are small, even, and overlap with computation."""
 
 
 def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:
-    """The shape of one learner of this job. `usual`: how the pool lays out who does not say it."""
+    """Return the shape of one learner of this job. `usual`: layout for jobs that do not set their own."""
     spec = job.spec
     return _shape(
         spec.gpus_per_learner,
@@ -31,9 +31,9 @@ def shape_of(job: Job, usual: Layout = Layout.PACK) -> Shape:
 
 
 def relaxed(layout: Layout, profile: Profile) -> Layout:
-    """The layout of a job of which that was measured: `pack` at once where closeness does not matter.
+    """Return the layout for a job with this profile: `pack` instead of `topology` if closeness does not matter.
 
-    What is measured as time counts more than what is inferred from the sizes of tensors (Tiresias' profile).
+    Measured communication time takes precedence over the skew of tensor sizes (Tiresias' profile).
     """
     if layout != Layout.TOPOLOGY:
         return layout

@@ -1,8 +1,8 @@
-"""How close together a gang sits: pool > area > rack > node > link group, and how long it waits for the closest.
+"""Topology: distance within a gang (pool > area > rack > node > link group), and the wait for the closest seats.
 
 Sources: Jeon et al., "Analysis of large-scale multi-tenant GPU clusters for DNN training workloads", USENIX ATC 2019
-(relaxing locality after a time-out, with back-off); Gu et al., "Tiresias", NSDI 2019 (skew of tensors). Nothing is held
-while a gang waits.
+(relaxing locality after a time-out, with back-off); Gu et al., "Tiresias", NSDI 2019 (skew of tensors). A gang holds
+nothing while it waits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 FIRST_S: Final = 120.0
-"""How long a gang waits for the closest seats; for each next level twice as long as for the one before."""
+"""Seconds that a gang waits for the closest seats; the wait doubles for each further level."""
 
 
 class Level(IntEnum):
-    """How close together a gang sits; the smaller the closer."""
+    """Distance within a gang; a smaller value is closer."""
 
     LINK = 0
     NODE = 1
@@ -41,18 +41,18 @@ class Level(IntEnum):
 
 
 def levels(frees: Frees) -> tuple[Level, ...]:
-    """The levels that differ in this pool, closest first."""
+    """Return the levels that differ in this pool, closest first."""
     has = {Level.LINK: frees.has_links, Level.RACK: frees.has_racks, Level.AREA: frees.has_areas}
     return tuple(level for level in Level if has.get(level, True))
 
 
 def relaxes_after_s(steps: int) -> float:
-    """After how long a wait a gang takes seats so many levels less close than the closest: 2, 6, 14 minutes."""
+    """Return the wait in seconds after which a gang accepts seats `steps` levels further apart: 2, 6, 14 minutes."""
     return FIRST_S * ((1 << steps) - 1)
 
 
 def allowed(frees: Frees, shape: Shape, learners: int, waited_s: float) -> Level:
-    """How far apart a gang may sit after it waited so long."""
+    """Return the largest distance that a gang accepts after this wait."""
     if waited_s == inf:
         return Level.POOL
     gang = (shape, learners)
@@ -69,7 +69,7 @@ def allowed(frees: Frees, shape: Shape, learners: int, waited_s: float) -> Level
 
 
 def _ideal(frees: Frees, shape: Shape, learners: int) -> Level:
-    """How close together the gang would sit if nobody else were there."""
+    """Return the closest level at which the gang fits on the empty pool."""
     empty = Frees(free.emptied() for free in frees)
     if empty.has_links and _groups(empty, shape, learners):
         return Level.LINK
@@ -82,7 +82,7 @@ def _ideal(frees: Frees, shape: Shape, learners: int) -> Level:
 
 
 def in_one_group(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
-    """Seats within one link group, the tightest that takes the gang; taken from `frees`. None where there is none."""
+    """Return seats in the tightest link group that fits the gang, taken from `frees`; None if there is none."""
     found = _groups(frees, shape, learners)
     if not found:
         return None
@@ -94,10 +94,10 @@ def in_one_group(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] 
 
 
 def _groups(frees: Frees, shape: Shape, learners: int) -> list[tuple[int, int, str, list[str], Free]]:
-    """Link groups that take the gang: free devices there, on the node, name, the devices, the node."""
+    """Return link groups that fit the gang: free devices in the group, on the node, name, device ids, node."""
     need = shape.gpus * learners
     found: list[tuple[int, int, str, list[str], Free]] = []
-    if need < 2 or shape.is_share:  # one device is in one group wherever it is
+    if need < 2 or shape.is_share:  # a single device is always within one group
         return found
     for free in frees.takers(shape, learners):
         if free.links and free.fits(shape, learners) == learners:
@@ -114,7 +114,7 @@ def _groups(frees: Frees, shape: Shape, learners: int) -> list[tuple[int, int, s
 
 
 def tightest_part(frees: Frees, shape: Shape, learners: int, level: Level) -> list[Free] | None:
-    """The nodes of the rack with the fewest free devices that takes the gang, else of the area, up to this level."""
+    """Return the nodes of the tightest rack, else area, that fits the gang, up to this level; None if there is none."""
     for at in (Level.RACK, Level.AREA, Level.POOL):
         if at > level:
             return None
@@ -132,7 +132,7 @@ def tightest_part(frees: Frees, shape: Shape, learners: int, level: Level) -> li
 
 
 def level_of(frees: Frees, seats: tuple[Seat, ...]) -> Level:
-    """How close together these seats are."""
+    """Return the distance between these seats."""
     nodes = {seat.node for seat in seats}
     racks = {free.rack for name in nodes if (free := frees.named(name)) is not None}
     if len(nodes) > 1:

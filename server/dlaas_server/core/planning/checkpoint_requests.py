@@ -1,8 +1,8 @@
-"""Who is asked for a checkpoint, so that it can make room.
+"""Checkpoint requests to jobs that may have to make room.
 
-Nobody is preempted before it has something to go on from, and checkpoints by time come once a minute, or as seldom as a
-job wants: until then whoever goes first would wait. Training goes on while one is written, so nothing is lost by it,
-however long a step takes.
+No job is preempted before it has a checkpoint. Periodic checkpoints come once a minute, or as rarely as a job
+configures, and the waiting job would have to wait for the next one. Training continues while a checkpoint is written,
+so the request costs nothing, however long a step takes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ __all__ = ["as_if_saved", "asked_to_save", "may_save"]
 
 
 def _is_unsaved(job: Job) -> bool:
-    """It trains something that can be gone on with, and has no checkpoint."""
+    """Return whether the job trains, can be resumed, and has no checkpoint yet."""
     return is_settled(job) and not job.is_plain and job.checkpoint_step is None
 
 
 def may_save(job: Job) -> bool:
-    """The same, and it was not asked for one yet."""
+    """Return whether the job is unsaved and was not asked for a checkpoint yet."""
     return _is_unsaved(job) and not job.awaits_checkpoint
 
 
 def as_if_saved(pool: Pool) -> Pool:
-    """The same pool when all have answered, as they will have before anybody is preempted: for forecasts."""
+    """Return the pool after all unsaved jobs wrote a checkpoint, as before any preemption. Used for forecasts."""
     saved = {name: replace(job, checkpoint_step=job.step) for name, job in pool.jobs.items() if _is_unsaved(job)}
     return replace(pool, jobs={**pool.jobs, **saved}) if saved else pool
 
 
 def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[str, str]:
-    """Jobs to ask for a checkpoint -> for whom, who waits: of a higher priority, or the owner of what it borrows.
+    """Return the jobs to ask for a checkpoint, each with the waiting job that needs it.
 
-    Spot jobs leave without: they write one as they go.
+    That job has a higher priority, or its queue owns the devices that the running job borrows. Spot jobs are not asked:
+    they write a checkpoint as they leave.
     """
     unsaved = [job for job in pool.jobs.values() if not job.spec.spot and may_save(job)] if policy.preempts else []
     if not unsaved:
@@ -54,7 +55,10 @@ def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[
 
 
 def _winner(job: Job, first: Job, owners: Iterable[Job], borrowed: Mapping[str, int]) -> Job | None:
-    """`first`: of the highest priority of those that wait."""
+    """Return the waiting job for which this job should write a checkpoint; None if there is none.
+
+    `first`: the waiting job of the highest priority.
+    """
     if first.priority > job.priority:
         return first
     queue = job.spec.queue
@@ -64,7 +68,7 @@ def _winner(job: Job, first: Job, owners: Iterable[Job], borrowed: Mapping[str, 
 
 
 def _shared(pool: Pool, waiting: Iterable[Job], policy: Policy) -> tuple[list[Job], Mapping[str, int]]:
-    """Who waits for what is guaranteed to its queue; and how many devices each queue has beyond that."""
+    """Return the waiting jobs within their queue's guarantee, and the devices that each queue borrows."""
     shares, held = queues_of(policy), held_by_queue(pool)
     owners = [job for job in waiting if is_entitled(job, held, shares)]
     return owners, {queue: devices - shares.get(queue, Share()).guaranteed for queue, devices in held.items()}

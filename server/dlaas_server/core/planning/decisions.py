@@ -1,4 +1,4 @@
-"""Decisions of a plan, as records."""
+"""Decisions of a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Plan", "Preempt", "Resized", "Start", "Wait"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job on these seats, one per learner in rank order."""
+    """Start of a job on these seats, one per learner in rank order."""
 
     job: str
     seats: tuple[Seat, ...]
@@ -19,31 +19,31 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """Change the job to these seats; learners that stay keep theirs."""
+    """Change of a job to these seats; learners that stay keep theirs."""
 
     job: str
     seats: tuple[Seat, ...]
     by: str
     why: str = ""
-    """A sentence for the owner, where somebody else is the reason."""
+    """Sentence for the owner if another job is the reason."""
     notice_s: float | None = None
-    """As for `Preempt`."""
+    """Seconds that a spot job has for its checkpoint, as in `Preempt`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Take the seats of this job back, at its next checkpoint, for that one."""
+    """Preemption of `job` at its next checkpoint, for `winner`."""
 
     job: str
     winner: str
     reason: str
     notice_s: float | None = None
-    """How long its checkpoint may take, whether it has one or not: of a spot job."""
+    """Seconds that a spot job has for its checkpoint, even if it has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The job waits (or stays smaller than wished): `reason` is shown as it stands. `place` 0: not in the queue."""
+    """Wait of a job, in the queue or below its wished size (`place` 0). `reason` is shown as it stands."""
 
     job: str
     reason: str
@@ -53,12 +53,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What should be done now, and what is told to those for whom nothing can be done."""
+    """Decisions to carry out now, and the reasons of jobs that have to wait."""
 
     starts: tuple[Start, ...] = ()
     preempts: tuple[Preempt, ...] = ()
-    """Who starts in their place is planned anew when they are gone."""
+    """Preempted jobs. Starts on their devices are planned after they have left."""
     resizes: tuple[Resized, ...] = ()
     waits: tuple[Wait, ...] = ()
     wake_s: float | None = None
-    """When to plan again at the latest, though nothing else happens."""
+    """Time of the next pass if no event occurs before."""

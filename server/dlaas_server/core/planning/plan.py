@@ -1,8 +1,8 @@
-"""One pass over the pool: who starts, who is preempted, who changes size, who waits and why.
+"""Planning pass over a pool: starts, preemptions, changes of size, and wait reasons.
 
-Every waiting job first gets its least size, in the order of the pool's policy (`scheduler.py`); then free devices go to
-those who wished for more. A gang that waits takes nothing from those behind it; but nobody grows while somebody waits.
-Jobs above their least size make way for those that wait, before anybody is preempted (`resize.py`).
+Each waiting job first gets its least size, in the order of the pool's policy (`scheduler.py`). The remaining devices go
+to jobs with larger wishes. A waiting gang takes nothing from jobs behind it, but no job grows while another one waits.
+Jobs above their least size shrink for waiting jobs before any job is preempted (`resize.py`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ ANEW: Final = (
 
 
 def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None = None) -> Plan:
-    """Decide for the whole pool. Pure: the same pool in another listing order gives the same plan.
+    """Return the plan for the whole pool. Pure: the listing order of the pool does not matter.
 
-    `order`: what the policy's order learnt from jobs that ended; None: nothing yet. Ordinary jobs are decided on as if
-    nothing were lent (`spot_scheduler.py`); then spot jobs, on what is left.
+    `order`: state that the policy's order learned from finished jobs; None: none yet. Ordinary jobs are planned first,
+    as if nothing were lent to spot jobs (`spot_scheduler.py`); then spot jobs, on what is left.
     """
     spot = {name: job for name, job in pool.jobs.items() if job.spec.spot}
     if not spot:
@@ -65,7 +65,7 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
 
 
 def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s: float) -> Plan:
-    """What was decided on ordinary jobs, what that means for spot jobs, and what was decided on these."""
+    """Combine the plan for ordinary jobs, the resulting reclaims from spot jobs, and the plan for spot jobs."""
     stops: list[Preempt] = []
     shrinks: list[Resized] = []
     givers: dict[str, list[str]] = {}
@@ -106,7 +106,7 @@ def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A plan, what it promises, and what is free `then`, when those who leave have left, but for what is lent."""
+    """Plan, seats chosen for later starts, and free capacity once leaving jobs have left, without what is lent."""
 
     plan: Plan
     promised: Promised
@@ -114,7 +114,7 @@ class _Planned:
 
 
 def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Planned:
-    # Who leaves has its devices for a while yet: they are promised, but nobody starts on them before they are free.
+    # Devices of leaving jobs can be chosen already, but no job starts on them before they are free.
     frees, future = free_in(pool), ahead(pool)
     idle = idle_in(pool) if pool.lent else frees
     queue, line, waiting, choice, ways = _chosen(future, now_s, policy, order)
@@ -146,9 +146,9 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
         resizes, grows = _parted(pool, resizes, idle, policy.placement)
         promised |= grows
         short += tuple(Wait(name, lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
-    if not (preempts or ways or promised):  # else somebody makes room already
+    if not (preempts or ways or promised):  # else a job makes room already
         moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
-        if waiting and idle is not frees:  # for who waits what is lent is given back, for a better place it is not
+        if waiting and idle is not frees:  # lent devices are reclaimed for a waiting job, not for a better placement
             moves, promised = _parted(pool, moves, idle, policy.placement)
         resizes += moves
     then = None
@@ -175,14 +175,14 @@ def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Pla
 
 
 def _gained(job: Job, change: Resized) -> tuple[Seat, ...]:
-    """Seats that it does not have yet."""
+    """Return the seats of the change that the job does not hold yet."""
     return tuple((Counter(change.seats) - Counter(m.seat for m in job.gang)).elements())
 
 
 def _parted(
     pool: Pool, resizes: Sequence[Resized], idle: Frees, usual: Layout
 ) -> tuple[tuple[Resized, ...], dict[str, tuple[Shape, tuple[Seat, ...]]]]:
-    """Which of these can be made now, and what the others wait for, since it is lent."""
+    """Return the changes that are possible now, and for the others the seats to be reclaimed from spot jobs."""
     now: list[Resized] = []
     later: dict[str, tuple[Shape, tuple[Seat, ...]]] = {}
     for one in resizes:
@@ -198,9 +198,9 @@ def _parted(
 def _chosen(
     pool: Pool, now_s: float, policy: Policy, order: Order | None
 ) -> tuple[list[Job], list[Ask], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
-    """Who waits, in which line, who of them goes on waiting for others, the choice, and who makes way for it.
+    """Return the queued jobs, the queue, the jobs that still wait, the choice, and the jobs that shrink for it.
 
-    Jobs shrink before one is preempted.
+    Jobs shrink before any job is preempted.
     """
 
     def may_change(job: Job) -> bool:
@@ -227,7 +227,7 @@ def _chosen(
 
 
 def _may_change(job: Job, now_s: float) -> bool:
-    """Whether the pool may change its size: nothing else is under way, and no work is lost by it."""
+    """Return whether the pool may change the job's size: nothing else is under way, and no work is lost."""
     keeps = job.is_live or job.checkpoint_step is not None
     return job.elastic is not Elastic.OFF and keeps and job.not_before_s <= now_s and is_settled(job)
 
@@ -241,10 +241,10 @@ def _moved(
     policy: Policy,
     order: Order | None,
 ) -> tuple[Resized, ...]:
-    """Who goes elsewhere with as many learners as before: one learner that holds others up; else, for the first that
-    waits, or if nobody does, to sit together.
+    """Return the migrations of this pass, which keep the number of learners.
 
-    A job is moved once in a while at most.
+    A learner that slows down the others is moved first. Otherwise a job moves for the first waiting job, or, if none
+    waits, to bring its learners closer together. Each job moves only once in a while.
     """
 
     def may_move(job: Job) -> bool:
@@ -271,7 +271,7 @@ def _shared_out(
     now_s: float,
     usual: Layout,
 ) -> tuple[Resized, ...]:
-    """What is left is shared out among jobs that leave their size to the pool."""
+    """Distribute the remaining devices among jobs with automatic size."""
     known = {one.job: one.seats for one in resizes}
     taken = [(shape_of(pool.jobs[name]), seats) for name, seats in starts.items()]
     kept: dict[str, tuple[Seat, ...]] = {}
@@ -338,9 +338,10 @@ def _resize(
 
 
 def _begins_anew(job: Job, now_s: float) -> bool:
-    """Whether another size would cost what it has done, and that is much.
+    """Return whether another size would discard the job's work, and that work is much.
 
-    One whose learners share nothing, and that was found out at once, begins anew: that costs less than their devices.
+    A job whose learners share nothing is not protected if that was detected in its first minute: restarting it costs
+    less than the devices that it would hold.
     """
     if not job.is_plain or job.checkpoint_step is not None:
         return False

@@ -1,4 +1,4 @@
-"""What was set at run time by who looks after the pool: it goes before the configuration, and outlives the engine."""
+"""Pool settings changed at run time by an administrator. They override the configuration and survive restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_QUEUE = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
-    """A node that takes no new learners. `drains`: those that are there leave, too."""
+    """Node that takes no new learners. `drains`: running learners leave, too."""
 
     by: str
     at_s: float
@@ -42,13 +42,13 @@ class Cordon:
 
     @property
     def reason(self) -> str:
-        """Why nothing is placed there, in words."""
+        """Reason shown for not placing learners on the node."""
         return f"being drained by {self.by}" if self.drains else f"cordoned by {self.by}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole of it, kept as one record. A field that is None, or a name that is missing: as configured."""
+    """All run-time settings, stored as one record. None, or a missing name, means: as configured."""
 
     order: PoolOrder | None = None
     preemption: bool | None = None
@@ -58,7 +58,7 @@ class Settings:
     queues: Mapping[str, Share] = field(default_factory=dict)
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
-    """What failed under jobs, by node and device."""
+    """Failed devices and nodes, by "node/device"."""
 
     def with_policy(
         self,
@@ -69,7 +69,7 @@ class Settings:
         spot_price: float | None,
         spot_notice_s: float | None,
     ) -> Settings:
-        """Another order, placement, price or notice of spot jobs, or (not) preempting; what is None stays."""
+        """Return the settings with these values replaced; None keeps the present value."""
         return replace(
             self,
             order=self.order if order is None else order,
@@ -80,24 +80,24 @@ class Settings:
         )
 
     def with_queue(self, name: str, share: Share) -> Settings:
-        """A queue, new or with another share. Raises Refused beyond the bound."""
+        """Return the settings with this queue added or its share replaced. Raises Refused above QUEUES_MOST."""
         if name not in self.queues and len(self.queues) >= QUEUES_MOST:
             raise Refused(f"queue: there are {QUEUES_MOST} queues already; set the share of one of them")
         return replace(self, queues={**self.queues, name: share})
 
     def without_queue(self, name: str) -> Settings:
-        """The queue as if it had never been set."""
+        """Return the settings without this queue."""
         return replace(self, queues={queue: share for queue, share in self.queues.items() if queue != name})
 
     def with_cordon(self, node: str, cordon: Cordon) -> Settings:
-        """The node takes nothing new; a drain stays one until it is taken back."""
+        """Return the settings with this node cordoned. A drain stays one until the node is uncordoned."""
         before = self.cordons.get(node)
         if before is not None and (before.drains or not cordon.drains):
             return self
         return replace(self, cordons={**self.cordons, node: cordon})
 
     def without_cordon(self, node: str) -> Settings:
-        """The node takes learners again, and what failed there is trusted again."""
+        """Return the settings with this node uncordoned, and its failures cleared."""
         cordons = {name: c for name, c in self.cordons.items() if name != node}
         suspects = {key: one for key, one in self.suspects.items() if one.node != node}
         if (len(cordons), len(suspects)) == (len(self.cordons), len(self.suspects)):
@@ -106,7 +106,7 @@ class Settings:
 
 
 def policy_in_force(configured: Policy, settings: Settings) -> Policy:
-    """How the pool is shared: as configured, but for what was set."""
+    """Return the policy in force: the configuration, overridden by the settings."""
     return replace(
         configured,
         order=configured.order if settings.order is None else str(settings.order),
@@ -119,7 +119,7 @@ def policy_in_force(configured: Policy, settings: Settings) -> Policy:
 
 
 def nodes_in_force(nodes: Sequence[Node], settings: Settings) -> tuple[Node, ...]:
-    """The nodes as the pool sees them, but for what was cordoned, or failed."""
+    """Return the nodes with suspects out of service and cordons applied."""
     nodes = out_of_service(nodes, settings.suspects)
     if not settings.cordons:
         return tuple(nodes)
@@ -131,13 +131,13 @@ def nodes_in_force(nodes: Sequence[Node], settings: Settings) -> tuple[Node, ...
 
 
 def queues_of(policy: Policy) -> dict[str, Share]:
-    """Every queue with its share; `default` is always there, and first."""
+    """Return all queues with their shares; `default` always exists and comes first."""
     rest = sorted(policy.shares.keys() - {DEFAULT_QUEUE})
     return {name: policy.shares.get(name, Share()) for name in (DEFAULT_QUEUE, *rest)}
 
 
 def held_by_queue(pool: Pool) -> Mapping[str, int]:
-    """Devices that each queue's ordinary jobs hold."""
+    """Return the number of devices that each queue's ordinary jobs hold."""
     held = Counter[str]()
     for job in pool.jobs.values():
         if not job.spec.spot:
@@ -146,13 +146,13 @@ def held_by_queue(pool: Pool) -> Mapping[str, int]:
 
 
 def is_entitled(job: Job, held: Mapping[str, int], shares: Mapping[str, Share]) -> bool:
-    """With it, its queue still holds no more than it is guaranteed."""
+    """Return whether the queue stays within its guarantee if this job starts at its least size."""
     queue, weight = job.spec.queue, job.spec.learners_min * max(job.spec.gpus_per_learner, 1)
     return held.get(queue, 0) + weight <= shares.get(queue, Share()).guaranteed
 
 
 def check_queue(name: str, policy: Policy) -> None:
-    """Raise Refused, with the sentence for the user, where there is no such queue."""
+    """Raise Refused, with the message for the user, if there is no such queue."""
     if name not in queues_of(policy):
         raise Refused(f"{_no_queue(name, policy)}. Choose one of them, or have it made: jupyter dlaas queue set {name}")
 
@@ -163,7 +163,7 @@ def _no_queue(name: str, policy: Policy) -> str:
 
 
 def check_removable(name: str, configured: Policy, settings: Settings, jobs: Iterable[Job]) -> None:
-    """Raise NotFound or NotAllowed, with the sentence for the user, where the queue cannot be taken back."""
+    """Raise NotFound or NotAllowed, with the message for the user, if the queue cannot be removed."""
     if name == DEFAULT_QUEUE:
         raise NotAllowed(f"the queue {DEFAULT_QUEUE} is always there; it cannot be removed")
     if name in configured.shares:
@@ -181,7 +181,7 @@ def check_removable(name: str, configured: Policy, settings: Settings, jobs: Ite
 
 
 def node_named(name: str, nodes: Sequence[Node]) -> Node:
-    """The node of this name. Raises NotFound that says which there are."""
+    """Return the node of this name. Raises NotFound, which lists the nodes."""
     for node in nodes:
         if node.name == name:
             return node

@@ -1,9 +1,9 @@
-"""Which of many that wait a plan has to look at: of jobs that are alike, no more than could run at once.
+"""Pruning of the queue: a plan examines no more equivalent waiting jobs than could run at once.
 
-Alike are jobs that ask for the same and whose lengths are of one level (`asks.level`): of these the scheduler tries the
-first only, so they start in the order of their places in line. So who is left out could not start before those of its
-kind that are looked at, and what is decided is the same. Of those that are late as many are looked at beside: a promise
-to one keeps others waiting, whether it can start now or not.
+Equivalent jobs have the same request and an expected length of the same level (`gang_request.length_level`). The
+scheduler tries only the first of these, so they start in queue order. Pruned jobs could not start before the remaining
+ones of their class, and the decisions are the same. As many late jobs are kept in addition: a reservation for a late
+job delays others, whether it can start now or not.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["near"]
 
 
 def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Pool:
-    """The pool without those that wait behind so many of their kind that none of them can start now.
+    """Return the pool without waiting jobs that are too far behind in their class to start now.
 
-    Who has run before, or asks for no devices, is looked at always. `policy` and `order` as for `plan`.
+    Jobs that ran before, and jobs that need no devices, are always kept. `policy` and `order` as for `plan`.
     """
     jobs: dict[str, Job] = {}
     kinds: dict[tuple[tuple[object, ...], Known], list[Job]] = {}
@@ -53,7 +53,7 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
         kinds.setdefault((asked, pool.known.get(name, NOTHING_KNOWN)), []).append(job)
     devices = sum(device.out_of_service is None for node in pool.nodes for device in node.devices)
     levels: dict[tuple[object, ...], list[list[Job]]] = {}
-    for (asked, known), alike in kinds.items():  # of which the same is expected: whatever the order, they go by age
+    for (asked, known), alike in kinds.items():  # same knowledge of all: they go by age in every order
         its = known if alike[0].spec.spot else length_level(known.length_s)
         most = _most(alike[0], devices)
         first = alike if len(alike) <= most else nsmallest(most, alike, key=_age)
@@ -69,7 +69,7 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
 
 
 def _most(job: Job, devices: int) -> int:
-    """One more than could run of its kind."""
+    """Return one more than the number of such jobs that could run at once."""
     return devices // (job.spec.gpus_per_learner * job.spec.learners_min) + 1
 
 
@@ -78,7 +78,7 @@ def _age(job: Job) -> tuple[float, int]:
 
 
 class _Places:
-    """Places in line."""
+    """Queue positions of waiting jobs, without a scheduler."""
 
     def __init__(self, pool: Pool, now_s: float, policy: Policy, order: Order | None) -> None:
         self._pool, self._now_s, self._policy = pool, now_s, policy
@@ -86,15 +86,15 @@ class _Places:
         self._lines.begin(policy, order or made(policy.order))
 
     def first(self, most: int, lines: Sequence[list[Job]]) -> list[Job]:
-        """The first of all these, which ask for the same, and of those that are late: the first is promised a time.
+        """Return the first `most` jobs of these lists and the first `most` late ones, which may hold the reservation.
 
-        Of those that are forgotten the oldest, too: its turn may come, wherever it stands. In each of the lines the
-        same is known of all.
+        The oldest starving job is added, since the starvation guard may give it the turn at any position. All jobs have
+        the same request, and within a list the same knowledge.
         """
         found: dict[int, Key] = {}
         late: list[Job] = []
         forgotten: list[Job] = []
-        known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # one for all of them
+        known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # reused for all jobs
         for alike in lines:
             expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
             for job in alike:

@@ -1,4 +1,4 @@
-"""Picture of a pool as the scheduler sees it: gangs that run, and gangs that wait."""
+"""Scheduler snapshot: a scheduler built from a pool, with its running and waiting gangs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_KNOWN: Final = Known()
 def scheduled(
     pool: Pool, now_s: float, policy: Policy, order: Order | None = None
 ) -> tuple[Scheduler | Lending, list[Job]]:
-    """The picture as the scheduler sees it, and all jobs that wait."""
+    """Return a scheduler with the pool's jobs, and all jobs that wait."""
     frees = free_in(pool)
     scheduler: Scheduler | Lending
     if any(job.spec.spot for job in pool.jobs.values()):
@@ -47,15 +47,15 @@ def scheduled(
 
 
 def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
-    """What others could get of these: not the devices that are out of service, or on a node that takes nobody."""
+    """Return the seats without devices that are out of service or on a cordoned node: no other job could get these."""
     left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
     return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
 
 
 def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
-    """The job as the order sees it. Who changes, ends, or has no checkpoint to go on from is not preempted.
+    """Return the job as a scheduler request. A job that changes, ends, or has no checkpoint is not preempted.
 
-    Who waits is taken to have one by the time that somebody wants its seats.
+    A waiting job is assumed to have a checkpoint by the time that its seats are wanted.
     """
     ask = Ask(
         job.number,
@@ -70,11 +70,11 @@ def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
     )
     expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
     ask.queued_s = max(job.submitted_s, job.queued_s)
-    ask.starts = int(job.queued_s > 0)  # when it is seated again, it is restored first
+    ask.starts = int(job.queued_s > 0)  # when it starts again, it is restored first
     return ask
 
 
 def expect(ask: Ask, known: Known) -> None:
-    """That is what is expected of this job."""
+    """Copy what is known of the job's length into the request."""
     ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
     ask.executed_s, ask.restart_s = known.executed_s, known.restart_s

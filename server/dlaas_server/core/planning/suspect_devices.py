@@ -1,6 +1,6 @@
-"""Devices and nodes under suspicion: what failed under a job takes no learners for a while, then for good. Pure.
+"""Suspect devices and nodes: after a hardware failure they take no learners for a while, then none at all. Pure.
 
-Only failures of the hardware count. The job that met one goes elsewhere, where there is room for it.
+Only hardware failures count. The affected job moves elsewhere if there is room for it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jupyter_dlaas.wire.protocol import Cause, Failure, State
 __all__ = ["Suspect", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
 
 SUSPECT_S: Final = 600.0
-"""How long one failure keeps learners away."""
+"""Seconds that a device or node takes no learners after a failure."""
 WINDOW_S: Final = 3600.0
 STRIKES: Final = 3
-"""So many failures within the window, and it stays out of service until somebody uncordons its node."""
+"""Number of failures within WINDOW_S after which it stays out of service until its node is uncordoned."""
 _DEVICE_CODES: Final = frozenset({"gpu_lost"})
-"""Failures of one device; others of the hardware are the node's."""
+"""Codes of failures of a single device; other hardware failures concern the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A device, or (with no device) a node that failed under jobs at these times, the newest last."""
+    """Device, or node (empty `device`), that failed under jobs at these times, newest last."""
 
     node: str
     device: str = ""
@@ -39,7 +39,7 @@ class Suspect:
 
     @property
     def reason(self) -> str:
-        """Why nothing is placed there, in words."""
+        """Reason shown for not placing learners there."""
         if self.is_cordoned:
             return (
                 f"failed {count(len(self.at_s), 'time')} in an hour: {self.what}; to use it again: uncordon {self.node}"
@@ -50,9 +50,9 @@ class Suspect:
 def struck(
     suspects: Mapping[str, Suspect], job: Job, fact: Fact, nodes: Sequence[Node], now_s: float
 ) -> tuple[Mapping[str, Suspect], str]:
-    """Count a learner's end, if its hardware failed; returns what is suspect then, and a sentence for the pool's story.
+    """Count a learner's hardware failure. Return the new suspects, and a sentence for the pool's history.
 
-    `job` is as it was before the fact was folded in. A first failure takes the device out only where the job can start
+    `job` is its state before this fact. A first failure takes the device out of service only if the job can start
     without it.
     """
     seat = next((m.seat for m in job.members if m.member == fact.member), None)
@@ -89,14 +89,14 @@ def _is_hardware(failure: Failure | None) -> bool:
 
 
 def _has_room(job: Job, nodes: Iterable[Node]) -> bool:
-    """Whether the job's least size fits on what is in service, whoever has it now."""
+    """Return whether the job's least size fits on what is in service, in use or not."""
     each = job.spec.gpus_per_learner
     usable = [sum(d.out_of_service is None for d in node.devices) for node in nodes if node.cordoned is None]
     return bool(usable) if each == 0 else sum(n // each for n in usable) >= job.spec.learners_min
 
 
 def trusted_again(suspects: Mapping[str, Suspect], now_s: float) -> Mapping[str, Suspect]:
-    """Put back in service what has not failed for a while; forget what has not failed within the window."""
+    """Return devices to service that have not failed for SUSPECT_S; drop those that have not failed within WINDOW_S."""
     found: dict[str, Suspect] = {}
     for key, one in suspects.items():
         since_s = now_s - one.at_s[-1]
@@ -108,12 +108,12 @@ def trusted_again(suspects: Mapping[str, Suspect], now_s: float) -> Mapping[str,
 
 
 def expiry_s(suspects: Mapping[str, Suspect]) -> float | None:
-    """Return when the next device is put back in service."""
+    """Return the time at which the next device returns to service; None if none is suspect."""
     return min((s.at_s[-1] + SUSPECT_S for s in suspects.values() if s.is_out and not s.is_cordoned), default=None)
 
 
 def out_of_service(nodes: Sequence[Node], suspects: Mapping[str, Suspect]) -> tuple[Node, ...]:
-    """The nodes without what is suspect."""
+    """Return the nodes with suspect devices out of service and suspect nodes cordoned."""
     reasons = {(s.node, s.device): s.reason for s in suspects.values() if s.is_out}
     if not reasons:
         return tuple(nodes)
@@ -133,7 +133,7 @@ def out_of_service(nodes: Sequence[Node], suspects: Mapping[str, Suspect]) -> tu
 
 
 def moved_away(job: Job, suspects: Mapping[str, Suspect]) -> Job:
-    """Send a job that is to be tried again on suspect seats back to the queue, so that it starts elsewhere."""
+    """Send a job that would be restarted on suspect seats back to the queue, so that it starts elsewhere."""
     is_retried = job.state is State.DEPLOYING and job.failure is not None and job.goal is Goal.RUN
     if not is_retried or not any(_is_suspect(m.seat, suspects) for m in job.gang):
         return job

@@ -1,4 +1,4 @@
-"""How many jobs one user may have waiting, and how high their priority may be. Administrators are free of both."""
+"""Limits per user: number of waiting jobs, and priority. Administrators are exempt from both."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["UserLimits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLimits:
-    """Limits of each user; None: no limit."""
+    """Limits of each user; None means no limit."""
 
     queued: int | None = None
     priority: int | None = None
 
     def check_queued(self, user: str, jobs: Iterable[Job]) -> None:
-        """Raise NotAllowed where one more waiting job would be too many. `jobs`: those that have not ended."""
+        """Raise NotAllowed if one more waiting job would exceed the limit. `jobs`: jobs that have not ended."""
         if self.queued is None:
             return
         waiting = sum(1 for job in jobs if job.owner == user and job.waits)
@@ -30,7 +30,7 @@ class UserLimits:
             )
 
     def check_priority(self, priority: int) -> None:
-        """Raise NotAllowed where the priority is above what users may ask for."""
+        """Raise NotAllowed if the priority is above the limit."""
         if self.priority is not None and priority > self.priority:
             raise NotAllowed(
                 f"priority: {priority} is above {self.priority}, the highest that this pool gives to its users; "

@@ -1,4 +1,4 @@
-"""Reasons why jobs wait, as sentences for their owners."""
+"""Wait reasons: sentences for the owners of waiting jobs."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def waits_with_reasons(
     usual: Layout,
     kept: Kept,
 ) -> tuple[Wait, ...]:
-    """`held_up`: who would have room if nobody ran."""
+    """Return the queued jobs that do not start, with reasons. `held_up`: jobs that would fit if nothing ran."""
     waiting = [job for job in queue if job.id not in seats]
     holders = _holders(pool)
-    said: dict[tuple[Shape, int, str, str], str] = {}  # what asks for the same waits for the same
+    said: dict[tuple[Shape, int, str, str], str] = {}  # equal requests have equal reasons
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
         if job.not_before_s > now_s:
@@ -66,7 +66,7 @@ def waits_with_reasons(
 
 
 def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
-    """What it needs, if more than all that is in service; else ""."""
+    """Return the request, if it exceeds everything in service; else ""."""
     fits = in_service.room(shape, least)
     if fits >= least:
         return ""
@@ -78,7 +78,10 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
 
 
 def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
-    """needs + has; where it has what it needs, for whom that is `kept`. `own`: the job, where that is for itself."""
+    """Return the request and what is free. If enough is free, name the job for which it is kept.
+
+    `own`: the job's id if devices are kept for this job itself; else "".
+    """
     fits = room(frees, shape, least)
     if fits >= least and (why := kept.why(own, shape, least)):
         return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"

@@ -1,4 +1,4 @@
-"""Times for people: the pool's clock runs steadily, the time of day may have been set since."""
+"""Clock shift: conversion of pool times, from a steady clock, to the time of day, which may have been set since."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["shifted_progress", "shifted_view"]
 
 
 def shifted_view(view: JobView, drift_s: float) -> JobView:
-    """Return the view with its times as the time of day has them, which is ahead by `drift_s`."""
+    """Return the view with its times shifted to the time of day, which is ahead by `drift_s`."""
     if not drift_s:
         return view
     return replace(
@@ -24,5 +24,5 @@ def shifted_view(view: JobView, drift_s: float) -> JobView:
 
 
 def shifted_progress(progress: Progress, drift_s: float) -> Progress:
-    """Return the progress with its time as the time of day has it."""
+    """Return the progress with its time shifted to the time of day."""
     return replace(progress, at_s=progress.at_s + drift_s) if drift_s else progress

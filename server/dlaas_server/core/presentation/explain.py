@@ -1,4 +1,4 @@
-"""Why a job waits, in full: its place, who is before it, who holds what it needs and until when, its queue's share."""
+"""Explanation of a job's wait: its place, the jobs ahead, the holders of devices and their ends, its queue's share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts
 
 
 def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, is_foretold: bool = True) -> list[str]:
-    """Sentences about a job that is in the queue; none for others.
+    """Return sentences about a queued job; [] for other jobs.
 
-    `waits`: all that is waited for, as planned. Lengths that are not known are not guessed. `is_foretold`: it was told
-    when it is expected to start.
+    `waits`: all waits of the plan. Unknown lengths are not guessed. `is_foretold`: the job has a start estimate.
     """
     line = sorted((w for w in waits if w.place), key=lambda w: w.place)
     own = next((w for w in line if w.job == job.id), None)
@@ -59,7 +58,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Who has devices, those that end first before the others; and who of them would make room, but cannot."""
+    """Return the holders of devices, earliest end first, and those without a checkpoint, which cannot be preempted."""
     unit = unit_of(job)
     found: list[tuple[float, int, str]] = []
     for other in pool.jobs.values():
@@ -86,7 +85,7 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
 
 
 def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """That a job with an expected start gets devices of holders of which nobody knows when they end."""
+    """Return the sentence that the start estimate assumes preemption of jobs with unknown end, if it does."""
     shape, least = shape_of(job, policy.placement), job.spec.learners_min
     stays = [
         one
@@ -100,7 +99,7 @@ def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
 
 
 def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
-    """Why it is not told when it starts, where that is for want of somebody's length."""
+    """Return the sentence that there is no start estimate because the length of other jobs is unknown."""
     before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
     unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
@@ -114,7 +113,7 @@ def _is_unknown(known: Known | None) -> bool:
 
 
 def _anywhere(job: Job, policy: Policy) -> list[str]:
-    """That it does not wait for seats close together, in a pool in which gangs do, and why."""
+    """Return the sentence that the job accepts distant seats, and why, in a pool where gangs wait for close ones."""
     profile, learners = job.profile, job.spec.learners_min
     usual = policy.placement if job.spec.placement is None else Layout.PACK
     if learners == 1 or relaxed(usual, profile) is usual:
@@ -127,7 +126,7 @@ def _anywhere(job: Job, policy: Policy) -> list[str]:
 
 
 def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
-    """Against whom no bound of its waiting holds, or a long one (see `Policy.age_s`), if such jobs are there now."""
+    """Return the jobs against which its wait has no bound, or a long one (see `Policy.age_s`), if such jobs exist."""
     rivals = [
         other
         for other in pool.jobs.values()
@@ -152,7 +151,7 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
 
 
 def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
-    """After so long it goes before higher priorities."""
+    """Return the wait in seconds after which the starvation guard lets it go before higher priorities."""
     known = pool.known.get(job.id)
     lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]
     return Late.FORGOTTEN * max(policy.age_s, length_counts(made(policy.order)) * max(lengths, default=0.0))

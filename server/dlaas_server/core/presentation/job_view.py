@@ -1,4 +1,4 @@
-"""A job as people see it: states in words, reasons, allowed actions. No front end works any of this out again."""
+"""Job view: states in words, reasons, allowed actions. Front ends show these and derive nothing themselves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
 NO_POLICY: Final = Policy()
 ALONE: Final = "trains_alone"
 HOW_TO_LOG: Final = "how_to_log"
-"""The code of the note that ends with the first metric."""
+"""Code of the note that disappears with the first metric."""
 
 _TONES: Final[dict[State, str]] = {
     State.QUEUED: "idle",
@@ -66,9 +66,9 @@ def job_view(
     progress: Progress | None,
     has_metrics: bool = False,
 ) -> JobView:
-    """The view of one job.
+    """Return the view of one job.
 
-    `wait` is the plan's word on it, if any; `progress` the newest report of its learners; `has_metrics`: a curve can be
+    `wait`: its entry in the plan, if any. `progress`: newest report of its learners. `has_metrics`: a curve can be
     drawn.
     """
     transition = _transition(job)
@@ -118,9 +118,9 @@ def job_view(
 
 
 def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
-    """What its learners found out comes first, in place of what could be guessed before.
+    """Return the notes: findings of the training first, in place of what was guessed before.
 
-    How to log is told only where it is needed: while a job trains and shows no curve.
+    The note on logging is included only while the job trains without a curve.
     """
     needs_help = job.state is State.PROCESSING and not has_metrics
     notes = tuple(note for note in job.spec.notes if needs_help or note.code != HOW_TO_LOG)
@@ -142,13 +142,13 @@ def _transition(job: Job) -> str | None:
 
 
 def _shown_state(job: Job) -> State:
-    """The state, but QUEUED for a preempted job from the moment at which its devices are free for others."""
+    """Return the state, but QUEUED for a preempted job from the moment at which its devices are free for others."""
     has_left = job.goal is Goal.HALT and job.intent is Intent.RUN and not job.members
     return State.QUEUED if has_left and not job.state.is_final and not job.is_closed else job.state
 
 
 def _is_degraded(job: Job) -> bool:
-    """Whether learners were lost, and fewer train than wanted since."""
+    """Return whether learners were lost and fewer than wanted have trained since."""
     last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
     is_lost = last is not None and last.by == "lost"
     return is_lost and job.state is State.PROCESSING and job.resize is None and 0 < len(job.gang) < job.wish
@@ -201,7 +201,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
 
 
 def _by(job: Job, who: str | None) -> str:
-    """`by you` for the job's owner, who reads it."""
+    """Return `by you` for the job's owner, who reads it, and the name for other users."""
     return "" if who is None else f"by {agent(job, who)}"
 
 
@@ -233,7 +233,7 @@ def _degraded(job: Job) -> str:
 
 
 def _trains_apart(job: Job) -> str:
-    """Its learners share nothing, and there are several."""
+    """Return why its several learners share nothing; "" if they do."""
     is_in_parts = job.elastic is Elastic.OFF and job.wish_by == "program"
     return job.alone if job.alone is not None and len(job.gang) > 1 and not is_in_parts else ""
 
@@ -246,7 +246,7 @@ def _sentence(text: str) -> str:
 
 
 def actions(job: Job) -> tuple[Action, ...]:
-    """What may be asked now, from the state table; what would apply at another time carries the reason why not now."""
+    """Return the actions for the present state, by the state table; disabled ones carry the reason."""
     out: list[Action] = []
     if can(job.state, Event.SCALE):
         out.append(_scale_action(job))
@@ -307,7 +307,7 @@ def pool_view(
     track_record: str = "",
     notices: Sequence[str] = (),
 ) -> PoolView:
-    """The pool: devices with who has them, the queue in order, and how it is shared."""
+    """Return the pool view: devices and the jobs that hold them, the queue in order, and the policy."""
     lent = {
         (member.seat.node, device): job.id
         for job in sorted(jobs.values(), key=lambda j: j.number)
@@ -367,12 +367,12 @@ def pool_view(
 
 
 def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
-    """Each queue with its share, what it holds, and how many of its jobs wait."""
+    """Return each queue with its share, the devices that it holds, and its number of waiting jobs."""
     held: dict[str, int] = {}
     waiting: dict[str, int] = {}
     for job in jobs.values():
         queue = job.spec.queue
-        if not job.spec.spot:  # what is lent is no part of a share
+        if not job.spec.spot:  # lent devices do not count against a share
             held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
         waiting[queue] = waiting.get(queue, 0) + job.waits
     return tuple(

@@ -1,8 +1,8 @@
-"""Moving a running elastic job: so that a waiting gang gets a node, or so that its own learners sit together.
+"""Consolidation: migration of a running job, to free a node for a waiting gang or to bring its learners together.
 
-Free devices are often enough in number and in the wrong places. Who can change while it trains may go elsewhere: its
-replacements join first, then the old learners leave, so the devices it goes to must be free now. A move is data;
-`migration.py` says who may be moved, and when. Only where the gain pays for it.
+Free devices often suffice in number but are spread over nodes. A job that can change while it trains may move:
+replacements join first and old learners leave then, so the target devices must be free now. A `Move` is only data;
+`migration.py` decides which jobs may be moved, and when. A move is made only if its gain exceeds its cost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dlaas_server.core.placement.topology import Level, level_of
 __all__ = ["HORIZON_S", "PAYS", "Movable", "Move", "Wanted", "consolidation", "together"]
 
 PAYS: Final = 1.5
-"""A move is made only where it gains so many times what it costs, as with devices that change owners."""
+"""Factor by which the gain of a move must exceed its cost, as for devices that move between jobs."""
 
 HORIZON_S: Final = 600.0
-"""A move must pay within this time, or within what is left of the job."""
+"""Seconds within which a move must pay, or the job's remaining time if that is shorter."""
 CLOSER: Final = 0.1
-"""Part of its time that a job gains at least, in most cases, where its learners sit one level closer together.
+"""Share of its time that a job usually gains at least if its learners sit one level closer together.
 
 Source: step times of six trainings on several nodes and on one, measured by Pollux' authors (`sim/traces`,
 `pollux_profiles/*/placements.csv`): the median over batch sizes is 2 to 50 % for two GPUs, 13 to 59 % for three, 17 to
@@ -39,57 +39,57 @@ class Movable:
     id: str
     shape: Shape
     seats: tuple[Seat, ...]
-    """In rank order."""
+    """Seats in rank order."""
     cost_s: float
-    """For how long a change leaves its devices idle; measured."""
+    """Seconds that a change leaves its devices idle, as measured."""
     left_s: float | None = None
-    """How long it is expected to run; None: not known. Who is about to end is not moved."""
+    """Expected remaining run time; None if unknown. A job that is about to end is not moved."""
     stays: int = 0
-    """So many of its learners keep their seats: in a gang that changes while it trains, who is new learns from them."""
+    """Minimum number of learners that keep their seats: in a live gang, new learners get their state from these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A gang that waits, and fits on one node of the pool but on none as it is."""
+    """A waiting gang that would fit on one node of the pool, but on none at present."""
 
     id: str
     shape: Shape
     learners: int
     wait_s: float
-    """How long it is expected to wait if nobody is moved."""
+    """Expected wait if no job is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Who goes where, for whom."""
+    """Migration of a job, for a waiting gang or for its own sake."""
 
     job: str
     winner: str
-    """The gang that waits; "": it moves for its own sake."""
+    """Waiting gang; "" if the job moves for its own sake."""
     node: str
-    """Where the winner will sit; for who moves for its own sake, the name of what takes it whole."""
+    """Node of the winner. For a move for its own sake, the name of the part that takes the whole job."""
     seats: tuple[Seat, ...]
-    """All seats of the job after it, in rank order: who stays keeps its own."""
+    """All seats of the job after the move, in rank order; learners that stay keep theirs."""
     joins: tuple[Seat, ...]
-    """Seats that it takes first."""
+    """New seats, which are taken first."""
     leaves: tuple[Seat, ...]
-    """Seats that it gives up then."""
+    """Old seats, which are released then."""
     cost_gpu_s: float
     """Device-seconds that the move takes from the job."""
     gain_gpu_s: float
-    """Device-seconds by which the winner is served, or the job through, earlier."""
+    """Device-seconds by which the winner starts, or the job ends, earlier."""
     level: Level = Level.NODE
-    """How close together the winner will sit."""
+    """Distance within the winner after the move."""
 
 
 def consolidation(frees: Frees, running: Iterable[Movable], wanted: Wanted) -> Move | None:
-    """The cheapest move of one job that frees a node for the waiting gang; None where none pays.
+    """Return the cheapest move of one job that frees a node for the waiting gang; None if none pays.
 
-    The moved job keeps its size, what it needs per learner and its kind of device, and sits no further apart than
-    before. Nobody else is touched. `frees` is as before afterwards.
+    The moved job keeps its size, its resources per learner and its device kind, and does not spread further. No other
+    job changes. `frees` is unchanged afterwards.
     """
     if frees.tightest(wanted.shape, wanted.learners) is not None:
-        return None  # nothing stands in its way but its turn
+        return None  # it fits already, and only waits for its turn
     moves = [
         move
         for job in running
@@ -101,16 +101,16 @@ def consolidation(frees: Frees, running: Iterable[Movable], wanted: Wanted) -> M
 
 
 def _move(frees: Frees, job: Movable, wanted: Wanted, node: str) -> Move | None:
-    """The move that takes as few of the job's learners as needed off this node."""
+    """Return the move that takes as few learners of the job as possible off this node; None if none pays."""
     cost = job.cost_s * len(job.seats) * max(job.shape.gpus, 1)
-    wait_s = wanted.wait_s if job.left_s is None else min(wanted.wait_s, job.left_s)  # then it is out of the way
+    wait_s = wanted.wait_s if job.left_s is None else min(wanted.wait_s, job.left_s)  # the job would end then anyway
     gain = wait_s * wanted.learners * max(wanted.shape.gpus, 1)
     free = frees.named(node)
     if free is None or gain < PAYS * cost:
         return None
     here = [seat for seat in job.seats if seat.node == node]
     for count in range(1, min(len(here), len(job.seats) - job.stays) + 1):
-        leaves = tuple(here[-count:])  # the highest ranks: rank 0 stays if it can
+        leaves = tuple(here[-count:])  # the highest ranks, so that rank 0 stays if possible
         if not _fits_without(frees, free, job, leaves, wanted):
             continue
         joins = _elsewhere(frees, job, node, count)
@@ -119,7 +119,7 @@ def _move(frees: Frees, job: Movable, wanted: Wanted, node: str) -> Move | None:
         new = iter(joins)
         seats = tuple(next(new) if seat in leaves else seat for seat in job.seats)
         if level_of(frees, seats) > level_of(frees, job.seats):
-            continue  # torn apart; together with more of them it may not be
+            continue  # spread further; moving more learners may avoid that
         return Move(
             job=job.id,
             winner=wanted.id,
@@ -141,7 +141,7 @@ def _fits_without(frees: Frees, free: Free, job: Movable, leaves: Sequence[Seat]
 
 
 def _elsewhere(frees: Frees, job: Movable, node: str, count: int) -> tuple[Seat, ...] | None:
-    """Free seats for so many of its learners on other nodes: first those where it sits already, then the tightest."""
+    """Return free seats on other nodes for `count` learners: first on nodes of the job, then on the tightest."""
     own = {seat.node for seat in job.seats}
     others = sorted(
         (free for free in frees.takers(job.shape) if free.name != node),
@@ -159,18 +159,18 @@ def _elsewhere(frees: Frees, job: Movable, node: str, count: int) -> tuple[Seat,
     return tuple(taken) if len(taken) == count else None
 
 
-# -- for its own sake --------------------------------------------------------------------------------------------------
+# -- moves for the job's own sake --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the pool in which all of a job's learners might sit."""
+    """Part of the pool in which all of a job's learners might sit."""
 
     level: Level
     name: str
     nodes: tuple[Free, ...]
     link: str = ""
-    """The group of linked devices, within one node; "": all of its devices."""
+    """Link group within one node; "": all devices of the nodes."""
 
     def has(self, seat: Seat) -> bool:
         return any(
@@ -180,10 +180,10 @@ class _Part:
 
 
 def together(frees: Frees, job: Movable) -> Move | None:
-    """The move that brings its learners closer together, where that pays; None where none does.
+    """Return the move that brings the job's learners closer together, if it pays; else None.
 
-    It keeps its size. Of several, the closest; then the one with the fewest learners that move; then the fullest part.
-    `frees` is as before afterwards.
+    The job keeps its size. Of several moves, the closest is chosen; then the one that moves the fewest learners; then
+    the one into the fullest part. `frees` is unchanged afterwards.
     """
     horizon_s = HORIZON_S if job.left_s is None else min(job.left_s, HORIZON_S)
     weight = len(job.seats) * max(job.shape.gpus, 1)
@@ -215,7 +215,7 @@ def together(frees: Frees, job: Movable) -> Move | None:
 
 
 def _parts(frees: Frees, level: Level) -> Iterator[_Part]:
-    """All parts of the pool that are closer together than this level."""
+    """Yield all parts of the pool that are closer together than this level."""
     racks: dict[tuple[str, ...], list[Free]] = {}
     for free in frees:
         if level > Level.NODE:
@@ -232,7 +232,7 @@ def _parts(frees: Frees, level: Level) -> Iterator[_Part]:
 
 
 def _within(frees: Frees, part: _Part, shape: Shape, count: int) -> tuple[Seat, ...] | None:
-    """Free seats for so many learners in this part, the roomiest node first; none is taken."""
+    """Return free seats for `count` learners in this part, roomiest node first; none is taken."""
     if part.link:
         [free] = part.nodes
         ids = [d for _, d in free.devices if free.links.get(d) == part.link and free.takes(shape, d)]

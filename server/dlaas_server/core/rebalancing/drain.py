@@ -1,8 +1,8 @@
-"""Emptying a node: who shrinks, who moves, who goes back to the queue, and who cannot leave yet.
+"""Drain of nodes: jobs on a drained node shrink, migrate, return to the queue, or stay for now.
 
-In this order, since each costs its job more than the one before: an elastic job gives its learners there up and goes
-on; one that cannot be smaller gets seats elsewhere, if there are any; else it is preempted, at a checkpoint. A job that
-has nothing to go on from runs on: a drain loses no work.
+In this order, since each costs the job more than the one before. An elastic job gives up its learners there and goes
+on. A job that cannot be smaller gets seats elsewhere, if there are any; else it is preempted at a checkpoint. A job
+without a checkpoint keeps running: a drain loses no work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Leave", "Way", "drain", "said_of_nodes"]
 
 
 class Way(StrEnum):
-    """How a job leaves a node."""
+    """Way in which a job leaves a node."""
 
     SHRINK = "shrink"
     MOVE = "move"
@@ -35,25 +35,26 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """What becomes of one job that has learners on a node that is drained."""
+    """Effect of a drain on one job with learners on a drained node."""
 
     job: str
     way: Way
     nodes: tuple[str, ...]
-    """The nodes that it leaves."""
+    """Nodes that it leaves."""
     seats: tuple[Seat, ...]
-    """Where it goes on at once; none, where it does so over the queue."""
+    """Seats on which it continues at once; empty if it returns to the queue."""
     before: int
     after: int
     text: str
     is_due: bool
-    """It can be done now; else as soon as what the job is just doing is done."""
+    """True if it can be done now; else the job first finishes its present transition."""
 
 
 def drain(pool: Pool, usual: Layout = Layout.PACK, now_s: float = inf) -> tuple[Leave, ...]:
-    """What becomes of all jobs on nodes that are drained. Pure: a listing in another order gives the same.
+    """Return the effects of all drains. Pure: the listing order does not matter.
 
-    `usual`: how the pool lays out who does not say it. `now_s`: who has just failed to leave tries again later.
+    `usual`: layout for jobs that do not set their own. `now_s`: a job that has just failed to leave is tried again
+    later.
     """
     drained = {node.name for node in pool.nodes if node.drains}
     if not drained:
@@ -64,7 +65,7 @@ def drain(pool: Pool, usual: Layout = Layout.PACK, now_s: float = inf) -> tuple[
         return ()
     frees = free_of(pool.nodes, pool.jobs.values())
     shrinkable = {job.id for job in there if len(_kept(job, drained)) >= job.spec.learners_min and _may_shrink(job)}
-    # Who shrinks takes nothing from who must move: they go first.
+    # Shrinking jobs take no seats that a moving job needs, so they go first.
     there.sort(key=lambda j: (j.id not in shrinkable, -j.priority, j.submitted_s, j.number))
     return tuple(_leave(job, drained, frees, usual, now_s) for job in there)
 
@@ -100,7 +101,7 @@ def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: floa
         text = f"{job.id} is preempted, since {needs} more would have to be free elsewhere: checkpoint, then back to "
         return so(Way.PREEMPT, (), f"{text}the queue with its place")
     to = ", ".join(sorted({seat.node for seat in seats}))
-    if job.is_live and not kept:  # nobody is left who has the state: over a checkpoint
+    if job.is_live and not kept:  # no member stays to pass on the state: restart from a checkpoint
         return so(Way.MOVE, (), f"{job.id} moves to {to}: checkpoint, then it goes on there")
     size = "" if len(kept) + len(seats) == before else f" with {len(kept) + len(seats)} of {before}"
     text = f"{job.id} moves {count(len(seats), 'learner')} to {to} and goes on{size}"
@@ -108,13 +109,13 @@ def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: floa
 
 
 def _elsewhere(frees: Frees, shape: Shape, wished: int, least: int) -> tuple[Seat, ...]:
-    """Free seats on other nodes, taken: as many as are there, between the two numbers; else none."""
+    """Return seats on other nodes, taken: as many as possible between the two numbers; () if fewer fit."""
     fits = frees.room(shape, wished)
     return (place(frees, shape, fits) or ()) if fits >= least else ()
 
 
 def said_of_nodes(pool: Pool, job: Job) -> str:
-    """ " n1 is being drained by ana.": nodes that could take a learner of the job and are kept from it; "" for none."""
+    """Return " n1 is being drained by ana." for cordoned nodes that could take a learner of the job; "" for none."""
     shape, parts = shape_of(job), []
     for node in pool.nodes:
         if node.cordoned is not None:

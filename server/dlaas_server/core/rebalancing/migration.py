@@ -1,6 +1,7 @@
-"""Which running elastic jobs are moved now: away from a slow learner, to let a waiting gang in, or closer together.
+"""Migration of running elastic jobs: away from a slow learner, to make room for a waiting gang, or closer together.
 
-Who waits comes first: while somebody does, no learners are brought together. A move goes the way of a change of size.
+Waiting jobs come first: while any job waits, no learners are brought together. A move is carried out as a change of
+size.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from dlaas_server.core.spot.reclaim import free_in
 __all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
 
 AGAIN_S: Final = 600.0
-"""A job that was moved is not moved again before so long."""
+"""Minimum time between two moves of a job."""
 LOOKED_AT: Final = 8
-"""So many of those that wait are looked at, first in line first."""
+"""Number of waiting jobs, first in the queue, for which a move is tried."""
 NOTHING_KNOWN: Final = Known()
 _CLOSE: Final = (Layout.PACK, Layout.TOPOLOGY)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The job goes on on these seats, as many as before. `why`: a sentence for its owner."""
+    """Move of a job to these seats, as many as before. `why`: a sentence for its owner."""
 
     job: str
     seats: tuple[Seat, ...]
@@ -44,20 +45,20 @@ class Moved:
 
 
 def may_move_again(job: Job, now_s: float) -> bool:
-    """Whether its last move, also one that came to nothing, is long enough ago."""
+    """Return whether the job's last move, even a failed one, is long enough ago."""
     return job.moved_s is None or job.moved_s + AGAIN_S <= now_s
 
 
 def rested_s(jobs: Iterable[Job], now_s: float) -> float | None:
-    """When the next of those that hold seats may be moved again: it is looked at then, though nothing else happens."""
+    """Return the next time at which a job that holds seats may be moved again; None if there is none."""
     ends = (job.moved_s + AGAIN_S for job in jobs if job.moved_s is not None and job.gang)
     return min((at_s for at_s in ends if at_s > now_s), default=None)
 
 
 def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
-    """Jobs whose learners can sit closer together now, where that pays: in the order of their submission.
+    """Yield moves of jobs whose learners can sit closer together, if that pays, in order of submission.
 
-    The seats that they go to are taken from `frees`; nobody else changes. Who is to be spread, is left so.
+    The target seats are taken from `frees`; no other job changes. Jobs that are to be spread are skipped.
     """
     for job in sorted(pool.jobs.values(), key=lambda j: j.number):
         if len(job.gang) < 2 or not may_move(job):
@@ -73,9 +74,9 @@ def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: L
 
 
 def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
-    """Gangs that one learner holds up: another joins on a free seat before that one leaves.
+    """Yield moves that replace a slow learner: another joins on a free seat before it leaves.
 
-    The seats are taken from `frees`. Only where the others train on meanwhile: a restart costs more than it gives.
+    The seats are taken from `frees`. Only for gangs that train on meanwhile: a restart costs more than the move gains.
     """
     for job in sorted(pool.jobs.values(), key=lambda j: j.number):
         late = next((m for m in job.gang if job.slow is not None and m.member == job.slow.member), None)
@@ -97,10 +98,10 @@ def made_room(
     usual: Layout,
     starts_then: Callable[[Pool], Collection[str]],
 ) -> Moved | None:
-    """The cheapest move that lets the first possible of those that wait in, on one node.
+    """Return the cheapest move that lets a waiting job start on one node; the first such job in the queue.
 
-    `line`: who waits and does not start now, first in line first. `starts_then`: who would start in this picture; a
-    move that somebody else profits from is not made. `frees` is as before afterwards.
+    `line`: waiting jobs that do not start now, in queue order. `starts_then`: returns the jobs that would start in a
+    given pool; a move from which another job would profit is not made. `frees` is unchanged afterwards.
     """
     first: dict[tuple[Shape, int], Ask] = {}
     for ask in line:
@@ -122,7 +123,7 @@ def made_room(
 
 
 def _movable(job: Job, pool: Pool, frees: Frees, usual: Layout) -> Movable | None:
-    """The job as far as a move goes; it stays on devices of its own kind."""
+    """Return the job as input of a move, fixed to its present device kind; None if it holds no devices."""
     known = pool.known.get(job.id, NOTHING_KNOWN)
     seats = tuple(m.seat for m in job.gang)
     shape = shape_of(job, usual)
@@ -139,7 +140,7 @@ def _movable(job: Job, pool: Pool, frees: Frees, usual: Layout) -> Movable | Non
 
 
 def _wait_s(pool: Pool, ask: Ask, usual: Layout) -> float:
-    """How long until the gang fits on one node by expected ends, if nobody is moved; within the horizon."""
+    """Return the seconds until the gang fits on one node by expected ends; at most HORIZON_S."""
     ends: list[tuple[float, int, Job]] = []
     for job in pool.jobs.values():
         known = pool.known.get(job.id, NOTHING_KNOWN)
@@ -156,7 +157,7 @@ def _wait_s(pool: Pool, ask: Ask, usual: Layout) -> float:
 
 
 def _after(pool: Pool, move: Move) -> Pool:
-    """The pool when the move is done."""
+    """Return the pool after the move."""
     job = pool.jobs[move.job]
     members = tuple(replace(m, seat=seat) for m, seat in zip(job.gang, move.seats, strict=True))
     return replace(pool, jobs={**pool.jobs, job.id: replace(job, members=members)})

@@ -1,6 +1,6 @@
-"""What would be free: when running jobs end as expected (reservations), or when some of them are preempted.
+"""Backfill and reservations: free capacity after running jobs end as expected, or after some are preempted.
 
-Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), with places instead of counts.
+Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), computed per node instead of by counts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dlaas_server.core.scheduling.waiting_queue import LAST, Lines
 __all__ = ["Promises", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
 
 Room = list[float]
-"""What is free on a node: devices of the kind that is asked for, CPUs, memory, disk, network.
+"""Free capacity of a node: devices of the requested kind, CPUs, memory (bytes), disk (MB/s), network (Mbit/s).
 
-Shares are added up as if they could be put together: a promise that is too early for that is made anew when it is due.
+Fractions of shared devices are summed as if they could be combined. A reservation that is too early because of that is
+recomputed when it is due.
 """
 
 
@@ -63,20 +64,20 @@ def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: in
 
 @dataclass(slots=True)
 class Reservation:
-    """A gang is promised to start at `at_s`; `spare`: how many learners more than it has would fit then."""
+    """Reserved start of a gang at `at_s`. `spare`: number of its learners that fit then beyond those it needs."""
 
     ask: Ask
     at_s: float
     spare: int
     then: dict[str, Room] = field(default_factory=dict)
-    """What will be free then on the nodes on which that is more than now."""
+    """Free capacity at `at_s`, for the nodes on which it exceeds the present one."""
     is_strict: bool = False
-    """Expected ends are not believed any more: only what takes nothing from it may pass."""
+    """True if expected ends are not trusted: only jobs that take nothing from the reservation are admitted."""
 
     def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
-        """The first of these, all of one shape, that may start on these seats: it ends before, or leaves enough.
+        """Return the first job that ends before the reservation or leaves enough capacity for it; None if none does.
 
-        The seats are taken already.
+        All of `asks` have the same shape. The seats are taken already.
         """
         is_spared: bool | None = None
         for ask in asks:
@@ -95,7 +96,7 @@ class Reservation:
         return end_s is not None and end_s <= self.at_s and not self.is_strict
 
     def _note_rooms(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> None:
-        """What will be free on these nodes: as before these seats were taken, where nothing else is known of them."""
+        """Add the future capacity of these nodes where it is unknown: the capacity before these seats were taken."""
         for seat in seats:
             if seat.node not in self.then:
                 node = frees.named(seat.node)
@@ -106,7 +107,7 @@ class Reservation:
                         _add(room, node, self.ask.shape, other, held, 1)
 
     def _spares(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> bool:
-        """Whether the gang that waits still fits if these seats stay taken; if so, they are."""
+        """Return whether the reserved gang still fits while these seats stay taken. If so, subtract them."""
         self._note_rooms(held, seats, frees)
         shape, touched = self.ask.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
         loss = sum(learners_that_fit(room, shape) for room in touched.values())
@@ -125,9 +126,10 @@ class Reservation:
 def reserve(
     ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float, *, is_strict: bool = False
 ) -> Reservation:
-    """When this gang will fit, if nobody else starts and running jobs end as expected, in the order of `releases`.
+    """Return the earliest reservation for this gang if no other job starts and running jobs end as expected.
 
-    `is_strict`: that order is not by time, and nothing passes by ending before.
+    `releases` lists running jobs with their expected ends. `is_strict`: it is not sorted by time, and ending before the
+    reservation does not admit a job.
     """
     shape = ask.shape
     fits = frees.room(shape, ask.learners)
@@ -142,7 +144,7 @@ def reserve(
 
 
 def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
-    """How many more learners of this shape fit when a running job's seats are free; `rooms` takes them in."""
+    """Return how many more learners of this shape fit once a running job frees its seats; update `rooms`."""
     gained = 0
     for seat in leaving.seats:
         node = frees.named(seat.node)
@@ -158,7 +160,7 @@ def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask
 
 
 def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask]) -> bool:
-    """Whether so many learners would have room if all that run ended."""
+    """Return whether a gang of this size would fit if all running jobs ended."""
     fits = frees.room(shape, learners)
     rooms: dict[str, Room] = {}
     for one in running if fits < learners else ():
@@ -169,31 +171,31 @@ def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask])
 
 
 class Promises(Lines):
-    """One at a time: in `fifo-skip` the first that does not fit, else the first that is late."""
+    """Backfill with one reservation at a time: for `fifo-skip`'s first waiting job, else the first late one."""
 
     def __init__(self, frees: Frees) -> None:
         super().__init__(frees)
         self.running: dict[int, Ask] = {}
-        """In the order in which they got their seats."""
+        """Running jobs by number, in the order in which they got their seats."""
 
     def begin(self, policy: Policy, order: Order) -> None:
-        """Nobody waits, nobody is promised a time, and the order is this one."""
+        """Reset to an empty queue without reservation, under this policy and order."""
         super().begin(policy, order)
         self._promises_first = policy.order == "fifo-skip"
         self._first: tuple[Key, Ask] | None = None
-        """In `fifo-skip`: the first of those that were tried and do not fit; it is promised a time."""
+        """Reservation holder in `fifo-skip`: the first job that was tried and does not fit, and its key."""
         self._kept_for: Key | None = None
-        """The key for whose reservation others were told not to make themselves room."""
+        """Key of the reservation holder for which other jobs were refused preemption."""
 
     def reopen(self) -> None:
-        """Something became possible: every head is tried again."""
+        """Reopen every class, so that its head is tried again."""
         self._kept_for = None
         self._is_open = True
         for group in self._groups.values():
             group.is_shut = False
 
     def _holder(self, key: Key) -> Ask | None:
-        """Who is ahead of this key, waits, and is promised a time: the head of `fifo-skip`; else the first late one."""
+        """Return the reservation holder ahead of this key: `fifo-skip`'s first job, else the first late one."""
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates
@@ -207,20 +209,20 @@ class Promises(Lines):
         return None
 
     def _promised(self) -> Key | None:
-        """The key of who is promised a time."""
+        """Return the key of the job that holds the reservation."""
         if self._promises_first:
             return None if self._first is None else self._first[0]
         return None if self._holder(LAST) is None else self._lates[0][0]
 
     def _note_promised(self) -> bool:
-        """Whether nothing is kept any more for whom it was: those that were refused for it are tried again."""
+        """Return whether the holder changed since others were refused for it. If so, reopen all classes."""
         if self._kept_for is None or self._kept_for == self._promised():
             return False
         self.reopen()
         return True
 
     def could_fit(self, ask: Ask) -> bool:
-        """Whether one that waits would have room if nobody ran. Who would not keeps nobody waiting."""
+        """Return whether a waiting job would fit if nothing ran. A job that would not fit holds no reservation."""
         return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
 
     def _could_fit(self, group: Group) -> bool:

@@ -1,4 +1,4 @@
-"""What a pass of the scheduler decided."""
+"""Decision of one scheduling pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["IDLE", "Choice", "Preemption"]
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """This job gives its seats up for that one; if it is among those that start, it goes on elsewhere at once."""
+    """Preemption of a victim for a winner. A victim that is also among the starts migrates to other seats at once."""
 
     victim: Ask
     winner: Ask
@@ -21,7 +21,7 @@ class Preemption:
 
 @dataclass(slots=True)
 class Choice:
-    """What a pass decided. `wake_s`: pass again then, though nothing else happens."""
+    """Decision of one scheduling pass. `wake_s`: time of the next pass if no event occurs before."""
 
     starts: Sequence[Ask] = ()
     stops: Sequence[Preemption] = ()

@@ -1,7 +1,7 @@
-"""Room for one large learner by moving a small one: enough devices are free, but not on one node.
+"""Defragmentation: make room for one large learner by migrating a small job.
 
-As jobs come and go, what is free lies in pieces. Who needs a whole node would wait until one happens to empty; a small
-job on it loses no more than a restart when it goes on elsewhere at once.
+Jobs that come and go fragment the free devices. Without migration a job that needs a whole node waits until one happens
+to empty. A small job that moves to other seats at once loses no more than a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dlaas_server.core.scheduling.gang_request import Ask
 __all__ = ["Move", "gathered"]
 
 Move = tuple[Ask, tuple[Seat, ...]]
-"""Who goes on elsewhere, and where."""
+"""A job to migrate, and its new seats."""
 NODES_MOST: Final = 32
 TRIES_MOST: Final = 8
 
@@ -26,12 +26,12 @@ TRIES_MOST: Final = 8
 def gathered(
     ask: Ask, frees: Frees, on: Mapping[str, Mapping[int, Ask]], now_s: float, ran_factor: float
 ) -> tuple[tuple[Seat, ...], Move] | list[Ask]:
-    """Seats for this job, and for the one that makes way for it, both taken.
+    """Return the seats for this job and the move of the job that makes room, all taken.
 
-    If none does, nothing is taken, and those are returned that would be asked if they were not about to end: when they
-    have not ended by then, they may be. `on`: jobs of one learner, by node. Who moves may be preempted, did not begin
-    just now, and has more before it than `ran_factor` x what the move costs. The smallest that helps: two for one
-    gained 1 % more, for a fifth more stops.
+    If no move helps, take nothing and return the candidates that were skipped because they are about to end. They may
+    be moved if they are still running after that. `on`: jobs with one learner, by node. A job may move if it may be
+    preempted, did not start just now, and has at least `ran_factor` times the move's cost left to run. The smallest job
+    that helps is chosen. Moving two jobs for one gained 1 % more, with a fifth more stops.
     """
     found: dict[tuple[int, int], Ask] = {}
     brief: list[Ask] = []
@@ -62,7 +62,7 @@ def _is_brief(mover: Ask, now_s: float, ran_factor: float) -> bool:
 
 
 def _nearest(ask: Ask, frees: Frees) -> Iterator[Free]:
-    """Nodes with some free devices, but too few: those first that lack the fewest."""
+    """Yield nodes with some free devices, but too few; those that lack the fewest come first."""
     left = NODES_MOST
     for devices in range(ask.shape.gpus - 1, 0, -1):
         for free in frees.takers(replace(ask.shape, gpus=devices)):

@@ -1,4 +1,4 @@
-"""Jobs that wait, by what they ask for: so many lines as there are shapes, however many jobs."""
+"""Equivalence classes of waiting jobs: as many heaps as request shapes, however many jobs wait."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from dlaas_server.core.scheduling.gang_request import Ask, Key, length_level
 __all__ = ["Group"]
 
 _Entry = tuple[int, int, float, float, int, int, Ask]
-"""The key, flat (it is compared in half the time), stamp, who. Outdated once the stamp is."""
+"""Key (flat: comparisons take half the time), stamp, job. Outdated once the job's stamp differs."""
 _Line = list[_Entry]
-"""A heap."""
+"""Heap of entries."""
 FEW: Final = 1024
-"""So many are sorted by length when somebody asks; if there are more, as they come."""
+"""Class size up to which jobs are sorted by length on demand; larger classes are kept sorted by length."""
 
 
 def _trim(line: _Line) -> None:
-    """The first of this line is one that waits."""
+    """Pop outdated entries, so that the first entry is a waiting job."""
     while line and line[0][5] != line[0][6].stamp:
         heappop(line)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Gangs of one shape and queue that wait: in one line, and by expected length once that is needed."""
+    """Waiting gangs of one shape, size and queue: in one heap, and in heaps by expected length once needed."""
 
     shape: Shape
     learners: int
     head: Ask | None = None
     key: Key | None = None
     is_shut: bool = False
-    """Its head was tried, and nothing that could help happened since."""
+    """True if the head was tried and nothing that could help happened since."""
     could_fit: bool | None = None
-    """Whether it would have room if nobody ran: with a node out of service it may not. None: not looked at yet."""
+    """True if the gang would fit if nothing ran, which a node out of service can prevent. None: not computed yet."""
     devices_min: int = field(init=False)
-    """With fewer free devices than that, none of them has room."""
+    """Number of free devices below which no gang of this class fits."""
     _line: _Line = field(default_factory=list)
     _by_length: dict[int, _Line] | None = None
-    """Level of the expected length -> those of that length, the same entries. None: few wait, and nobody asked yet."""
+    """Level of the expected length -> heap of the same entries. None: the class is small, `heads` was not called."""
 
     def __post_init__(self) -> None:
         self.devices_min = 0 if self.shape.is_share else self.learners * self.shape.gpus
 
     def push(self, key: Key, ask: Ask) -> bool:
-        """Put a job in line; True if it is one of `heads` now, or the first while nobody has asked for them."""
+        """Add a job. Return True if it is now one of `heads`, or the head while `heads` has not been called."""
         entry = (*key, ask.stamp, ask)
         heappush(self._line, entry)
         if self.key is None or key < self.key:
@@ -72,7 +72,7 @@ class Group:
         return lines
 
     def heads(self) -> list[Ask]:
-        """The first of each length, first in order first."""
+        """Return the first job of each length level, in queue order."""
         lines = self._sort_by_length() if self._by_length is None else self._by_length
         found: list[tuple[Key, Ask]] = []
         for line in lines.values():
@@ -83,7 +83,7 @@ class Group:
         return [ask for _, ask in found]
 
     def refresh(self) -> None:
-        """Find the head anew, after the old one went."""
+        """Recompute the head after the old one left."""
         line = self._line
         while line:
             first = line[0]
@@ -97,5 +97,5 @@ class Group:
         self.key = self.head = self._by_length = None
 
     def waiting(self) -> Iterator[tuple[Key, Ask]]:
-        """All of them, in no order."""
+        """Yield the keys and jobs of all waiting jobs, unsorted."""
         return ((entry[:5], entry[6]) for entry in self._line if entry[5] == entry[6].stamp)

@@ -1,4 +1,4 @@
-"""Whether a job that waits has room, and which seats it gets: by what it asks for and how long it has waited."""
+"""Fit of a waiting job: available seats, given its request and its time in the queue."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ WHERE: Final = {
     Level.RACK: "in one rack",
     Level.AREA: "in one area",
 }
-"""How close together, in words."""
+"""Names of topology levels in messages."""
 
 
 def most(frees: Frees, ask: Ask) -> int:
-    """No more than so much of its weight has room: a bound that costs nothing."""
+    """Return an upper bound for the part of the job's weight that fits, in constant time."""
     return frees.devices if ask.shape.gpus and not ask.shape.is_share else ask.weight
 
 
 def fits(frees: Frees, ask: Ask) -> bool:
-    """Whether the whole gang has room, however far apart."""
+    """Return whether the whole gang fits, however far apart its learners are."""
     return ask.weight <= most(frees, ask) and frees.room(ask.shape, ask.learners) >= ask.learners
 
 
 def seated(frees: Frees, ask: Ask, now_s: float) -> tuple[Seat, ...] | None:
-    """Its seats, taken from `frees`; None where it has no room, or still waits for seats closer together."""
+    """Return seats taken from `frees`; None if the gang does not fit, or still waits for seats closer together."""
     return place(frees, ask.shape, ask.learners, now_s - ask.queued_s)
 
 
 def relaxes_s(frees: Frees, ask: Ask) -> Sequence[float]:
-    """When it may sit further apart than before: it is tried again then."""
+    """Return the times at which the job accepts seats further apart."""
     if ask.weight == 1 or ask.shape.placement != Layout.TOPOLOGY:
         return ()
     return [ask.queued_s + relaxes_after_s(steps) for steps in range(1, len(levels(frees)))]
 
 
 def closer(frees: Frees, shape: Shape, learners: int, waited_s: float) -> str:
-    """ " Waits for seats on one node; takes them further apart after 2 min."; "" for who waits for something else."""
+    """Return " Waits for seats on one node; takes them further apart after 2 min."; else ""."""
     if shape.placement != Layout.TOPOLOGY or frees.room(shape, learners) < learners:
         return ""
     seats = place(frees, shape, learners, waited_s)

@@ -1,4 +1,4 @@
-"""A job as the orders see it: what it asks for, what it had, how long it is expected to run."""
+"""Gang request: a job as the scheduler sees it, with its resources, service so far and expected length."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dlaas_server.core.scheduling.lateness import Late
 __all__ = ["Ask", "Key", "length_level", "level"]
 
 Key = tuple[int, int, float, float, int]
-"""What waiting jobs are sorted by: the smallest goes first."""
+"""Sort key of waiting jobs; the smallest goes first."""
 
 _LOG4: Final = log(4)
 
 
 def level(amount: float) -> int:
-    """floor(log4(amount)): jobs within a factor of four count as equally long."""
+    """Return floor(log4(amount)), 0 for amounts up to 1. Jobs within a factor of four count as equally long."""
     return int(log(amount) / _LOG4) if amount > 1 else 0
 
 
 def length_level(length_s: float | None) -> int:
-    """The level of an expected length: of those that wait for the same, the first of each level is tried."""
+    """Return the level of an expected length, 0 if unknown. Backfill tries the first job of each level in a class."""
     return 0 if length_s is None else level(length_s)
 
 
@@ -37,80 +37,85 @@ def _again(total_s: float, executed_s: float) -> float:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """One job that waits or runs. Changed by the scheduler only."""
+    """A waiting or running job. Only the scheduler changes it."""
 
     number: int
-    """By age; unique."""
+    """Unique number, ascending by age."""
     shape: Shape
     learners: int
     submitted_s: float
     estimate_s: float | None = None
-    """How long it is expected to run in all; None: nobody knows."""
+    """Expected run time in all; None if unknown."""
     batch_s: float = 0.0
-    """What the others of its batch are expected to take: tasks that only count together go by what all of them take."""
+    """Expected run time of the rest of its batch: tasks that only count together are ranked by their total."""
     usual_s: float | None = None
-    """The same, drawn to what is usual in this pool: by a guess that is much too short it would be late at once."""
+    """Estimate shrunk towards the pool's usual length.
+
+    With an estimate that is far too short the job would be late at once.
+    """
     priority: int = 0
     queue: str = "default"
     restart_s: float = 0.0
-    """What stopping and restoring it costs."""
+    """Cost of stopping and restoring the job."""
     is_spot: bool = False
-    """It runs on what is lent to it; see `spot_scheduler.py`."""
+    """True if it runs on lent devices; see `spot_scheduler.py`."""
     may_stop: bool = True
-    """Whether it can be stopped and go on later."""
+    """True if it can be stopped and resumed later."""
     id: str = ""
     spread: float | None = None
-    """How wrong the expected length may be, σ of its logarithm; None: as guesses in this pool usually are."""
+    """Standard deviation of the logarithm of the estimate's error; None: that of the pool's estimates."""
     mean_s: float | None = None
-    """The mean of what the guess about it may mean in this pool; None: the guess itself."""
+    """Mean run time of jobs in this pool with such an estimate; None: the estimate itself."""
     executed_s: float = 0.0
-    """How long it had run when it was last started or stopped."""
+    """Run time up to its last start or stop."""
     since_s: float | None = None
-    """Since when it runs, restarts left out; None while it waits."""
+    """Start of the present run, without the restart; None while it waits."""
     began_s: float = 0.0
-    """When it last got its seats."""
+    """Time at which it last got its seats."""
     queued_s: float = 0.0
-    """When it last began to wait."""
+    """Time at which it last began to wait."""
     ends_s: float | None = None
-    """When it is expected to end; None while it waits, and where nobody knows. See `running.Ends`."""
+    """Expected end; None while it waits, and if its length is unknown. See `running_set.Ends`."""
     seats: tuple[Seat, ...] = ()
     starts: int = 0
     rank: int = 0
     late: Late = Late.NOT
     is_victim: bool = False
-    """It runs and counts among those that may be preempted."""
+    """True if it runs and is among the jobs that may be preempted."""
     patience_s: float = -1.0
-    """Until when it does not preempt for its rank, or, once it runs, does not move for it is about to end; noted once
-    that was tried."""
+    """End of its patience, noted at the first attempt: until then it does not preempt for its rank.
+
+    While it runs: it is not moved before this time, since it is about to end.
+    """
     stamp: int = 0
-    """Rises with each change: what was noted under an older one is outdated."""
+    """Version number. It rises with each change, and entries with an older one are outdated."""
     weight: int = field(init=False)
-    """Devices of the whole gang; learners where no devices are asked for."""
+    """Devices of the whole gang; number of learners if no devices are requested."""
 
     def __post_init__(self) -> None:
         self.weight = self.learners * (self.shape.gpus or 1)
 
     def executed(self, now_s: float) -> float:
-        """How long it has run until now."""
+        """Return the run time until now."""
         since_s = self.since_s
         return self.executed_s if since_s is None or now_s <= since_s else self.executed_s + now_s - since_s
 
     def total_s(self, executed_s: float) -> float | None:
-        """How long it runs in all, by what is known after it ran so long: after an overrun, as much again."""
+        """Return the expected total run time after it ran so long: doubled on overrun; None if unknown."""
         return None if self.estimate_s is None else _again(self.estimate_s, executed_s)
 
     def likely_s(self, executed_s: float) -> float | None:
-        """The same in the mean of what its guess may mean."""
+        """Return the expected total run time, based on `mean_s`."""
         mean_s = self.estimate_s if self.mean_s is None else self.mean_s
         return None if mean_s is None else _again(mean_s, executed_s)
 
     @property
     def wrong(self) -> float | None:
-        """The logarithm of how many times longer than expected it ran, once it ended."""
+        """Logarithm of actual over expected run time, once the job has ended; None if unknown."""
         return log(self.executed_s / self.estimate_s) if self.estimate_s and self.executed_s > 0 else None
 
     def end_s(self, now_s: float) -> float | None:
-        """When it ends, if it runs (or were started now)."""
+        """Return the expected end of a running job, or of a waiting one if it started now; None if unknown."""
         total_s, since_s, executed_s = self.estimate_s, self.since_s, self.executed_s
         if total_s is None:
             return None
@@ -125,17 +130,17 @@ class Ask:
         return now_s + total_s - executed_s
 
     def bound_s(self, least_s: float, factor: float) -> float:
-        """What waiting is measured by: this time, or so many times its length by the longer guess."""
+        """Return the bound on its wait: `least_s`, or `factor` times its length by the longer estimate."""
         known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
         if not known:
             return least_s
         return max(least_s, factor * max(known))
 
     def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
-        """Which of these steps it has reached, if it waited until this time; and when it reaches the next.
+        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the next one's time.
 
-        To be lifted costs others little: all its waiting counts. What comes then costs them much: only its waiting
-        since it last ran counts.
+        Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
+        last ran counts.
         """
         late, bound_s = Late.NOT, self.bound_s(least_s, factor)
         for step in steps:

@@ -1,7 +1,7 @@
-"""Which of the chosen jobs start at once, and for whom idle devices are kept meanwhile.
+"""Immediate starts: chosen jobs that get idle seats at once, and idle devices kept for the others.
 
-The scheduler decides as if everybody who leaves had left. A job whose seats are still in use starts elsewhere if it has
-room there; else what is idle of its seats is kept for it.
+The scheduler decides as if leaving jobs had left already. A chosen job whose seats are still in use starts elsewhere if
+it fits there. Otherwise the idle part of its seats is kept for it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ NOTHING = Shape(0, 0.0, 0, None, Layout.PACK)
 
 @dataclass(slots=True)
 class Immediate:
-    """What each job that starts at once gets, and what is kept for those that start when others have left."""
+    """Seats of jobs that start at once, and seats kept for jobs that start after others have left."""
 
     seats: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
     kept: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
-    """Idle parts of promised seats; free in `idle` afterwards."""
+    """Job -> idle part of its chosen seats. These stay free in `idle`."""
     rest: Frees | None = None
-    """What is idle and kept for nobody, where something is kept."""
+    """Idle capacity that is not kept for a job; None if nothing is kept."""
 
 
 def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: Frees, now_s: float) -> Immediate:
-    """Seat the chosen jobs on what is idle, first in order first; their seats are taken from `idle`.
+    """Assign idle seats to the chosen jobs, in queue order, and take them from `idle`.
 
-    `waiting`: jobs in the queue, first in line first; others of the chosen only move there, and have to leave first.
-    `lendable`: `idle`, and what spot jobs hold: these give back what is promised. Where a job that goes first holds a
-    reservation, or others are preempted for the job, it gets the seats that were chosen and no others, so that nobody
-    is delayed by it.
+    `waiting`: ids of queued jobs in queue order; other chosen jobs migrate, and have to leave their seats first.
+    `lendable`: `idle` plus the devices of spot jobs, which give back chosen seats. A job behind a reservation, and a
+    job for which others are preempted, gets only the seats that were chosen, so that it delays no other job.
     """
     found = Immediate()
     winners = {stop.winner.id for stop in choice.stops}
@@ -62,7 +61,7 @@ def immediate(choice: Choice, waiting: Collection[str], idle: Frees, lendable: F
             continue
         kept = [part for seat in ask.seats if (part := _keep(idle, ask.shape, seat)) is not None]
         is_first = places.get(ask.id, inf) < reserved
-        if is_first and not kept and not elsewhere.isdisjoint(_devices(ask.seats)):  # taken meanwhile: others are next
+        if is_first and not kept and not elsewhere.isdisjoint(_devices(ask.seats)):  # taken meanwhile: use others
             fitting = room(idle, ask.shape, ask.learners)
             kept = [(ask.shape, seat) for seat in (place(idle, ask.shape, fitting) if fitting else None) or ()]
         claimed += kept
@@ -80,12 +79,12 @@ def _devices(seats: Iterable[Seat]) -> set[tuple[str, str]]:
 
 
 def _is_lent(ask: Ask, idle: Frees, lendable: Frees) -> bool:
-    """Only spot jobs are in its way."""
+    """Return whether only spot jobs hold the job's seats."""
     return lendable is not idle and lendable.has(ask.shape, ask.seats)
 
 
 def _keep(idle: Frees, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | None:
-    """Take what is idle of this seat."""
+    """Take the idle part of this seat from `idle` and return it; None if no part is idle."""
     free = idle.named(seat.node)
     if free is None:
         return None
@@ -101,23 +100,23 @@ def _keep(idle: Frees, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Why jobs that fit now do not start: for whom idle devices are kept."""
+    """Reason why jobs that fit now do not start: idle devices are kept for another job."""
 
     promised: str | None
-    """The job that starts there once others have left."""
+    """Job that starts there once other jobs have left."""
     reserved: str | None
-    """The job that goes first, by reservation or in strict order."""
+    """Job that goes first, by reservation or in strict order."""
     rest: Frees | None
 
     def why(self, job: str, shape: Shape, learners: int) -> str:
-        """For whom the devices are kept that this job fits on; "" where they are kept for nobody."""
+        """Return the wait reason of a job that fits on kept devices; "" if they are kept for no other job."""
         if self.promised not in (None, job) and (self.rest is None or self.rest.room(shape, learners) < learners):
             return f"kept for {self.promised}, which starts as soon as the rest of its devices is free"
         return "" if self.reserved is None else f"kept for {self.reserved}, which goes first"
 
 
 def kept_for(choice: Choice, found: Immediate, line: Sequence[Ask], *, is_strict: bool) -> Kept:
-    """For whom idle devices are kept after this choice."""
+    """Return the jobs for which idle devices are kept after this choice."""
     reserved = None if choice.reserved is None else choice.reserved.id
     if is_strict and reserved is None:
         reserved = next((ask.id for ask in line if ask.id not in found.seats), None)

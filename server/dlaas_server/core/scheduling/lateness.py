@@ -1,4 +1,4 @@
-"""Lateness of a waiting gang: from on time to forgotten."""
+"""Lateness of a waiting gang, from on time to starving."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["Late"]
 
 
 class Late(IntEnum):
-    """How far past its bound a job waits, or did when it last got seats. The value is the multiple of the bound."""
+    """Lateness of a waiting job, or of a running one when it got its seats. The value is a multiple of its bound."""
 
     NOT = 0
     LIFTED = 1
-    """Goes before its equals, and once it runs makes room for late ones only."""
+    """Goes before its equals. Once it runs, it makes room for late jobs only."""
     LATE = 4
-    """Going first did not help: it is promised a time, may preempt who is not late, and then is safe for a while."""
+    """Holds a reservation, may preempt jobs that are not late, and then cannot be preempted for a while."""
     OVERDUE = 16
-    """The promise did not help: whatever it needs is kept for it from now on, as jobs that ran before it end."""
+    """Freed capacity is kept for it from now on, as jobs that ran before it end."""
     FORGOTTEN = 64
-    """Higher priorities left it no room: when its turn comes, it goes before these too. See `starvation_guard.py`."""
+    """Starving: when its turn comes, it goes before higher priorities, too. See `starvation_guard.py`."""

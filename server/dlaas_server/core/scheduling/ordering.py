@@ -1,6 +1,6 @@
-"""Who goes first among jobs of one priority. A rank is a whole number: lower goes first, equal ranks go by age.
+"""Orders: rank of jobs of one priority. A rank is an integer: lower goes first, and equal ranks go by age.
 
-The rank of a job that waits does not change; that of one that runs changes at times that are known in advance.
+The rank of a waiting job is constant. That of a running job changes at times known in advance.
 """
 
 from __future__ import annotations
@@ -33,55 +33,55 @@ __all__ = [
 ]
 
 STEP: Final = 1.5
-"""A class of `shortest` is a factor of √8, this many octaves."""
+"""Octaves per class of `shortest`: a class is a factor of √8."""
 UNKNOWN: Final = 8
-"""The rank of a job of unknown length: as if an hour on one GPU (√8^8 GPU-seconds)."""
+"""Rank of a job of unknown length: that of an hour on one GPU (√8^8 GPU-seconds)."""
 LEAST: Final = 5
-"""Below √8^6 GPU-seconds (eight minutes) all are equally short: stopping one for another never pays."""
+"""Lowest class: below √8^6 GPU-seconds (eight minutes) preempting one job for another never pays."""
 BRIEF_S: Final = 16.0
 SHARERS: Final = 4
 EARLY: Final = 0.1
 AGAIN: Final = 2.0
 SLACK_S: Final = 5e-4
-"""Ranks are those of so long ago, and change at times in the middle of it: rounding never decides."""
+"""Tolerance: ranks refer to this much earlier, and change in the middle of it, so that rounding never decides."""
 USUAL: Final = 12
-"""Where half of the work lies, as long as fewer than fifty jobs have ended: √8^12 GPU-seconds, three days."""
+"""Class that half of the pool's work lies below, until fifty jobs have ended: √8^12 GPU-seconds, three days."""
 
 
 class Learnt(IntEnum):
-    """What an order has learnt just now."""
+    """Kind of change after an order learned from a finished job."""
 
     NOTHING = 0
     LIFTED = 1
-    """The rank of jobs that are lifted."""
+    """Changed rank of lifted jobs."""
     RANKS = 2
-    """The ranks of all."""
+    """Changed ranks of all jobs."""
 
 
 class Order(Protocol):
-    """How waiting jobs are ordered, and who may be preempted for whom."""
+    """Order of waiting jobs, and rule for preemption by rank."""
 
     gap: int
-    """How many ranks a newcomer must be ahead of what it preempts; 0: nobody is preempted for a rank."""
+    """Number of ranks a job must be ahead of its victim; 0: no preemption by rank."""
     lifted: int | None
-    """The rank of a job that waited past its bound; in it, it goes first. None: nobody is lifted."""
+    """Rank of a job that waited past its bound, where it goes first; None: no job is lifted."""
     needs_lengths: bool
-    """Whether nobody is preempted for a job of unknown length."""
+    """True if a job needs a known length to preempt by rank."""
     age_factor: float
-    """The bound in terms of the job's own expected length."""
+    """Bound on the wait, as a multiple of the job's expected length."""
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        """The rank of a job now."""
+        """Return the rank of a job now."""
         ...
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """When the rank of this running job will be another, if nothing else happens; None: never."""
+        """Return the time at which the rank of this running job changes if nothing else happens; None: never."""
         ...
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
-        """A job ended after so many GPU-seconds. What is different now for others.
+        """Learn from a job that ended after `gpu_s` GPU-seconds. Return the kind of change.
 
-        `wrong`: the logarithm of how many times longer it ran than was guessed; None: nobody had guessed.
+        `wrong`: logarithm of actual over estimated run time; None: it had no estimate.
         """
         ...
 
@@ -91,21 +91,21 @@ def _executed_s(ask: Ask, now_s: float) -> float:
 
 
 def _left_s(ask: Ask, now_s: float) -> float | None:
-    """How long it and the rest of its batch are expected to go on."""
+    """Return the expected remaining time of the job and the rest of its batch."""
     executed_s = _executed_s(ask, now_s)
     total_s = ask.total_s(executed_s)
     return None if total_s is None else total_s - executed_s + ask.batch_s
 
 
 def _after(ask: Ask, now_s: float, in_s: float) -> float:
-    """When a job that runs has run so much longer, on the safe side."""
+    """Return the time at which a running job has run `in_s` longer, rounded up by the tolerance."""
     assert ask.since_s is not None
     return max(ask.since_s, now_s) + max(in_s, 0.0) + SLACK_S
 
 
 @dataclass(slots=True)
 class _Unlearned:
-    """Nothing is learnt from jobs that end. Who waited past its bound goes first of all."""
+    """Order that learns nothing from finished jobs. A job that waited past its bound goes before all others."""
 
     gap: int = 1
     lifted: int | None = -1
@@ -132,21 +132,22 @@ class Age(_Unlearned):
 
 @dataclass(slots=True)
 class Fair(Age):
-    """`fair`: the queue that has the least of its share goes first; within a queue, by age."""
+    """`fair`: the queue with the lowest share in use goes first; by age within a queue."""
 
 
 def _class(gpu_s: float) -> int:
-    """floor(log√8)."""
+    """Return floor(log_√8(gpu_s)), 0 up to 1 GPU-second."""
     return int(log2(gpu_s) / STEP) if gpu_s > 1 else 0
 
 
 @dataclass(slots=True)
 class Shortest:
-    """`shortest`: by the class of the GPU-seconds that are left in the mean of what the guess may mean, floor(log√8).
+    """`shortest`: by the class floor(log_√8) of the expected remaining GPU-seconds.
 
-    That is not the guess: a very long one is mostly too long, and is drawn to how long such jobs run in this pool.
-    A job that waited past its bound goes first in the class that half of the pool's work lies below: the many that are
-    shorter than that still pass, and cost it little, since together they are little work.
+    The expectation is the mean over jobs with such an estimate, not the estimate: a very long estimate is mostly too
+    long, and is shrunk towards the lengths that occur in this pool. A job that waited past its bound goes first in the
+    class that half of the pool's work lies below. The many shorter jobs still pass, and delay it little, since they are
+    little work.
     """
 
     gap: int = 3
@@ -158,7 +159,7 @@ class Shortest:
     _learnt: int = 0
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
-        """Where half of the work lies."""
+        """Update the class that half of the work lies below."""
         here, before = _class(gpu_s), self.lifted
         self._work[here] = self._work.get(here, 0.0) + gpu_s
         self._ended += 1
@@ -177,7 +178,7 @@ class Shortest:
         return UNKNOWN if left_s is None else max(_class(left_s * ask.weight), LEAST)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """When it falls to the next class; in the last class, when it overruns."""
+        """Return the time at which it falls to the next class; in the lowest class, the time at which it overruns."""
         left_s = self._left_s(ask, now_s)
         if left_s is None or ask.since_s is None:
             return None
@@ -194,19 +195,19 @@ class Shortest:
 
 @dataclass(slots=True)
 class Remaining(_Unlearned):
-    """`srtf`: by the time that is expected to be left, whatever the size, to a tenth; twice as short may preempt."""
+    """`srtf`: by expected remaining time, whatever the size, to a tenth. A job half as long may preempt."""
 
     gap: int = 8
     needs_lengths: bool = True
 
     def rank(self, ask: Ask, now_s: float) -> int:
-        """In eighths of a halving; one that runs counts as the shortest within its halving."""
+        """Return the rank in eighths of an octave. A running job counts as the shortest within its octave."""
         left_s = _left_s(ask, now_s)
         halvings = log2(max(3600.0 if left_s is None else left_s, BRIEF_S))
         return int(8 * halvings) if ask.since_s is None else 8 * int(halvings)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """At the next power of two of what is left; when it overruns."""
+        """Return the time at which the remaining time reaches the next power of two, or the job overruns."""
         left_s = _left_s(ask, now_s)
         if left_s is None or ask.since_s is None:
             return None
@@ -234,11 +235,11 @@ class Attained(_Unlearned):
 
 @dataclass(slots=True)
 class Gittins:
-    """`gittins`: by the 2-D Gittins index, learnt from the jobs that ended in this very pool; `las` until 50 have.
+    """`gittins`: by the 2-D Gittins index, learned from the jobs that ended in this pool; `las` until 50 have ended.
 
-    Index at attained service a: the largest over horizons d of P(ends within d) / E(service used of d). Its inverse is
-    what is expected to be spent per job that ends: ranked by factors of four.
-    Source: Gu et al., "Tiresias", NSDI 2019, section 3.3; an index from another cluster lost to `las`.
+    Index at attained service a: the maximum over horizons d of P(ends within d) / E(service used of d). Its inverse is
+    the expected service per job that ends; ranks are factors of four of it.
+    Source: Gu et al., "Tiresias", NSDI 2019, section 3.3. An index learned from another cluster did worse than `las`.
     """
 
     gap: int = 1
@@ -247,7 +248,7 @@ class Gittins:
     age_factor: float = 10.0
     least: int = 50
     history: list[float] = field(default_factory=list)
-    """GPU-seconds of jobs that ended, sorted."""
+    """GPU-seconds of finished jobs, sorted."""
     _bounds: list[float] = field(default_factory=list)
     _ranks: list[int] = field(default_factory=list)
     _learnt: int = 0
@@ -284,7 +285,7 @@ class Gittins:
         data, count = self.history, len(self.history)
         first = bisect_right(data, attained)
         if count - first < 3:
-            return level(max(attained, 1.0)) + 1  # beyond what was seen: as if as much again
+            return level(max(attained, 1.0)) + 1  # beyond the observed range: assume as much again
         best = 0.0
         for horizon in [attained + 900.0 * 2**i for i in range(24)]:
             last = bisect_right(data, horizon)
@@ -295,7 +296,7 @@ class Gittins:
 
 @dataclass(slots=True)
 class Slices(_Unlearned):
-    """`time-slice`: in turns. Who ran for a slice goes behind those who wait, at the next end of an epoch."""
+    """`time-slice`: round robin. A job that ran for a slice goes behind waiting jobs, at the next end of an epoch."""
 
     slice_s: float = 600.0
 
@@ -310,20 +311,21 @@ class Slices(_Unlearned):
 
 @dataclass(slots=True)
 class FairFinish(_Unlearned):
-    """`fair-finish`: by when a job has to end, should it be among the shortest that such a guess may mean.
+    """`fair-finish`: by deadline, computed from an early quantile of the job's length.
 
-    On a fair share of the pool from its submission on, for SHARERS jobs on each device, a job of length l has ended l x
-    SHARERS after it. l is the time within which EARLY of the jobs end about which so was guessed and that ran so long,
-    by how wrong guesses have been in this pool, or such a guess is (a job that counts its steps is taken at its word):
-    so one that was guessed too long is found out in time, and where guesses are good it is the guess. Rank: the minute;
-    who waits comes closer to it.
-    How many share is not critical: between 2 and 8 the outcome is the same, as all deadlines move alike.
-    Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with guessed lengths.
+    With a fair share of the pool from its submission on, SHARERS jobs per device, a job of length l ends l x SHARERS
+    after its submission. l is the EARLY quantile of the lengths of jobs with such an estimate that ran so long already.
+    It uses the spread of estimates in this pool, or that of this estimate (small for a job that counts its steps). So
+    an estimate that is too long is detected in time, and where estimates are good l is the estimate. The rank is the
+    deadline's minute: a waiting job comes closer to it. The value of SHARERS is not critical: between 2 and 8 the
+    outcome is the same, as all deadlines move alike.
+    Source: finish-time fairness, Mahajan et al., "Themis", NSDI 2020; here by earliest deadline, with estimated
+    lengths.
     """
 
     gap: int = 10
     spread: float = UNSURE
-    """How wrong guesses are: σ of the logarithm, learnt from the jobs that ended."""
+    """Standard deviation of the logarithm of estimate errors, learned from finished jobs."""
     _ended: int = 0
     _squares: float = 0.0
     _learnt: int = 0
@@ -340,7 +342,7 @@ class FairFinish(_Unlearned):
         return Learnt.RANKS
 
     def _early_s(self, ask: Ask, executed_s: float) -> float:
-        """The length that it is taken to have: again at least twice as much once it ran longer."""
+        """Return the length assumed for the job: at least doubled each time it ran longer."""
         guess_s = 3600.0 if ask.estimate_s is None else ask.estimate_s
         spread = self.spread if ask.spread is None else ask.spread
         total_s = length_s(guess_s, 0.0, spread, EARLY)
@@ -352,7 +354,7 @@ class FairFinish(_Unlearned):
         return int((ask.submitted_s + SHARERS * self._early_s(ask, _executed_s(ask, now_s))) // 60)
 
     def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        """When it runs longer than it was taken to."""
+        """Return the time at which it has run longer than assumed."""
         if ask.since_s is None:
             return None
         executed_s = _executed_s(ask, now_s)
@@ -373,16 +375,16 @@ ORDERS: Final[Mapping[str, type]] = {
 
 
 def is_by_age(order: Order) -> bool:
-    """First come, first served, whatever is known of the jobs."""
+    """Return whether the order is first come, first served, whatever is known of the jobs."""
     return isinstance(order, Age) and not isinstance(order, Fair)
 
 
 def length_counts(order: Order) -> float:
-    """How many times its own length a job's bound is, where others may go before it: where all go by age, none."""
+    """Return the factor of a job's own length in its bound for lateness: 0 where all jobs go by age."""
     return 0.0 if is_by_age(order) else order.age_factor
 
 
 def made(name: str) -> Order:
-    """The order of this name, which has learnt nothing yet."""
+    """Return a new order of this name, which has learned nothing yet."""
     order: Order = ORDERS[name]()
     return order

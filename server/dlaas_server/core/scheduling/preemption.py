@@ -1,4 +1,4 @@
-"""Preemption: victims of a gang, and who borrows from its queue."""
+"""Preemption: choice of victims for a gang, and reclaim from borrowing queues."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Rank", "Victims", "borrowers", "victims_for"]
 
 
 def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
-    """The first of the candidates whose seats, with what is free, are enough for this gang; none if all are not.
+    """Return the shortest prefix of candidates whose seats, with the free ones, suffice for the gang; [] if none does.
 
-    Those that free nothing on the nodes that take it are left out.
+    Candidates that free nothing on the nodes that fit the gang are left out.
     """
     shape = ask.shape
     fits = frees.room(shape, ask.learners)
@@ -36,7 +36,10 @@ def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
 def borrowers(
     ask: Ask, running: Iterable[Ask], used: Mapping[str, int], share_of: Callable[[str], Share]
 ) -> Iterator[Ask]:
-    """The youngest jobs of queues that have more than is theirs, for one whose queue has less."""
+    """Yield victims from other queues that exceed their guarantee, lowest priority and youngest first.
+
+    Only jobs whose queue still uses at least its guarantee without them are victims.
+    """
     left = dict(used)
     for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
         over = left[one.queue] - share_of(one.queue).guaranteed
@@ -52,21 +55,21 @@ Rank = tuple[int, int]
 
 @dataclass(slots=True)
 class Victims:
-    """Those that may be preempted, by priority and rank, and within these by when they began."""
+    """Jobs that may be preempted, by priority and rank, then by start time."""
 
     weights: dict[Rank, int] = field(default_factory=dict)
-    """Devices that they hold."""
+    """(priority, rank) -> devices that these jobs hold."""
     _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
 
     def add(self, ask: Ask) -> None:
-        """From now on it may be preempted."""
+        """Add a job that may be preempted from now on."""
         named = (ask.priority, ask.rank)
         insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
         self.weights[named] = self.weights.get(named, 0) + ask.weight
         ask.is_victim = True
 
     def drop(self, ask: Ask) -> None:
-        """No more; nothing happens if it could not be."""
+        """Remove a job; do nothing if it is not a possible victim."""
         if ask.is_victim:
             named = (ask.priority, ask.rank)
             victims = self._by_rank[named]
@@ -75,7 +78,7 @@ class Victims:
             ask.is_victim = False
 
     def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
-        """Numbers of those of these ranks, by lowest priority, then furthest rank, then youngest first."""
+        """Yield the numbers of jobs of these ranks: lowest priority, then worst rank, then youngest first."""
         for rank in sorted(ranks, key=lambda one: (one[0], -one[1])):
             for _, number in reversed(self._by_rank[rank]):
                 yield number

@@ -1,6 +1,6 @@
-"""How long jobs run, from what is known of them and from what became of others.
+"""Run lengths of jobs, estimated from what is known of each job and from finished jobs of the pool.
 
-All in logarithms: lengths of jobs spread over orders of magnitude, and guesses are wrong by factors.
+All computations use logarithms: lengths spread over orders of magnitude, and estimates are wrong by factors.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Final
 __all__ = ["AS_MANY", "NORMAL", "UNSURE", "History", "Spread", "Usual", "length_s", "width_factor"]
 
 ENOUGH: Final = 8
-"""So many values make a mean and a spread worth using."""
+"""Number of values needed for a usable mean and spread."""
 
 UNSURE: Final = 0.3
-"""How wrong guesses are taken to be as long as nothing has ended: σ of their logarithm."""
+"""Standard deviation of the logarithm of estimate errors, assumed until enough jobs have ended."""
 AS_MANY: Final = 2
-"""The first guess of a spread counts as so many values."""
+"""Weight of the assumed spread, in values."""
 PACE: Final = 0.05
 WIDEST: Final = log(4)
 NARROWEST: Final = -log(1.5)
 NORMAL: Final = NormalDist()
 OVERDUE: Final = 0.99
-"""Where so many of the jobs of this guess would have ended, the guess says nothing any more."""
+"""Share of jobs with the same estimate that would have ended, above which the estimate is ignored."""
 
 
 @dataclass(slots=True)
 class Spread:
-    """Mean and variance of values that come one by one (Welford)."""
+    """Running mean and variance (Welford's algorithm)."""
 
     count: int = 0
     mean: float = 0.0
     _squares: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.count += 1
         step = value - self.mean
         self.mean += step / self.count
@@ -46,17 +46,17 @@ class Spread:
 
     @property
     def variance(self) -> float:
-        """Of the values so far."""
+        """Sample variance of the values; 0 for fewer than two."""
         return self._squares / (self.count - 1) if self.count > 1 else 0.0
 
 
 BINS: Final = 104
-"""Lengths are counted by quarters of an octave: 26 octaves are two years in seconds."""
+"""Number of bins. A bin is a quarter of an octave; 26 octaves of seconds are two years."""
 PER_OCTAVE: Final = 4
 FLAT: Final = 0.05
-"""What share of the jobs that came to a bin end in it, as long as nothing is known: a flat guess over five octaves."""
+"""Prior share of the jobs that reach a bin and end in it: a flat guess over five octaves."""
 SURE: Final = 4
-"""A guess is not wrong by more than so many σ."""
+"""Largest estimate error considered, in standard deviations."""
 STEPS: Final = [2.0 ** (i / PER_OCTAVE) for i in range(2 * BINS + 1)]
 
 
@@ -66,21 +66,21 @@ def _bin(length_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How long jobs run in this pool by their size, and how wrong guesses about them are: what a guess really means.
+    """Length distribution of the pool's jobs by size, and error distribution of their estimates.
 
-    From the jobs that ended, and from those that did not yet: these are known to run longer than they ran until now
-    (else what ended would look as if all were short). Of each bin of lengths, the share of those that came to it and
-    end in it; sizes of which few are known are drawn to all.
+    Built from finished jobs and from unfinished ones, which are known to run longer than they have run so far. Without
+    these, jobs would look too short. For each bin of lengths it holds the share of jobs that reach it and end in it.
+    Sizes with few jobs are shrunk towards all sizes.
     Source: Kaplan, Meier, "Nonparametric estimation from incomplete observations", JASA 1958.
     """
 
     ends: Mapping[int, Sequence[float]]
-    """Devices of the gang -> how probably it ends in each bin; of all sizes under 0."""
+    """Devices of the gang -> probability of ending in each bin; key 0 holds all sizes."""
     weights: Sequence[float]
-    """How probably a guess is wrong by so many bins, from the least on."""
+    """Relative likelihood that an estimate is wrong by that many bins, from the most negative on."""
 
     def mean_s(self, guess_s: float, weight: int) -> float:
-        """The mean length of jobs of this size about which this guess was made: after Bayes, guesses log-normal."""
+        """Return the posterior mean length of jobs of this size with this estimate, for log-normal estimate errors."""
         ends = self.ends.get(weight) or self.ends[0]
         least, first = _bin(guess_s) - len(self.weights) // 2, guess_s * 2.0 ** (-(len(self.weights) // 2) / PER_OCTAVE)
         sum_ = sum_s = 0.0
@@ -92,11 +92,11 @@ class Usual:
 
 
 def usual_of(ended: Mapping[int, Sequence[int]], going: Iterable[tuple[int, float]], spread: float) -> Usual:
-    """What is usual, from counts of ended jobs (devices of the gang -> by bin) and unfinished ones (devices, ran s)."""
+    """Return the distributions, from finished jobs (devices -> count per bin) and others (devices, ran s)."""
     stays = {weight: [0] * BINS for weight in ended}
     everybody = [0] * BINS
     for weight, ran_s in going:
-        last = _bin(ran_s) - 1  # the bin that it is in says nothing yet
+        last = _bin(ran_s) - 1  # the current bin gives no information yet
         if last >= 0:
             everybody[last] += 1
             if weight in stays:
@@ -112,16 +112,16 @@ def usual_of(ended: Mapping[int, Sequence[int]], going: Iterable[tuple[int, floa
 
 
 def _shares(ends: Sequence[int], stays: Sequence[int], before: Sequence[float]) -> list[float]:
-    """Of those that came to a bin, the share that ends in it; what was thought `before` counts as ENOUGH jobs.
+    """Return the share of jobs reaching each bin that ends in it. The prior `before` weighs as much as ENOUGH jobs.
 
-    `ends`, `stays`: how many ended in a bin, and how many were last seen to have come through it.
+    `ends`, `stays`: number of jobs that ended in each bin, and that were last seen having passed it.
     """
     came = list(accumulate(map(int.__add__, reversed(ends), reversed(stays))))[::-1]
     return [(end + ENOUGH * share) / (many + ENOUGH) for end, many, share in zip(ends, came, before, strict=True)]
 
 
 def _ends(shares: Sequence[float]) -> list[float]:
-    """How probably a job ends in each bin."""
+    """Return the probability that a job ends in each bin."""
     found, left = [], 1.0
     for share in shares:
         found.append(left * share)
@@ -131,28 +131,28 @@ def _ends(shares: Sequence[float]) -> list[float]:
 
 @dataclass(slots=True)
 class History:
-    """What became of the pool's jobs: how long they ran, by their size, and how wrong the guesses about them were.
+    """History of the pool's finished jobs: their run lengths by size, and the errors of their estimates.
 
-    A guess and the history of jobs of the same size are weighed by how far each was off until now (normal prior, normal
-    error, in logarithms): a guess that has always been right is taken as it is, a wild one is drawn to what is usual.
+    An estimate and the history of jobs of the same size are weighted by their variance so far (normal prior, normal
+    error, in logarithms). An accurate estimate is used as it is, and a poor one is shrunk towards the usual length.
     """
 
     enough: int = ENOUGH
     lengths: dict[int, Spread] = field(default_factory=dict)
-    """Devices of the gang -> log of the seconds that such jobs ran."""
+    """Devices of the gang -> logarithm of the seconds that such jobs ran."""
     all_lengths: Spread = field(default_factory=Spread)
     errors: Spread = field(default_factory=Spread)
-    """log(actual / guess)."""
+    """log(actual / estimated length)."""
     usual: Usual | None = None
-    """What was usual when somebody looked last; None: nobody did."""
+    """Distributions at the last `look`; None before the first."""
     _ended: dict[int, list[int]] = field(default_factory=dict)
-    """Devices of the gang -> how many ended, by the bin of their length."""
+    """Devices of the gang -> number of finished jobs per length bin."""
     _looked: int = 0
     _means: dict[tuple[float, int], float] = field(default_factory=dict)
-    """Guess, devices -> what it means: in a pool many wait of which the same is expected."""
+    """(estimate, devices) -> mean length: many jobs of a pool wait with the same estimate."""
 
     def learn(self, guess_s: float | None, actual_s: float, weight: int) -> None:
-        """A job ended after so many seconds of running."""
+        """Record a finished job that ran for `actual_s` seconds."""
         if actual_s <= 0:
             return
         self.all_lengths.add(log(actual_s))
@@ -162,7 +162,7 @@ class History:
             self.errors.add(log(actual_s / guess_s))
 
     def expected_s(self, guess_s: float | None, weight: int) -> float | None:
-        """The median length of a job of this size about which this guess was made; None: nothing is known."""
+        """Return the median length of jobs of this size with this estimate; None if nothing is known."""
         usual = self._usual(weight)
         if guess_s is None or guess_s <= 0:
             return None if usual is None else exp(usual.mean)
@@ -174,17 +174,17 @@ class History:
 
     @property
     def is_due(self) -> bool:
-        """Since somebody looked, an eighth more has ended."""
+        """True if the number of finished jobs grew by an eighth since the last `look`."""
         return self.errors.count >= max(ENOUGH, self._looked * 9 // 8)
 
     def look(self, going: Iterable[tuple[int, float]]) -> None:
-        """Find what is usual. `going`: devices and seconds that they ran, of jobs that did not end yet."""
+        """Recompute the distributions. `going`: devices and seconds run so far, of unfinished jobs."""
         self._looked = self.errors.count
         self._means.clear()
         self.usual = usual_of(self._ended, going, self.spread)
 
     def mean_s(self, guess_s: float | None, weight: int) -> float | None:
-        """The mean length of jobs of this size about which this guess was made, as far as that can be said."""
+        """Return the mean length of jobs of this size with this estimate; before `look`, the estimate."""
         if self.usual is None or not guess_s:
             return guess_s
         found = self._means.get((guess_s, weight))
@@ -194,13 +194,13 @@ class History:
 
     @property
     def spread(self) -> float:
-        """How wrong guesses were, as the standard deviation of their logarithm, or a first guess."""
+        """Standard deviation of the logarithm of estimate errors; UNSURE until enough jobs have ended."""
         if self.errors.count < ENOUGH:
             return UNSURE
         return sqrt(self.errors.variance + self.errors.mean**2)
 
     def doubt(self, weight: int) -> float:
-        """How far jobs of this size are from what is expected of them: with evidence, as far as was seen."""
+        """Return the standard deviation of log length for jobs of this size, combined with the prior UNSURE."""
         usual = self._usual(weight)
         known = 0 if usual is None else usual.count - 1
         seen = 0.0 if usual is None else usual.variance
@@ -214,9 +214,10 @@ class History:
 
 
 def length_s(guess_s: float, executed_s: float, spread: float, share: float) -> float:
-    """The length in all below which this share of the jobs end about which so was guessed and that ran so long.
+    """Return the total length below which `share` of the jobs end that had this estimate and ran for `executed_s`.
 
-    Log-normal about the guess; of one that overran by far, half end before they ran twice as long (and so on).
+    The distribution is log-normal around the estimate. After a large overrun, half of the jobs end before they have run
+    twice as long, and so on.
     """
     if executed_s > 1e-3:
         if spread <= 0:
@@ -231,10 +232,10 @@ def length_s(guess_s: float, executed_s: float, spread: float, share: float) -> 
 
 
 def width_factor(held: Iterable[bool], share: float = 0.8) -> float:
-    """How much wider the next interval has to be than what was drawn, so that this share of them hold.
+    """Return the factor by which the next interval must be widened so that `share` of all intervals cover the outcome.
 
-    `held`: whether each interval that was shown did, oldest first. One that did not makes those after it wider, one
-    that did a little narrower, so that in the long run the share is right whatever is wrong with the model.
+    `held`: whether each published interval covered it, oldest first. A miss widens later intervals, and a hit narrows
+    them a little, so the long-run coverage is right whatever the error of the model.
     Source: Gibbs, Candès, "Adaptive conformal inference under distribution shift", NeurIPS 2021.
     """
     logarithm = 0.0

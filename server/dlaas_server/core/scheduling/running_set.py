@@ -1,4 +1,4 @@
-"""Jobs that run: when they are expected to end, and who of them may be preempted."""
+"""Running jobs, sorted by expected end."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from dlaas_server.core.scheduling.gang_request import Ask
 __all__ = ["Ends", "oldest"]
 
 FEW: Final = 64
-"""So many ends are sorted in one by one; if there are more, all are sorted."""
+"""Maximum number of new ends that are inserted one by one; a longer list is sorted as a whole."""
 NEW_MOST: Final = 4096
-"""So many are kept unsorted."""
+"""Maximum number of unsorted ends."""
 
 
 _End = tuple[float, int, Ask]
-"""Expected end, number, who. Outdated once the job is expected to end at another time, or does not run."""
+"""Expected end, job number, job. Outdated once the job's expected end changes or the job stops running."""
 
 
 @dataclass(slots=True)
 class Ends:
-    """Expected ends, first ones first. Jobs of unknown length have none."""
+    """Expected ends of running jobs, earliest first. Jobs of unknown length have none."""
 
     _sorted: list[_End] = field(default_factory=list)
     _new: list[_End] = field(default_factory=list)
-    """What came since; sorted in when somebody asks."""
+    """Ends added since the last sort; merged at the next read."""
 
     def add(self, ask: Ask, now_s: float) -> None:
-        """It runs from now on, or is expected to end at another time than before."""
+        """Add a job that starts to run, or update its expected end."""
         ask.ends_s = end_s = ask.end_s(now_s)
         if end_s is not None:
             new = self._new
@@ -54,16 +54,16 @@ class Ends:
         del ends[:gone]
 
     def is_behind(self, now_s: float) -> bool:
-        """Somebody was expected to have ended by now."""
+        """Return whether a job was expected to have ended by now."""
         return self.first_s() <= now_s
 
     def first_s(self) -> float:
-        """The first expected end."""
+        """Return the first expected end; infinity if there is none."""
         self._sort()
         return self._sorted[0][0] if self._sorted else inf
 
     def in_order(self, running: Iterable[Ask], now_s: float) -> Iterator[tuple[float, Ask]]:
-        """Who runs, by expected end; those that overran are expected to run as long again."""
+        """Yield running jobs by expected end. A job past its estimate is expected to run as long again."""
         while self.is_behind(now_s):
             ask = self._sorted.pop(0)[2]
             end_s = ask.end_s(now_s)
@@ -81,9 +81,10 @@ class Ends:
 
 
 def oldest(running: Iterable[Ask]) -> Iterator[tuple[float, Ask]]:
-    """Who runs, by when it began, whatever is expected of it: those that an overdue job waits for only get fewer.
+    """Yield running jobs by start time, with their expected ends.
 
-    `running`: as they got their seats. Times are expected ends.
+    An overdue job waits for these in this order: their number only shrinks, whatever their estimates. `running` is in
+    the order in which jobs got their seats.
     """
     for _, alike in groupby(running, lambda ask: ask.began_s):
         for ask in sorted(alike, key=lambda ask: ask.number):

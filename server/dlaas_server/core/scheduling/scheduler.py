@@ -1,7 +1,8 @@
-"""Who runs, kept up to date event by event: the engine, the simulator and the forecast decide with this.
+"""Event-driven scheduler, shared by the engine, the simulator and the start-time forecast.
 
-Waiting jobs lie in one group per shape of gang and queue, in each group one line per expected length; only the heads of
-lines are looked at. So an event costs what shapes there are, not what jobs wait.
+Waiting jobs with the same shape, number of learners and queue form one equivalence class. Each class keeps one heap
+per expected length, and only the heads of these heaps are examined. The cost of an event therefore grows with the
+number of classes, not with the number of waiting jobs.
 """
 
 from __future__ import annotations
@@ -31,51 +32,54 @@ __all__ = ["Choice", "Policy", "Preemption", "Scheduler", "Share"]
 
 
 _Todo = tuple[int, float, Key, Group]
-"""Priority (the highest first), use of the queue's share, the head's key: to sort by, and to see whether it changed."""
+"""Priority (highest first), share of the queue in use, key of the head, class: sorts, and detects a changed head."""
 NO_SHARE: Final = Share()
 MANY: Final = 64
-"""Beyond so many groups, empty ones are forgotten."""
+"""Number of equivalence classes above which empty ones are deleted."""
 SAME_S: Final = 1e-6
 MOST_VICTIMS: Final = 1024
-"""So many are looked at for one newcomer."""
+"""Maximum number of victims examined for one waiting job."""
 
 
 class Scheduler(Promises):
-    """The state of a pool: what is free, who runs, who waits. Mutable, but pure: no clock, no chance."""
+    """State of a pool: free capacity, running jobs, waiting jobs. Mutable, but without clock or randomness."""
 
     def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
         super().__init__(frees)
         self.charged: Mapping[str, float] = {}
-        """Queue -> what it is charged for beside: spot jobs, at their price."""
+        """Queue -> extra usage that counts against its share: its spot jobs, at the spot price."""
         self._take_policy(policy, made(policy.order) if order is None else order)
 
     def _take_policy(self, policy: Policy, order: Order) -> None:
         self.begin(policy, order)
         self._priority: int | None = None
         self._used: dict[str, int] = {}
-        """In `fair`: queue -> devices in use."""
+        """Queue -> devices in use. Only maintained in order `fair`."""
         self._has_ranks = bool(self.order.gap)
-        """Somebody may be preempted, or moved, for a rank."""
+        """True if the order can preempt or move a running job because of its rank."""
         self._on: dict[str, dict[int, Ask]] = {}
-        """In orders with ranks: node -> the jobs of one learner that run there."""
+        """Node -> running jobs with one learner there, by job number. Only maintained in orders with ranks."""
         self._may_preempt = policy.preempts and (self._is_fair or self._has_ranks)
-        """Ranks or priorities differ; else nobody is ever preempted, and time alone changes nothing."""
+        """True if preemption is enabled and ranks or priorities differ.
+
+        Otherwise no job is ever preempted, and the passage of time alone changes nothing.
+        """
         self._ends = Ends()
         self._victims = Victims()
         self._reservation: Reservation | None = None
-        """The last one: it holds as long as everything ends when it was expected to."""
+        """Last reservation, valid as long as every job ends at its expected time."""
         self._is_strict = policy.is_strict
         self._admitted: Ask | None = None
-        """The last that passed the reservation."""
+        """Last job that was admitted past the reservation."""
         self._refused: list[Group] = []
-        """Groups that fit and would have delayed the reservation."""
+        """Classes that fit now but would have delayed the reservation."""
         self._starts: list[Ask] = []
-        """Who starts in this pass."""
+        """Jobs that start in this pass."""
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
-        """The job waits from now on, or has waited since `queued_s`."""
+        """Add a job to the queue, waiting since `queued_s` (default: now)."""
         self.waiting += 1
         if ask.priority != self._priority:
             self._meet(ask.priority, now_s)
@@ -88,7 +92,7 @@ class Scheduler(Promises):
         self._line_up(ask)
 
     def _meet(self, priority: int, now_s: float) -> None:
-        """Another priority than that of the last job: from now on it matters who may be preempted."""
+        """Record the priority. From the second distinct priority on, track which jobs may be preempted."""
         if priority == self._priority:
             return
         is_second, self._priority = self._priority is not None, priority
@@ -98,7 +102,7 @@ class Scheduler(Promises):
                 self._note_victim(ask, now_s)
 
     def seat(self, ask: Ask, seats: tuple[Seat, ...], now_s: float) -> None:
-        """The job runs on these seats, which are taken already."""
+        """Record that the job runs on these seats, which are taken already."""
         ask.seats, ask.began_s = seats, now_s
         ask.since_s = now_s + ask.restart_s if ask.starts else now_s
         ask.starts += 1
@@ -136,7 +140,7 @@ class Scheduler(Promises):
                 heappush(self._timers, (safe_s, ask.number, VICTIM, ask.stamp, ask))
 
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
-        """The job runs already, on seats that are not free, which it got at `began_s`. Those first that began first."""
+        """Record a job that already runs, on seats that are not free, since `began_s`. Call in order of `began_s`."""
         self._meet(ask.priority, now_s)
         ask.seats, ask.patience_s = seats, -1.0
         if began_s is None:
@@ -150,7 +154,7 @@ class Scheduler(Promises):
         self._note_running(ask, now_s)
 
     def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
-        """The job ended, or was withdrawn."""
+        """Remove a job that ended or was withdrawn."""
         if ask.since_s is None:
             self.waiting -= 1
             ask.stamp += 1
@@ -170,7 +174,7 @@ class Scheduler(Promises):
                 self._rerank_all(learnt, now_s)
 
     def obey(self, policy: Policy, now_s: float) -> None:
-        """From now on decide by this policy. Who runs and who waits stays; what the order learnt, if it is the same."""
+        """Replace the policy. Running and waiting jobs stay; learned state is kept if the order stays the same."""
         waiting, running = self.line(), list(self.running.values())
         self._take_policy(policy, self.order if policy.order == self.policy.order else made(policy.order))
         self.running = {}
@@ -185,9 +189,10 @@ class Scheduler(Promises):
             self.enter(ask, now_s, ask.queued_s)
 
     def _rank(self, ask: Ask, now_s: float) -> tuple[int, float | None]:
-        """The rank of a running job, and when it changes.
+        """Return the rank of a running job, and the time at which it changes.
 
-        One that was lifted makes room for late ones only; a late one for none, for as long as its bound is.
+        A job that was lifted makes room only for late jobs (-1). A late job makes room for none (-2) until it has held
+        its seats for as long as its bound.
         """
         if ask.late is Late.LIFTED:
             return -1, None
@@ -196,7 +201,7 @@ class Scheduler(Promises):
         return (-2, safe_s) if now_s < safe_s else (self.order.rank(ask, now_s), self.order.changes_s(ask, now_s))
 
     def _unseat(self, ask: Ask, now_s: float) -> None:
-        """It runs no more; its seats were given back."""
+        """Remove the job from the running set. Its seats have been given back already."""
         ask.executed_s = ask.executed(now_s)
         ask.since_s = None
         ask.stamp += 1
@@ -217,7 +222,7 @@ class Scheduler(Promises):
             self.reopen()
 
     def look_again(self) -> None:
-        """`frees` is not what it was, though nobody of ours came or went."""
+        """Reconsider every class after `frees` changed without a job of this scheduler starting or ending."""
         self._reservation = None
         for group in self._groups.values():
             group.could_fit = None
@@ -226,7 +231,7 @@ class Scheduler(Promises):
         self._without_room = []
         self.reopen()
 
-    # -- time passes --------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_s: float) -> None:
         timers = self._timers
@@ -245,7 +250,7 @@ class Scheduler(Promises):
                 self._rerank(ask, now_s)
 
     def reconsider(self, ask: Ask, now_s: float) -> None:
-        """What is known of a job changed: it takes another place in line, or is expected to end at another time."""
+        """Recompute the job's place in the queue, or its expected end, after its estimate changed."""
         if ask.since_s is None:
             ask.rank = self.order.rank(ask, now_s)
             self._move(ask, now_s)
@@ -255,7 +260,7 @@ class Scheduler(Promises):
         self._rerank(ask, now_s)
 
     def _rerank_all(self, learnt: Learnt, now_s: float) -> None:
-        """The order learnt something: all take the places that they would have had with it."""
+        """Rerank the affected jobs after the order learned from a finished job."""
         for _, ask in self._entries():
             if learnt is Learnt.RANKS or ask.late:
                 ask.rank = self.order.rank(ask, now_s)
@@ -283,10 +288,10 @@ class Scheduler(Promises):
             heappop(timers)
         return timers[0][0] if timers else None
 
-    # -- one pass -----------------------------------------------------------------------------------------------------
+    # -- pass ---------------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> Choice:
-        """Start what fits and what others must make room for, first in order first."""
+        """Run one scheduling pass: start jobs that fit, and preempt victims for others, in queue order."""
         if self._timers and self._timers[0][0] <= now_s:
             self._tick(now_s)
         if not self.waiting:
@@ -327,7 +332,7 @@ class Scheduler(Promises):
                 if chosen is not None:
                     is_changed = self._is_fair or before != (len(starts), len(stops))
                     if chosen is not self._admitted:
-                        self._reservation = reservation = None  # it was not asked about this one
+                        self._reservation = reservation = None  # the reservation was not checked against this start
                     self._start(chosen, group, now_s, starts)
                     if is_changed:
                         todo = self._open()
@@ -344,10 +349,10 @@ class Scheduler(Promises):
                     todo = self._open()
         wake_s = self._wake_s() if self.waiting and (self._may_preempt or self._relaxes or self._refused) else None
         if self._refused:
-            for group in self._refused:  # what starts meanwhile may leave them seats that are in nobody's way
+            for group in self._refused:  # jobs that start meanwhile may leave seats free that delay nobody
                 group.is_shut = False
                 if reservation is None and group.key is not None and (holder := self._holder(group.key)):
-                    reservation = self._reserve(holder, now_s)  # made anew after the last one started
+                    reservation = self._reserve(holder, now_s)  # recomputed after the last start
             self._refused, self._is_open = [], True
             wake_s = self._passes_s(reservation, now_s, inf if wake_s is None else wake_s)
         if reservation is not None:
@@ -355,9 +360,9 @@ class Scheduler(Promises):
         return Choice(starts, stops, wake_s) if starts or stops or wake_s is not None else IDLE
 
     def _open(self) -> list[_Todo]:
-        """The groups whose heads are to be tried, as a heap; in strict order all groups.
+        """Return a heap of the classes whose heads are to be tried; in strict order, of all classes.
 
-        Those that too few devices are free for are shut at once, unless others may be preempted for them.
+        Classes that need more devices than are free are closed at once, unless preemption is possible.
         """
         is_strict, is_fair, promises_first = self._is_strict, self._is_fair, self._promises_first
         devices = inf if is_strict or self._may_preempt else self.frees.devices
@@ -384,7 +389,7 @@ class Scheduler(Promises):
         return todo
 
     def _use(self, group: Group) -> float:
-        """How much of its share the queue of this group uses."""
+        """Return the usage of the queue of this class divided by its share size; FIRST if its head is late."""
         assert group.head is not None
         queue = group.head.queue
         if group.head.late:
@@ -392,7 +397,7 @@ class Scheduler(Promises):
         return (self._used.get(queue, 0) + self.charged.get(queue, 0.0)) / self._share(queue).size
 
     def _is_entitled(self, ask: Ask) -> bool:
-        """With it, its queue still uses no more than is its own."""
+        """Return whether the queue stays within its guaranteed share if this job starts."""
         return self._used.get(ask.queue, 0) + ask.weight <= self._share(ask.queue).guaranteed
 
     def _share(self, queue: str) -> Share:
@@ -407,9 +412,9 @@ class Scheduler(Promises):
         now_s: float,
         stops: list[Preemption],
     ) -> Ask | None:
-        """Who of this group starts now; its seats are taken, by preempting others if need be.
+        """Return the job of this class that starts now, with its seats taken, by preemption if necessary; None if none.
 
-        `reservation`: that of `holder`, who is ahead and is promised a time; None where nothing could be taken from it.
+        `reservation`: that of `holder`, a job ahead in the queue; None if this start cannot take anything from it.
         """
         if reservation is not None and not (self._is_fair and self._is_entitled(ask)):
             if fits(self.frees, ask):
@@ -445,7 +450,7 @@ class Scheduler(Promises):
             del self._groups[ask.shape, ask.learners, ask.queue]
         starts.append(ask)
         if self._is_fair and self._used[ask.queue] > self._share(ask.queue).guaranteed:
-            self.reopen()  # it borrows: others may want that back
+            self.reopen()  # it borrows, and other queues may reclaim that
 
     # -- reservations -------------------------------------------------------------------------------------------------
 
@@ -460,7 +465,11 @@ class Scheduler(Promises):
         return self._reservation
 
     def _passes_s(self, reservation: Reservation | None, now_s: float, next_s: float) -> float | None:
-        """When others may pass, by `next_s` at the latest: who has not ended by then delays it, or it is overdue."""
+        """Return the earliest time, at most `next_s`, at which backfill may admit other jobs.
+
+        A job that has not ended by its expected end delays the reservation. In orders by age the holder also becomes
+        overdue.
+        """
         end_s = self._ends.first_s()
         if now_s < end_s:
             next_s = min(next_s, end_s + SLACK_S / 2)
@@ -469,10 +478,10 @@ class Scheduler(Promises):
         return next_s if next_s < inf else None
 
     def _passing(self, group: Group, reservation: Reservation, now_s: float) -> Ask | None:
-        """The first of a group that fits now and does not delay the reservation; its seats are taken.
+        """Return the first job of a class that fits now and does not delay the reservation; its seats are taken.
 
-        All of a group get the same seats: who ends before the reservation may have them, or whoever is first if the
-        reservation can spare them.
+        All jobs of a class get the same seats. A job is admitted if it ends before the reservation starts, or if the
+        reservation can spare the seats.
         """
         assert group.head is not None
         seats = seated(self.frees, group.head, now_s)
@@ -488,7 +497,7 @@ class Scheduler(Promises):
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _candidates(self, ask: Ask, now_s: float) -> list[Rank]:
-        """(priority, rank) of those that may be preempted for this job now."""
+        """Return the (priority, rank) pairs whose jobs may be preempted for this job now."""
         gap = self.order.gap if self._is_patient_no_more(ask, now_s) else 0
         rank = -1 if ask.late >= Late.LATE else ask.rank + gap
         return [
@@ -498,7 +507,7 @@ class Scheduler(Promises):
         ]
 
     def _is_patient_no_more(self, ask: Ask, now_s: float) -> bool:
-        """Whether it waited long enough that somebody will be stopped for its rank: often somebody just ends."""
+        """Return whether the job has waited long enough to preempt for its rank. Often another job ends before that."""
         if not self.order.gap or (self.order.needs_lengths and ask.estimate_s is None):
             return False
         ready_s = ask.queued_s + self.policy.patience_factor * ask.restart_s
@@ -510,7 +519,7 @@ class Scheduler(Promises):
         return False
 
     def _make_room(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
-        """Seats that become free when others are preempted; only as many as needed are."""
+        """Return the job's seats after preempting as few victims as needed, or None."""
         ranks = self._candidates(ask, now_s)
         candidates: Iterator[Ask] = iter(())
         if ranks and sum(self._victims.weights[one] for one in ranks) + most(self.frees, ask) >= ask.weight:
@@ -528,13 +537,13 @@ class Scheduler(Promises):
                 self.frees.claim(victim.shape, its)
             else:
                 self._preempt(victim, ask, now_s, stops)
-        if seats is not None and given == len(self._starts) - len(stops):  # only free seats, kept for who is ahead
+        if seats is not None and given == len(self._starts) - len(stops):  # only free seats, kept for a job ahead
             self.frees.give(ask.shape, seats)
             return None
         return seats
 
     def _gathered(self, ask: Ask, now_s: float, stops: list[Preemption]) -> tuple[Seat, ...] | None:
-        """Seats on one node from which a small job moves: enough devices are free, but in pieces."""
+        """Return seats on one node, freed by moving a small job away: enough devices are free, but fragmented."""
         is_one = ask.learners == 1 and not ask.shape.is_share and 1 < ask.shape.gpus <= self.frees.devices
         if not is_one or not self._is_patient_no_more(ask, now_s):
             return None
@@ -552,7 +561,7 @@ class Scheduler(Promises):
         return seats
 
     def _note_brief(self, brief: list[Ask], now_s: float) -> None:
-        """These are about to end: whoever has not by then is asked to move."""
+        """Set a timer just after the expected end of each of these jobs; those still running then may be moved."""
         for mover in brief:
             over_s = (mover.end_s(now_s) or now_s) + SLACK_S / 2
             if abs(over_s - mover.patience_s) > SAME_S:
@@ -560,7 +569,10 @@ class Scheduler(Promises):
                 heappush(self._timers, (over_s, mover.number, READY, mover.stamp, mover))
 
     def _preempt(self, victim: Ask, winner: Ask, now_s: float, stops: list[Preemption]) -> None:
-        """Back to the queue, with its place; its seats were given back. Who started in this very pass waits on."""
+        """Return the victim to the queue after its seats were given back.
+
+        A victim that started in this very pass keeps its place in the queue and does not count as preempted.
+        """
         self._unseat(victim, now_s)
         if victim in self._starts:
             self._starts.remove(victim)

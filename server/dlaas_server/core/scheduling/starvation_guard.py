@@ -1,6 +1,7 @@
-"""Who waited so long that it goes before all others once, whatever its priority: one such job at a time.
+"""Starvation guard: a job that waited too long goes before all others once, whatever its priority.
 
-Only one, since else a pool that has had too much to do for days would go by age, and priorities would mean nothing.
+Only one job has this turn at a time. Otherwise a pool that is overloaded for days would schedule by age, and priorities
+would have no effect.
 """
 
 from __future__ import annotations
@@ -14,38 +15,38 @@ __all__ = ["Forgotten"]
 
 
 class Forgotten:
-    """Jobs that reached `Late.FORGOTTEN`, and whose turn it is."""
+    """Starving jobs, which reached `Late.FORGOTTEN`, and the one whose turn it is."""
 
     def __init__(self) -> None:
         self.turn: Ask | None = None
-        """It waits, and everything that it needs is kept for it."""
+        """Waiting job whose turn it is; everything that it needs is kept for it."""
         self.waiting: dict[int, Ask] = {}
-        """Mostly nobody: looked at before a method is called, since that is done at each event."""
+        """Starving jobs by number. Mostly empty: callers check this first, to save a method call at each event."""
         self.running: set[int] = set()
         self._by_age: list[tuple[float, int]] = []
 
     def waits(self, ask: Ask) -> None:
-        """It waited so long by now."""
+        """Add a waiting job that reached `Late.FORGOTTEN`."""
         if ask.number not in self.waiting:
             self.waiting[ask.number] = ask
             heappush(self._by_age, (ask.submitted_s, ask.number))
 
     def leaves(self, ask: Ask) -> bool:
-        """It waits no more; True if it was one of these."""
+        """Remove a job that no longer waits. Return whether it was starving."""
         if self.turn is ask:
             self.turn = None
         return self.waiting.pop(ask.number, None) is not None
 
     def runs(self, ask: Ask) -> None:
-        """It runs, and waited so long before: until it ends it is nobody's turn."""
+        """Record that a job runs that starved before. Until it ends, no other job gets the turn."""
         self.running.add(ask.number)
 
     def ends(self, ask: Ask) -> None:
-        """It runs no more."""
+        """Record that the job no longer runs."""
         self.running.discard(ask.number)
 
     def changed(self, could_fit: Callable[[Ask], bool]) -> list[Ask]:
-        """Give the turn to the oldest that could fit, if none of them runs; whose place in line is another one now."""
+        """Give the turn to the oldest job that could fit, if none of them runs. Return the jobs whose place changed."""
         before, self.turn = self.turn, None if self.running else self._oldest(could_fit)
         return [ask for ask in (before, self.turn) if ask is not None and before is not self.turn]
 

@@ -1,6 +1,6 @@
-"""Who waits, in which order: one group per shape of gang and queue, and who is past its bound.
+"""Queue of waiting jobs, in equivalence classes, with the lateness of each job.
 
-The other half of `scheduler`, which decides who starts.
+The base of `backfill` and `scheduler`, which decide which jobs start.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dlaas_server.core.scheduling.starvation_guard import Forgotten
 __all__ = ["FIRST", "LAST", "LIFT", "RANK", "READY", "VICTIM", "Lines"]
 
 FIRST: Final = -3
-"""Below all ranks: that of a job that is overdue."""
+"""Rank of an overdue job, below all other ranks."""
 ABOVE: Final = -(1 << 60)
-"""Before all priorities."""
+"""First component of the key of a job that goes before all priorities."""
 LAST: Final[Key] = (-ABOVE, 0, 0, 0.0, 0)
-"""Behind all that wait."""
+"""Key behind those of all waiting jobs."""
 LIFT, VICTIM, RANK, READY = range(4)
 
 
 class Lines:
-    """The jobs that wait. Mutable, but pure: no clock, no chance."""
+    """Waiting jobs. Mutable, but without clock or randomness."""
 
     def __init__(self, frees: Frees) -> None:
         self.frees = frees
 
     def begin(self, policy: Policy, order: Order) -> None:
-        """Nobody waits, and the order is this one."""
+        """Reset to an empty queue under this policy and order."""
         self.policy = policy
         self.order = order
         self.waiting = 0
@@ -53,17 +53,17 @@ class Lines:
         self._timers: list[tuple[float, int, int, int, Ask]] = []
         self._forgotten = Forgotten()
         self._ages: deque[tuple[float, int, Ask]] = deque()
-        """In orders by age: when somebody may be forgotten at the earliest, with the stamp that it had; by time."""
+        """(earliest time of reaching `Late.FORGOTTEN`, stamp, job), by time. Only used in orders by age."""
         self._lates: list[tuple[Key, int, Ask]] = []
-        """Heap of those that wait and are late, with their stamps: the first is promised a time."""
+        """Heap of waiting jobs that are late, with their stamps. The first one holds the reservation."""
         self._without_room: list[tuple[Key, int, Ask]] = []
-        """Of those, who would not fit if nobody ran."""
+        """Late jobs that would not fit even if nothing ran."""
         self._relaxes = False
         self._is_open = True
-        """Some group may not be shut."""
+        """True if some class may be open, that is, its head is worth a try."""
 
     def line(self) -> list[Ask]:
-        """All that wait, first in line first."""
+        """Return all waiting jobs in queue order."""
         return [ask for _, ask in sorted(self._entries(), key=lambda entry: entry[0])]
 
     def _entries(self) -> list[tuple[Key, Ask]]:
@@ -71,7 +71,7 @@ class Lines:
 
     @property
     def head(self) -> Ask | None:
-        """The first in line."""
+        """First job in queue order."""
         first: Group | None = None
         for group in self._groups.values():
             if group.key is not None and (first is None or first.key is None or group.key < first.key):
@@ -79,7 +79,7 @@ class Lines:
         return None if first is None else first.head
 
     def _late(self, ask: Ask, at_s: float) -> tuple[Late, float | None]:
-        """How far past its bound it is at this time, if it waited until then; and when it is further."""
+        """Return the lateness that the job reaches if it waits until `at_s`, and the time of the next step."""
         return ask.lateness(self.policy.age_s, self._length_counts, self._steps, at_s)
 
     def _note_bound(self, ask: Ask, now_s: float) -> None:
@@ -92,7 +92,10 @@ class Lines:
             heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
 
     def _age(self, ask: Ask, now_s: float) -> None:
-        """As `_note_bound`, where nobody is late before it is forgotten: a timer for each would cost too much."""
+        """Record lateness in orders by age, where `Late.FORGOTTEN` is the first step.
+
+        A timer per job would cost too much.
+        """
         ask.late = Late.NOT
         at_s, ages = ask.queued_s + self._forgotten_after_s, self._ages
         if ages and at_s < ages[-1][0]:
@@ -107,9 +110,9 @@ class Lines:
                 self._note_bound(ask, now_s)
 
     def would_be(self, ask: Ask, now_s: float) -> tuple[Key, bool]:
-        """The place in line that this job would have, were it to wait here; and whether its turn may come.
+        """Return the key that this job would have in this queue, and whether it could get the starvation guard's turn.
 
-        Nobody's turn has come. Changes the rank and the lateness of `ask` only.
+        Assumes that the turn is not its own. Changes only the rank and the lateness of `ask`.
         """
         ask.rank = self.order.rank(ask, now_s)
         late, _ = self._late(ask, now_s)
@@ -118,14 +121,14 @@ class Lines:
         return self._key(ask), is_forgotten
 
     def _behind_turn(self) -> Late:
-        """What who is forgotten counts as while it is the turn of another."""
+        """Return the lateness that a starving job counts as while the turn is another job's."""
         return self._steps[-2] if len(self._steps) > 1 else Late.NOT
 
     def _bound_s(self, ask: Ask) -> float:
         return ask.bound_s(self.policy.age_s, self.order.age_factor)
 
     def _is_overdue(self, ask: Ask, now_s: float) -> bool:
-        if self._is_by_age:  # nobody is lifted, so nobody is told when it is late
+        if self._is_by_age:  # no job is lifted, so no timer marks the step
             return self._overdue_s(ask) <= now_s
         return ask.late >= Late.OVERDUE
 
@@ -133,7 +136,7 @@ class Lines:
         return ask.queued_s + Late.OVERDUE * self._bound_s(ask)
 
     def _note_start(self, ask: Ask) -> None:
-        """How far past its bound it was when it got its seats."""
+        """Record the lateness that the job had when it got its seats."""
         ask.late, _ = self._late(ask, ask.began_s + SLACK_S)
         if ask.late is Late.FORGOTTEN:
             self._forgotten.runs(ask)

@@ -1,4 +1,4 @@
-"""What spot jobs of a pool hold, and which of them give how much of it back, for whom."""
+"""Reclaim: devices lent to spot jobs, and which of them go back to which ordinary job."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from jupyter_dlaas.wire.protocol import State
 __all__ = ["Back", "Promised", "free_in", "given_back", "holding", "idle_in", "loans_of"]
 
 Promised = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
-"""Job -> seats that it gets as soon as they are free."""
+"""Job -> seats that it gets once they are free."""
 
 
 def free_in(pool: Pool) -> Frees:
-    """What is free for the jobs that are decided on: also what is being given up or lent, which is taken last."""
+    """Return the free capacity for planning. It includes seats being released or lent, which are taken last."""
     frees = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     frees.lent = (*pool.leaving, *pool.lent)
     return frees
 
 
 def idle_in(pool: Pool) -> Frees:
-    """What nobody has."""
+    """Return the idle capacity, held by no job."""
     frees = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     for loan in pool.lent:
         frees.claim(loan.shape, loan.seats)
@@ -38,10 +38,10 @@ def idle_in(pool: Pool) -> Frees:
 
 
 def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Loan, ...]:
-    """What these spot jobs hold, in the order in which it is given back.
+    """Return the seats of these spot jobs, in the order in which they are reclaimed.
 
-    First what is being given up already, then the learners beyond the least size of those that may shrink, then whole
-    jobs: of the lowest priority, the youngest.
+    First seats that are being released already, then learners beyond the least size of jobs that may shrink, then whole
+    jobs: lowest priority and youngest first.
     """
     found: list[tuple[tuple[float, ...], Loan]] = []
     for job in jobs:
@@ -63,27 +63,27 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
 
 
 def _may_stop(job: Job) -> bool:
-    """Not of one that leaves already, or just writes its results and ends."""
+    """Return whether the job may be stopped: it is not leaving already, nor writing its results."""
     return job.goal is Goal.RUN and not job.state.is_final and job.state is not State.STORING
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """A spot job gives devices back for this winner, and keeps these seats; none: it stops."""
+    """Reclaim from a spot job for `winner`. The job keeps these seats; without any, it stops."""
 
     job: str
     winner: str
     given: int
-    """Devices; learners where no devices are asked for."""
+    """Number of devices; number of learners if no devices are requested."""
     kept: tuple[Seat, ...]
     is_due: bool
-    """It is to be told; else it is just doing so, or ends."""
+    """True if the job must still be asked; False if it is releasing the seats already, or ends."""
 
 
 def given_back(frees: Frees, promised: Promised, loans: Sequence[Loan], jobs: Mapping[str, Job]) -> dict[str, Back]:
-    """Who gives what back, so that all can have what is promised to them.
+    """Return the reclaims that free all chosen seats.
 
-    `frees`: what is free when those have left who are leaving; what is lent is taken there.
+    `frees`: capacity after pending changes, in which lent seats are taken.
     """
     left, given, winners = list(loans), dict[str, list[Loan]](), dict[str, str]()
     for winner, (shape, seats) in promised.items():
@@ -108,6 +108,6 @@ def given_back(frees: Frees, promised: Promised, loans: Sequence[Loan], jobs: Ma
 
 
 def holding(job: Job, seats: Iterable[Seat]) -> Job:
-    """The job as if it had these seats already, beside its own."""
+    """Return the job as if it held these seats in addition to its own."""
     more = [Member(member=-1, generation=job.generation, rank=0, seat=seat) for seat in seats]
     return replace(job, members=(*job.members, *more))

@@ -1,7 +1,7 @@
-"""Spot jobs: they run on what ordinary jobs leave idle, and give it back as soon as one of these can use it.
+"""Spot scheduling: spot jobs use devices that ordinary jobs leave idle, until an ordinary job reclaims them.
 
-Two schedulers over one pool. Ordinary jobs are decided on as if nothing were lent: no spot job changes whether one of
-them starts. Then spot jobs, by the same order, get what is left; where an ordinary job got a seat of theirs, they go.
+Two schedulers share one pool. Ordinary jobs are scheduled as if nothing were lent: no spot job affects their starts.
+Spot jobs then get what is left, by the same order. A spot job leaves if an ordinary job gets one of its seats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Lending", "charged", "in_the_way"]
 
 
 def in_the_way(frees: Frees, shape: Shape, seats: Sequence[Seat], loans: Iterable[Loan]) -> list[Loan]:
-    """Which of these, that are taken in `frees`, must be given back so that the seats are free; nothing is changed."""
+    """Return the loans to reclaim so that these seats become free. `frees`, in which they are taken, is unchanged."""
     wanted = {(seat.node, device) for seat in seats for device in seat.devices}
     nodes = {seat.node for seat in seats}
     found: list[Loan] = []
@@ -42,7 +42,7 @@ def in_the_way(frees: Frees, shape: Shape, seats: Sequence[Seat], loans: Iterabl
 
 
 def charged(loans: Iterable[Loan], price: float) -> dict[str, float]:
-    """What each queue is charged for what is lent to it, in devices."""
+    """Return the usage that each queue is charged for its loans, in devices."""
     held: dict[str, int] = {}
     for loan in loans:
         held[loan.queue] = held.get(loan.queue, 0) + loan.weight
@@ -50,71 +50,71 @@ def charged(loans: Iterable[Loan], price: float) -> dict[str, float]:
 
 
 def _among_spot(policy: Policy) -> Policy:
-    """Nobody is guaranteed anything of what is lent."""
+    """Return the policy among spot jobs: no queue has a guarantee."""
     return replace(policy, shares={queue: Share(weight=share.size) for queue, share in policy.shares.items()})
 
 
 class Lending:
-    """A scheduler for ordinary jobs, and one for spot jobs. Told of both, like one (see `Scheduler`)."""
+    """A scheduler for ordinary jobs and one for spot jobs, with the interface of `Scheduler`."""
 
     def __init__(self, frees: Frees, policy: Policy, order: Order | None = None) -> None:
         self.ordinary = Scheduler(Frees((free.copy() for free in frees), frees.usual), policy, order)
-        """Here what is lent is free."""
+        """Scheduler in which lent seats are free."""
         self.spot = Scheduler(frees, _among_spot(policy))
-        """Nothing is learnt from spot jobs, or for them: they are no measure for others.
+        """Scheduler of spot jobs. Its order learns nothing, since spot jobs say nothing about others.
 
-        Their price changes no turn, also in `las` and `gittins`: they are ranked among themselves, all at one price.
+        The spot price does not affect ranks, also in `las` and `gittins`: all spot jobs have the same price.
         """
         self._held: dict[int, tuple[Shape, tuple[Seat, ...]]] = {}
-        """What ordinary jobs hold, as far as spot jobs know."""
+        """Seats of ordinary jobs, as recorded for the spot scheduler."""
 
     @property
     def frees(self) -> Frees:
-        """What nobody has."""
+        """Idle capacity, held by no job."""
         return self.spot.frees
 
     @property
     def policy(self) -> Policy:
-        """How the pool is shared."""
+        """Policy of the pool."""
         return self.ordinary.policy
 
     @property
     def order(self) -> Order:
-        """Who goes first among ordinary jobs."""
+        """Order of ordinary jobs."""
         return self.ordinary.order
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting jobs."""
         return self.ordinary.waiting + self.spot.waiting
 
     @property
     def running(self) -> Mapping[int, Ask]:
-        """All that run."""
+        """All running jobs."""
         return {**self.ordinary.running, **self.spot.running}
 
     @property
     def head(self) -> Ask | None:
-        """The first in line."""
+        """First job in queue order."""
         return self.ordinary.head or self.spot.head
 
     def line(self) -> list[Ask]:
-        """All that wait, first in line first: spot jobs come behind all others."""
+        """Return all waiting jobs in queue order; spot jobs come behind all others."""
         return self.ordinary.line() + self.spot.line()
 
     def could_fit(self, ask: Ask) -> bool:
-        """Whether one that waits would have room if nobody ran; a spot job: if no other spot job did."""
+        """Return whether a waiting job would fit if nothing ran; a spot job: if no other spot job ran."""
         return self._of(ask).could_fit(ask)
 
     def _of(self, ask: Ask) -> Scheduler:
         return self.spot if ask.is_spot else self.ordinary
 
     def enter(self, ask: Ask, now_s: float, queued_s: float | None = None) -> None:
-        """The job waits from now on, or has waited since `queued_s`."""
+        """Add a job to the queue, waiting since `queued_s` (default: now)."""
         self._of(ask).enter(ask, now_s, queued_s)
 
     def adopt(self, ask: Ask, seats: tuple[Seat, ...], now_s: float, began_s: float | None = None) -> None:
-        """The job runs already, on seats that are not free."""
+        """Record a job that already runs, on seats that are not free."""
         self._of(ask).adopt(ask, seats, now_s, began_s)
         if ask.is_spot:
             self.ordinary.frees.give(ask.shape, seats)
@@ -122,16 +122,16 @@ class Lending:
             self._held[ask.number] = ask.shape, seats
 
     def leave(self, ask: Ask, now_s: float, *, has_ended: bool = True) -> None:
-        """The job ended, or was withdrawn."""
+        """Remove a job that ended or was withdrawn."""
         self._of(ask).leave(ask, now_s, has_ended=has_ended and not ask.is_spot)
         self._released(ask)
 
     def reconsider(self, ask: Ask, now_s: float) -> None:
-        """What is known of a waiting job changed."""
+        """Recompute a job's place in the queue, or its expected end, after its estimate changed."""
         self._of(ask).reconsider(ask, now_s)
 
     def obey(self, policy: Policy, now_s: float) -> None:
-        """From now on decide by this policy."""
+        """Replace the policy."""
         self.ordinary.obey(policy, now_s)
         self.spot.obey(_among_spot(policy), now_s)
 
@@ -142,7 +142,7 @@ class Lending:
             self.spot.look_again()
 
     def decide(self, now_s: float) -> Choice:
-        """Ordinary jobs first; who is in their way goes; then spot jobs get what is left."""
+        """Run one pass: start ordinary jobs, preempt spot jobs on their seats, start spot jobs on the rest."""
         loans = self._loans() if self.ordinary.waiting else []
         self.ordinary.frees.lent = loans
         if self.ordinary.policy.order == "fair":
@@ -168,12 +168,12 @@ class Lending:
         )
 
     def _loans(self) -> list[Loan]:
-        """What is lent, the youngest first."""
+        """Return the loans, lowest priority and youngest first."""
         running = sorted(self.spot.running.values(), key=lambda one: (one.priority, -one.began_s, -one.number))
         return [Loan(str(one.number), one.queue, one.shape, one.seats) for one in running]
 
     def _make_way(self, ask: Ask, loans: Sequence[Loan], now_s: float) -> list[Preemption]:
-        """Spot jobs on these seats go back to the queue, with their place."""
+        """Return the spot jobs on these seats to the queue, with their place."""
         there = [loan for loan in loans if int(loan.job) in self.spot.running]
         victims = [self.spot.running[int(one.job)] for one in in_the_way(self.spot.frees, ask.shape, ask.seats, there)]
         for victim in victims:
