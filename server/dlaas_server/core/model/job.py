@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.size_search import Search
 from jupyter_dlaas.wire.journal import Goal, halts
 from jupyter_dlaas.wire.protocol import Elastic, Failure, Interruption, JobSpec, Note, Resize, State
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Intent", "Job", "Member", "MemberState", "PendingResize", "Said", "Slow", "is_settled"]
 
