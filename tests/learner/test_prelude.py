@@ -47,7 +47,7 @@ def serving() -> Iterator[Server]:
                 one.stalls.wait(60)
                 time.sleep(0.005)  # long enough that the others would come, if they might
                 try:
-                    self.wfile.write(b"7" * 100)
+                    self.wfile.write(b"7" * 500)
                 except OSError:  # who asked was killed
                     break
             with lock:
@@ -124,7 +124,7 @@ def test_a_download_is_made_once_and_found_by_the_others(job: Build, server: Ser
     assert one.closed() == "completed", one.report()
     assert (server.begun, server.at_once) == (1, 1)
     assert [m for m in range(learners) if one.output(f"fetched-{m}").exists()] == [0]
-    assert {one.output(f"size-{m}").read_text() for m in range(learners)} == {"2000"}
+    assert {one.output(f"size-{m}").read_text() for m in range(learners)} == {"10000"}
 
 
 @pytest.mark.parametrize("learners", [2, 4])
@@ -179,7 +179,7 @@ def test_the_next_one_goes_on_when_the_first_is_killed_in_its_turn(job: Build, s
 
     assert one.closed() == "completed", one.report()
     assert server.at_once <= 2, "the answer to the killed one may still be on its way"
-    assert [one.output(f"size-{m}").read_text() for m in (2, 3)] == ["2000", "2000"]
+    assert [one.output(f"size-{m}").read_text() for m in (2, 3)] == ["10000", "10000"]
     assert not one.output("fetched-3").exists()
 
 
