@@ -216,14 +216,20 @@ class Site:
             kill(int(record["pid"]))
         if not self.zygotes_stay:
             stop_zygotes(self.pool / "zygotes")
-        for line in self.orphans():
-            who = identity(int(line.split(":")[0]))
-            if who is not None:
-                os.kill(who.pid, signal.SIGKILL)
-        until(lambda: not self.orphans(), "nothing of the pool lives")
+        until(self._kill_orphans, "nothing of the pool lives")
         for pid in self.engines():  # one that the watchdog had just started
             with suppress(ProcessLookupError):
                 kill(pid)
+
+    def _kill_orphans(self) -> bool:
+        """Kill all processes of the pool's jobs; return whether there were none. A zygote may still start one."""
+        orphans = self.orphans()
+        for line in orphans:
+            process = identity(int(line.split(":")[0]))
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        return not orphans
 
     def move_to(self, folder: Path) -> None:
         """Make room for the next site: all but the zygotes, and the package that they have loaded, goes elsewhere."""
