@@ -1,4 +1,4 @@
-"""The production core on Pollux' workloads: `core.elastic` decides every minute who runs with how many GPUs where."""
+"""The production core on Pollux' workloads: `allocation.py` decides every minute who runs with how many GPUs where."""
 
 from __future__ import annotations
 
