@@ -45,16 +45,16 @@ def words_of_the_code() -> str:
     return "\n".join(pieces).lower().replace("_", " ").replace("-", " ")
 
 
-def test_the_map_lists_every_package_once():
+def test_the_map_lists_every_package_once() -> None:
     assert sorted(re.findall(r"^\| `([\w.]+)` \|", section("Packages"), re.M)) == sorted(packages())
 
 
-def test_the_map_is_short_and_has_its_invariants():
+def test_the_map_is_short_and_has_its_invariants() -> None:
     assert len(ARCHITECTURE.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
     assert len(re.findall(r"^\d\. ", section("Seven invariants"), re.M)) == INVARIANTS
 
 
-def test_links_lead_to_files():
+def test_links_lead_to_files() -> None:
     broken = []
     for path in documents():
         links = re.findall(r"\]\(([^)#\s]+)\)", path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def test_links_lead_to_files():
     assert broken == []
 
 
-def test_file_paths_of_the_decisions_exist():
+def test_file_paths_of_the_decisions_exist() -> None:
     """Paths in a decision are relative to one of the import packages, to one below, or to the repository."""
     roots = [ROOT, SERVER, ROOT / "jupyter_dlaas", SERVER / "dlaas_server", ROOT / "jupyter_dlaas" / "learner"]
     missing = []
@@ -73,14 +73,14 @@ def test_file_paths_of_the_decisions_exist():
     assert missing == []
 
 
-def test_words_of_the_glossary_occur_in_the_code():
+def test_words_of_the_glossary_occur_in_the_code() -> None:
     terms = [term.replace("-", " ") for term in re.findall(r"\*\*(.+?)\*\*", section("Glossary"))]
     code = words_of_the_code()
     assert len(terms) > 20
     assert [term for term in terms if term not in code] == []
 
 
-def test_decisions_are_numbered_without_a_gap_and_say_their_status():
+def test_decisions_are_numbered_without_a_gap_and_say_their_status() -> None:
     paths = sorted(DECISIONS.glob("[0-9]*.md"))
     assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1))
     for path in paths:
@@ -91,10 +91,10 @@ def test_decisions_are_numbered_without_a_gap_and_say_their_status():
         assert "\n## Decision\n" in text, path.name
 
 
-def test_the_index_lists_every_decision_once():
+def test_the_index_lists_every_decision_once() -> None:
     listed = re.findall(r"^- \[\d{4}\]\((.+?)\)", (DECISIONS / "README.md").read_text(encoding="utf-8"), re.M)
     assert sorted(listed) == sorted(path.name for path in DECISIONS.glob("[0-9]*.md"))
 
 
-def test_the_state_diagram_equals_the_table():
+def test_the_state_diagram_equals_the_table() -> None:
     assert PATH.read_text(encoding="utf-8") == document()
