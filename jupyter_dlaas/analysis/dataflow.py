@@ -410,7 +410,8 @@ class Tracer:
             if call.is_called and own.made_params:
                 found |= set(replace(own, touched_params=own.made_params).touched_args(call))
             return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
-        if call.only_shows or (call.receiver in self.modules and call.verb in SEEDS):
+        changes_itself = own is not None and bool(own.touched_params)  # the notebook's own `plot` may do more than plot
+        if (call.only_shows and not changes_itself) or (call.receiver in self.modules and call.verb in SEEDS):
             return found
         if own is not None and not call.is_dropped:
             return found | ((receiver | args) if own.touched_params else set())

@@ -57,7 +57,7 @@ SAVES = words(
 DRAWING_VERBS = words(
     """
     bar barh barplot boxplot countplot contour contourf errorbar fill_between heatmap hexbin hist hist2d histplot
-    kdeplot lineplot pairplot pie regplot scatter scatterplot violinplot annotate axhline axvline colorbar legend
+    kdeplot lineplot pairplot pie regplot scatterplot violinplot axhline axvline colorbar legend
     set_axis_off set_title set_xlabel set_ylabel set_xlim set_ylim set_xticks set_yticks set_xticklabels
     set_yticklabels suptitle tick_params tight_layout
     """
@@ -173,9 +173,9 @@ class Call:
             return True
         if self.has_option("inplace"):
             return False
-        if verb in DRAWING_VERBS:
+        if root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb.endswith(PURE_ENDS):
             return True
-        return root in SHOW_ROOTS or verb.startswith(SHOW_VERBS) or verb in PURE_VERBS or verb.endswith(PURE_ENDS)
+        return verb in PURE_VERBS or verb in DRAWING_VERBS
 
     @property
     def is_in_place(self) -> bool:

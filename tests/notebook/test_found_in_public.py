@@ -147,3 +147,25 @@ def test_numbers_drawn_by_a_generator_are_not_used_up_by_looks() -> None:
     made = job("noise = torch.randn(8, generator=g)", "print(noise)\nshape(noise[0])", train="fit(noise)")
 
     assert "print(noise)" not in made.text
+
+
+@pytest.mark.parametrize("call", ["t.plot(3)", "t.hist(3)", "t.describe(3)"])
+def test_an_own_method_that_changes_its_object_goes_along(call: str) -> None:
+    method = call[2:].partition("(")[0]
+    tracker = f"class T:\n    seen = []\n    def {method}(self, x):\n        self.seen.append(x)\nt = T()"
+    made = job(tracker, call, train="print(t.seen)")
+
+    assert prelude(made)[-1] == call
+
+
+def test_an_own_method_that_only_draws_stays_out() -> None:
+    tracker = "class T:\n    seen = [1]\n    def plot(self, ax):\n        ax.plot(self.seen)\nt = T()"
+    made = job(tracker, "t.plot(axes)", train="print(t.seen)")
+
+    assert "t.plot(axes)" not in made.text
+
+
+def test_a_library_may_change_what_it_annotates() -> None:
+    made = job("rows = {}", "labeller.annotate(rows)", train="print(rows)")
+
+    assert prelude(made) == ["rows = {}", "labeller.annotate(rows)"]
