@@ -1,7 +1,7 @@
 """Reads over the network and from databases: which calls of cells make them, so that a job would make them again. Pure.
 
 What libraries keep in a cache of their own (`load_dataset`, `fetch_openml`, `torch.hub.load`, `get_file`) is the same
-the second time, and is no finding; neither is an address that names a commit.
+the second time, and is not reported; neither is an address that names a commit.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("FileNotFoundError",),
         traced=r"in _execute_child\b",
-        advice="There is no such program on this machine: install it, or give its full path.",
+        advice="This program was not found on the machine: install it, or give its full path.",
     ),
     Row(
         code="file_missing",

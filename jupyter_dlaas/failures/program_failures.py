@@ -65,8 +65,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
         says=r"allow_pickle",
-        advice="The file is no array of numbers: it holds Python objects, or is of another kind. Look at its first "
-        "bytes; if you trust it, np.load(…, allow_pickle=True).",
+        advice="The file is not a plain numeric array: it holds Python objects or has another format. Look at its "
+        "first bytes; if you trust it, np.load(…, allow_pickle=True).",
     ),
     Row(
         code="syntax",

@@ -315,7 +315,7 @@ def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, A
 
 
 def _own_fields(module: Any) -> dict[str, Any]:
-    """What a torch module keeps beside its parameters, buffers, submodules and hooks."""
+    """State that a torch module keeps beside its parameters, buffers, submodules and hooks."""
     torch: Any = sys.modules["torch"]
     own = {*vars(torch.nn.Module())} - {"training"}
     return {key: one for key, one in vars(module).items() if key not in own}

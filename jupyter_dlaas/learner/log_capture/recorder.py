@@ -329,5 +329,5 @@ class Recorder:
 def _number(name: str, value: Any) -> float | None:
     try:
         return number_of(name, value)
-    except Exception:  # noqa: BLE001 - a text or a tensor of many elements is no metric, and ends no training
+    except Exception:  # noqa: BLE001 - a text or a tensor of many elements is not a metric, and must not end the training
         return None
