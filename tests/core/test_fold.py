@@ -343,6 +343,9 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
 
     view = job_view(left, row=1, directory="", wait=None, progress=None)
     assert (view.state, view.state_label, view.tone) == (State.QUEUED, "Queued · preempted", "warn")
+    # Its guardian has not closed the generation yet, but nothing may claim that a checkpoint is still being written.
+    assert (view.transition, view.status_line) == (None, "")
+    assert view.reason == "It made room: bert-2 has priority. Nothing was lost: it goes on from step 40."
     (open_,) = left.interruptions
     assert (open_.at_s, open_.step, open_.before, open_.by, open_.held_s) == (203.0, 40, 2, "preempted", None)
 

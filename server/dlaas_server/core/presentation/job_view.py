@@ -130,7 +130,7 @@ def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
 
 
 def _transition(job: Job) -> str | None:
-    if job.state.is_final or job.is_closed:
+    if job.state.is_final or job.is_closed or _has_freed_devices(job):
         return None
     if job.intent is Intent.CANCEL:
         return "cancelling"
@@ -143,8 +143,13 @@ def _transition(job: Job) -> str | None:
 
 def _shown_state(job: Job) -> State:
     """Return the state, but QUEUED for a preempted job from the moment at which its devices are free for others."""
-    has_left = job.goal is Goal.HALT and job.intent is Intent.RUN and not job.members
-    return State.QUEUED if has_left and not job.state.is_final and not job.is_closed else job.state
+    return State.QUEUED if _has_freed_devices(job) else job.state
+
+
+def _has_freed_devices(job: Job) -> bool:
+    """Return whether a preempted job has no learner left, while its guardian has yet to close the generation."""
+    is_preempted = job.goal is Goal.HALT and job.intent is Intent.RUN
+    return is_preempted and not job.members and not job.is_closed and not job.state.is_final
 
 
 def _is_degraded(job: Job) -> bool:
@@ -206,9 +211,11 @@ def _by(job: Job, who: str | None) -> str:
 
 
 def _reason(job: Job, wait: Wait | None) -> str:
+    if _shown_state(job) is State.QUEUED:
+        made_room = "" if job.preempted is None else f"It made room: {job.preempted}. {work_lost(job)}"
+        return " ".join(part for part in ("" if wait is None else wait.reason, made_room) if part)
     if wait is not None:
-        made_room = job.state is State.QUEUED and job.preempted is not None
-        return f"{wait.reason} It made room: {job.preempted}. {work_lost(job)}" if made_room else wait.reason
+        return wait.reason
     if job.state is State.DEPLOYING and job.failure is not None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         return f"{_sentence(job.failure.what)} Restarting {origin}."
