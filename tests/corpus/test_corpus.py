@@ -24,12 +24,11 @@ NAMES = [path.stem for path in NOTEBOOKS]
 QUICK = frozenset(
     re.findall(
         r"\w+",
-        """cells_run_twice change_of_directory earlier_training jax_optax keras_fit_tensorflow lightning_module
-        mix_untidy no_seed own_generators own_module pushed_model run_a_script seed_then_shown sklearn_fit torch_ema
-        torch_workers tqdm_bar transformers_trainer""",
+        """cells_run_twice jax_optax keras_fit_tensorflow lightning_module no_seed own_generators pushed_model
+        seed_then_shown tqdm_bar transformers_trainer""",
     )
 )
-"""What `make test` trains: each way to run cells, each source of chance, each kind of framework once."""
+"""What `make test` trains: each source of randomness, a push, cells run twice, and the heavy frameworks once."""
 ONCE = frozenset({"torch_scheduler"})
 """Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
