@@ -390,7 +390,7 @@ def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
 
     assert re.search(rf"^{handle}\s+PROCESSING", said("jobs"), re.MULTILINE)
     assert "pool " in said("pool")
-    assert "Nobody waits." in said("queue")
+    assert "No jobs are waiting." in said("queue")
     node = json.loads(said("pool --json"))["nodes"][0]["name"]
     assert "To do it: %dlaas drain" in said(f"drain {node} --dry-run")
     assert "cordoned by" in said(f"cordon {node}")
