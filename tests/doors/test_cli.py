@@ -59,7 +59,10 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
         (["queue", "set", "research", "--weight", "2"], "research"),
         (["cordon", "gpu-a"], "pool lab"),
         (["uncordon", "gpu-a"], "pool lab"),
-        (["drain", "gpu-a", "--dry-run"], "gpu-a: 1 job shrinks.\n  fake-1 shrinks from 4 to 2\n\nNothing was changed. To drain the node: jupyter dlaas drain gpu-a"),
+        (
+            ["drain", "gpu-a", "--dry-run"],
+            "gpu-a: 1 job shrinks.\n  fake-1 shrinks from 4 to 2\n\nNothing was changed.",
+        ),
         (["drain", "gpu-a"], "gpu-a is being drained. To use it again: jupyter dlaas uncordon gpu-a"),
         (["scale", "fake", "3"], "fake-1  Processing"),
         (["halt", "fake-1"], "fake-1"),

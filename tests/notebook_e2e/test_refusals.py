@@ -29,7 +29,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def one_thing(sentence: str) -> str:
-    return f"Not submitted: 1 thing to fix first.\n- {sentence}"
+    return f"Not submitted: 1 error to fix first.\n- {sentence}"
 
 
 # ------------------------------------------------------------------------------------------- names and what they hold
@@ -212,7 +212,7 @@ def test_a_cell_number_that_never_ran(shell: InteractiveShell) -> None:
 def test_all_that_is_wrong_is_said_at_once(shell: InteractiveShell) -> None:
     said = refusal(shell, "%%train -o b\nprint(aaa)\ninput()")
 
-    assert said.startswith("Not submitted: 3 things to fix first.\n- ")
+    assert said.startswith("Not submitted: 3 errors to fix first.\n- ")
     assert len(said.splitlines()) == 4
 
 
@@ -243,11 +243,11 @@ LINES = {
     "--with-cell x": "--with-cell: 'x' is not a whole number",
     "--env NOT_SET_ANYWHERE": "env: NOT_SET_ANYWHERE is not set in this environment; use NOT_SET_ANYWHERE=VALUE",
     "--env 1=2": "env: '1' is not a valid environment variable name",
-    "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
-    "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
-    "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
+    "--metric 'loss": "no closing quotation; close or remove the quotes.",
+    "my/name": "'my/name' is not a valid job name: use letters, digits, _ and -, starting with a letter",
+    "--data d=http://x": "--data is not available yet. Load the data in a cell, or send files with --include PATH.",
     "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; separate several with commas",
-    "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
+    "--image repo/it": "--image is not available yet. Omit it: the job runs in this kernel's own environment.",
     "--secret NOT_SET_ANYWHERE": (
         "secret: NOT_SET_ANYWHERE is not set in this environment. Set it first, for example: "
         'os.environ["NOT_SET_ANYWHERE"] = getpass.getpass()'
@@ -257,7 +257,7 @@ LINES = {
         "--preflight is not available yet. --dry-run checks the cell and the pool without starting anything."
     ),
     "--placement topology": (
-        "--placement topology is not available yet. --placement pack puts the learners on as few nodes as it can."
+        "--placement topology is not available yet. --placement pack places the learners on as few nodes as possible."
     ),
 }
 
@@ -289,7 +289,7 @@ def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: p
     refusal(shell, "%%train\nprint(zzz)")
 
     shown = capsys.readouterr().out.strip().splitlines()
-    assert shown[0] == "Not submitted: 1 thing to fix first."
+    assert shown[0] == "Not submitted: 1 error to fix first."
     assert len(shown) == 2
 
 
@@ -299,11 +299,11 @@ def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
         "cordon, uncordon, drain"
     )
 
-    assert refusal(shell, "%dlaas") == f"%dlaas: say what to do. There are {verbs}."
-    assert refusal(shell, "%dlaas fly") == f"%dlaas: there is no verb 'fly'. There are {verbs}."
+    assert refusal(shell, "%dlaas") == f"%dlaas: missing verb. Use one of {verbs}."
+    assert refusal(shell, "%dlaas fly") == f"%dlaas: unknown verb 'fly'. Use one of {verbs}."
     assert refusal(shell, "%dlaas scale x") == "%dlaas scale: the following arguments are required: N"
-    assert refusal(shell, "%dlaas attach") == "%dlaas attach: name one job, as in %dlaas attach resnet-48."
-    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close the quotes, or take them away."
+    assert refusal(shell, "%dlaas attach") == "%dlaas attach: requires one job, such as %dlaas attach resnet-48."
+    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close or remove the quotes."
 
 
 # ----------------------------------------------------------------------------------------------- the shell around it
