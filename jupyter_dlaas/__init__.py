@@ -1,6 +1,6 @@
-"""Deep learning as a service, inside the notebook: `%load_ext jupyter_dlaas`, then `%%train` on top of a cell.
+"""Deep learning as a service in the notebook: `%load_ext jupyter_dlaas`, then `%%train` at the top of a cell.
 
-Importing this package loads nothing else (PEP 562): neither torch nor widgets nor anything of the server.
+Importing this package loads nothing else (PEP 562): neither torch nor widgets nor any part of the server.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%load_ext jupyter_dlaas` calls: adds `%%train` and `%dlaas`, and the name `dlaas` if it is free."""
+    """Add `%%train` and `%dlaas`, and the name `dlaas` if it is unbound. Called by `%load_ext jupyter_dlaas`."""
     from jupyter_dlaas.kernel.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%unload_ext jupyter_dlaas` calls: takes the magics and the history hook away again."""
+    """Remove the magics and the history hook. Called by `%unload_ext jupyter_dlaas`."""
     from jupyter_dlaas.kernel.magics import unload
 
     unload(shell)

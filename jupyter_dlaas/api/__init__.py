@@ -1,1 +1,1 @@
-"""The public API in Python: jobs, the decorator `@dlaas.train`, options and sources of a program."""
+"""Public Python API: jobs, the decorator `@dlaas.train`, option parsing and the sources of a program."""

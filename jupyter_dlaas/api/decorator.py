@@ -1,7 +1,7 @@
-"""`@dlaas.train`: a function of a module as a program of its own. Standard library only.
+"""Decorator `@dlaas.train`: runs a function of a module as a job. Standard library only.
 
-The program imports the module and calls the function; nothing is pickled. So the module's file travels, under its own
-name, and its `if __name__ == "__main__":` part does not run in the job.
+The job's program imports the module and calls the function; nothing is pickled. The module's file is therefore sent
+under its own name, and its `if __name__ == "__main__":` block does not run in the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jupyter_dlaas.wire.codec import Invalid
 
 __all__ = ["call_in_job", "framework_of", "is_in_job", "program_of"]
 
-_importing: list[str] = []  # modules that a job is importing now, to call a function of theirs
+_importing: list[str] = []  # modules that the job is importing in order to call one of their functions
 
 _PROGRAM: Final = '''"""Calls {function}() of {module}.py as a job."""
 
@@ -33,9 +33,9 @@ if __name__ == "__main__":
 
 
 def is_in_job() -> bool:
-    """True inside a job, where a decorated function is just called.
+    """Return whether this process is a job, in which a decorated function is called directly.
 
-    Raises Invalid when that happens while the job imports the module: such a call would run at every import.
+    Raises Invalid if the job is still importing the module: such a call would run at every import.
     """
     if _importing:
         raise Invalid(
@@ -46,7 +46,7 @@ def is_in_job() -> bool:
 
 
 def call_in_job(module: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Import the module and call its decorated function, directly. What the job's program does."""
+    """Import the module and call its decorated function directly. The job's program calls this."""
     _importing.append(module)
     try:
         imported = importlib.import_module(module)
@@ -61,15 +61,15 @@ def call_in_job(module: str, function: str, args: Sequence[Any], kwargs: Mapping
 def program_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, dict[str, Path]]:
-    """The job's program, and the files (name in the job to file) that must travel with it. Raises Invalid, in words."""
+    """Return the job's program and the files to send with it (name in the job to local file). Raises Invalid."""
     name = function.__qualname__
     if "<" in name:
-        raise Invalid(f"train: {name} stands inside another function; the job cannot reach it. Move it to the module")
+        raise Invalid(f"train: {name} is defined inside another function; move it to the top level of its module")
     for label, value in [*((f"argument {n}", v) for n, v in enumerate(args, 1)), *kwargs.items()]:
         if not _is_plain(value):
             raise Invalid(
-                f"train: {label} of {name} is a {type(value).__name__}; only plain values travel "
-                "(numbers, text, lists, dicts). Make it inside the function"
+                f"train: {label} of {name} is of type {type(value).__name__}; only plain values can be sent to a job "
+                "(numbers, strings, lists, dicts). Create the object inside the function"
             )
     module, path = _module_of(function)
     text = _PROGRAM.format(function=name, module=module, args=tuple(args), kwargs=dict(kwargs))
@@ -81,7 +81,7 @@ def program_of(
 
 
 def framework_of(function: Callable[..., Any]) -> str | None:
-    """The training framework that the function's module imports."""
+    """Return the training framework that the function's module imports."""
     try:
         return option_parsing.framework_of(inspect.getsource(sys.modules[function.__module__]))
     except (OSError, TypeError, KeyError):
@@ -89,16 +89,16 @@ def framework_of(function: Callable[..., Any]) -> str | None:
 
 
 def _module_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
-    """The name under which a job imports the function's module, and its file (None: it is installed there too)."""
+    """Return the name by which a job imports the function's module, and its file (None: an installed module)."""
     module = sys.modules.get(function.__module__)
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
-        raise Invalid(f"train: {function.__qualname__} stands in no file; in a notebook use %%train on top of the cell")
+        raise Invalid(f"train: {function.__qualname__} is not defined in a file; in a notebook, use %%train")
     path = Path(file).absolute()
     if function.__module__ != "__main__":
         return function.__module__, None if _is_installed(path) else path
     if not path.stem.isidentifier():
-        raise Invalid(f"train: {path.name} cannot be imported by that name; rename it to letters, digits and _")
+        raise Invalid(f"train: {path.name} is not a valid module name; use only letters, digits and _")
     return path.stem, path
 
 
@@ -107,7 +107,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """True for what its own text can make again."""
+    """Return whether the value equals its `repr` read as a literal."""
     try:
         return bool(ast.literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -1,11 +1,11 @@
-"""What plain Python can do: `submit`, `train`, `jobs`, `job`, `pool`, `result`, and `Job`.
+"""Public functions `submit`, `train`, `jobs`, `job`, `pool`, `result` and the class `Job`.
 
     import jupyter_dlaas as dlaas
     job = dlaas.submit("train.py", gpus="1:4")
     job.wait()
     history = job.result("history")
 
-The magics and the command line call these and nothing else, so whatever they can do, plain Python can do.
+The magics and the command line call only these, so plain Python can do whatever they can do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Bounds = int | str | tuple[int, int]
 
 
 class JobFailed(DlaasError):
-    """A job that was waited for did not complete. The message says what, where and what to do."""
+    """Error of a job that did not complete. The message names the failure, its place and the advice."""
 
     code = "job_failed"
 
@@ -63,9 +63,9 @@ class JobFailed(DlaasError):
 
 
 def failure_text(view: JobView) -> str:
-    """What, where, what to do; always in this order."""
+    """Format a job's failure, its place in the source and the advice, in this order."""
     if view.failure is None:
-        return f"{view.id} is {view.state}: {view.reason or view.status_line or 'nothing is known about why'}"
+        return f"{view.id} is {view.state}: {view.reason or view.status_line or 'no reason is known'}"
     failure = view.failure
     lines = [f"{view.id} failed ({failure.cause}): {failure.what}"]
     if failure.where is not None:
@@ -80,15 +80,15 @@ def failure_text(view: JobView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A submit that is ready to go, and the files (by SHA-256) that must be sent before it."""
+    """A submission that is ready to send, and the files (by SHA-256) to upload before it."""
 
     submit: Submit
     uploads: Mapping[str, Path]
 
     def send(self, client: Client) -> Job:
-        """Upload what is needed, then submit. May be called again: the same key gives the same job.
+        """Upload the files, then submit. Calling it again is safe: the same key gives the same job.
 
-        Where files must be sent, the pool is asked first whether it could ever run the job. Raises Refused.
+        Before an upload, a preflight checks that the pool can ever run the job. Raises Refused.
         """
         if self.uploads:
             sizes = replace(self.submit, files=())
@@ -140,35 +140,35 @@ def prepare(
     cells: Mapping[str, str] | None = None,
     key: str | None = None,
 ) -> Prepared:
-    """Make a submit of a script (path) or of source text, and send nothing.
+    """Prepare the submission of a script (path) or of source text, without sending anything.
 
-    `gpus="1:4"`: one to four GPUs, a learner each; `learners` and `gpus_per_learner` say the same in learners.
+    `gpus="1:4"`: one to four GPUs, one learner each; `learners` and `gpus_per_learner` count learners instead.
     `memory` ("8G") and `cpus` are per learner; `max_time`, `hang_after` and `checkpoint_every` are seconds or "2h".
-    `hang_after`: how long a learner may do nothing at all before it is ended. `outputs`: names of the program whose
-    values come back. The job runs with this Python, in this directory, with this environment (without Jupyter's own
-    variables), unless `interpreter`, `directory`, `environment` say otherwise; `env` is added.
-    `secret`: names of variables that go along and whose values are masked in logs, reports and all that is shown.
-    `elastic`: who chooses the size while it runs: "off" (nobody), "manual" (you), "auto" (how fast it is at each size;
-    "auto:efficiency=0.2" and others, see `words.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by epoch.
-    `spot=True`: it takes only what ordinary jobs leave idle, counts less, and gives devices back when one needs them.
-    `args` are the script's own arguments. `autolog="off"`: curves of `run.log` and `metric` alone. Modules beside
-    a script travel with it, `include` names other files.
+    `hang_after`: time without progress after which a learner is ended. `outputs`: variables of the program to return
+    as results. The job uses this Python, this directory and this environment (without Jupyter's own variables), unless
+    `interpreter`, `directory` or `environment` are given; `env` is added.
+    `secret`: names of environment variables to send, whose values are masked in logs, reports and everything shown.
+    `elastic`: what may resize the running job: "off" (nothing), "manual" (your requests), "auto" (measured speed;
+    for conditions such as "auto:efficiency=0.2" see `option_parsing.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by
+    epoch. `spot=True`: use only idle devices, at a lower weight, and return them when ordinary jobs need them.
+    `args` are the script's own arguments. `autolog="off"`: metrics from `run.log` and `metric` only. Modules beside
+    a script are sent with it; `include` names other files.
 
-    `files`, `uploads`, `origin`, `notes`, `cells` are for those who make programs of cells. Raises Invalid, which names
-    the option.
+    `files`, `uploads`, `origin`, `notes` and `cells` are for callers that build programs from cells. Raises Invalid,
+    which names the option.
     """
-    around = os.environ if environment is None else environment
-    secrets = option_parsing.secrets(secret, around)
-    hidden = {SECRETS: ",".join(sorted({*named_secrets(around), *secrets}))}
+    base_environment = os.environ if environment is None else environment
+    secrets = option_parsing.secrets(secret, base_environment)
+    masked = {SECRETS: ",".join(sorted({*named_secrets(base_environment), *secrets}))}
     script = sources.read_script(source)
     folder = Path(directory or Path.cwd()).expanduser().absolute()
-    travelling = sources.included(include, folder)
+    sent = sources.included(include, folder)
     if script.path is not None:
         modules = sources.own_modules(script.text, script.path.parent, script.path)
         data = package_data(script.text, modules)
-        travelling = {**data.files, **modules, **travelling}
+        sent = {**data.files, **modules, **sent}
         files, notes = (*files, *data.inputs()), (*notes, *data.notes)
-    parcel = sources.pack(travelling)
+    parcel = sources.pack(sent)
     size = option_parsing.sizes(gpus, learners, gpus_per_learner)
     sizing = option_parsing.elastic(elastic)
     spec = JobSpec(
@@ -197,7 +197,7 @@ def prepare(
         outputs=option_parsing.names(outputs),
         metric_patterns=(metric,) if isinstance(metric, str) else tuple(metric or ()),
         autolog=option_parsing.on_off(autolog, option="autolog"),
-        command=tuple(str(one) for one in args),
+        command=tuple(str(arg) for arg in args),
         interpreter=interpreter or sys.executable,
         directory=str(folder),
         origin=origin or Origin(),
@@ -210,11 +210,11 @@ def prepare(
         source=script.text,
         files=(*files, *parcel.files),
         environment={
-            **option_parsing.without_jupyter(around),
+            **option_parsing.without_jupyter(base_environment),
             HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
             **option_parsing.environment(env),
             **secrets,
-            **{name: names for name, names in hidden.items() if names},
+            **{name: names for name, names in masked.items() if names},
         },
         learners=start_with,
     )
@@ -225,38 +225,38 @@ def _placement(text: str) -> Placement:
     try:
         return Placement(text)
     except ValueError:
-        raise Invalid(f"placement: {text!r} is none of {', '.join(Placement)}") from None
+        raise Invalid(f"placement: {text!r} is not valid; use one of {', '.join(Placement)}") from None
 
 
 def submit(source: str | Path, *, wait: bool = False, client: Client | None = None, **options: Any) -> Job:
-    """Submit a script (path) or source text as a job, and return at once with it.
+    """Submit a script (path) or source text as a job and return the job immediately.
 
     Options are those of `prepare`: `submit("train.py", gpus="1:4", priority="high", outputs="model,history")`. With
-    `wait=True` it returns when the job has completed, and raises JobFailed when it has not.
+    `wait=True`, wait until the job has completed. Raises JobFailed if it does not.
     """
-    made = prepare(source, **options).send(client or Client())
-    return made.wait() if wait else made
+    submitted = prepare(source, **options).send(client or Client())
+    return submitted.wait() if wait else submitted
 
 
 def jobs(*, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[Job]:
-    """Jobs of the pool, newest first. `state`: one or more states, separated by commas."""
+    """Return the pool's jobs, newest first. `state`: one or more states, separated by commas."""
     client = Client()
     return [Job(view, client) for view in client.jobs(state=state, owner=owner, limit=limit)]
 
 
 def job(name: str) -> Job:
-    """A job by its handle ("resnet-48"), or the newest of that name ("resnet"). Raises NotFound."""
+    """Return a job by its handle ("resnet-48"), or the newest job of a name ("resnet"). Raises NotFound."""
     client = Client()
     return Job(client.job(name), client)
 
 
 def pool() -> PoolView:
-    """The pool: its nodes and devices, who has them, who waits."""
+    """Return the pool: its nodes, devices, the jobs that hold them, and the queue."""
     return Client().pool()
 
 
 class NotRestored(DlaasError):
-    """The state of a result does not fit the object that it was to be loaded into."""
+    """Error of a result whose state does not fit the object into which it should be loaded."""
 
     code = "not_restored"
 
@@ -264,53 +264,53 @@ class NotRestored(DlaasError):
 def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -> Any:
     """Load results of a completed job: one object for one name, else a tuple. Raises NotFound.
 
-    Names whose values share objects come as one graph: `model, opt = dlaas.result("resnet-48", "model", "opt")` gives
-    an optimiser over the weights of that very model. `into={"model": model}` loads the state into the model that is
-    there, so that what refers to it stays connected; raises NotRestored where it does not fit.
+    Names whose values share objects are loaded as one graph: `model, opt = dlaas.result("resnet-48", "model", "opt")`
+    gives an optimiser of the weights of this very model. `into={"model": model}` loads the state into the existing
+    model, so that references to it stay valid. Raises NotRestored if the state does not fit.
     """
-    found = _load(Client(), handle, names)
+    values = _load(Client(), handle, names)
     if into is not None:
-        restored = _part("jupyter_dlaas.transfer.result_restore").restore(
-            found, into, with_weights=True, changed={*into}
+        restored = _lazy_module("jupyter_dlaas.transfer.result_restore").restore(
+            values, into, with_weights=True, changed={*into}
         )
         for name in into:
             if name not in restored.kept:
-                why = restored.reason or "it has no state of its own that could be loaded"
+                why = restored.reason or "its type has no loadable state"
                 raise NotRestored(
-                    f"{name} of {handle} cannot be loaded into the `{name}` that is there: {why}. Send both by value "
-                    f"from the notebook (--push {name}), or make it anew in the training cell."
+                    f"{name} of {handle} cannot be loaded into the existing `{name}`: {why}. Send the object to the "
+                    f"job by value (--push {name}), or create it in the training cell."
                 )
-        found = restored.values
-    return found[names[0]] if len(names) == 1 else tuple(found[name] for name in names)
+        values = restored.values
+    return values[names[0]] if len(names) == 1 else tuple(values[name] for name in names)
 
 
 def _load(client: Client, handle: str, names: Iterable[str]) -> dict[str, Any]:
-    results = _part("jupyter_dlaas.transfer.results")
-    found: dict[str, Any] = {}
+    results = _lazy_module("jupyter_dlaas.transfer.results")
+    values: dict[str, Any] = {}
     for name in names:
-        if name not in found:
+        if name not in values:
             versions = functools.partial(results.versions_of, client, handle)
-            source = lambda: client.source(handle)[0]  # noqa: E731 - asked for only where a class is missing
-            found |= results.load_graph(name, client.result(handle, name), source, _warn_of_versions, versions)
-    return found
+            source = lambda: client.source(handle)[0]  # noqa: E731 - read only if a class is missing
+            values |= results.load_graph(name, client.result(handle, name), source, _warn_of_versions, versions)
+    return values
 
 
 def _warn_of_versions(names: frozenset[str]) -> None:
-    """Report classes of own modules; for those of a notebook the job's own are taken."""
+    """Warn of classes of modules that differ from the job's. For classes of a notebook the job's version is used."""
     if others := sorted(name for name in names if "." in name):
         warnings.warn(
-            f"{', '.join(others)}: another version here than in the job; the result is loaded into this one",
+            f"{', '.join(others)}: the class differs from the job's version; the result uses the class of this process",
             stacklevel=6,
         )
 
 
-def _part(name: str) -> Any:
-    """A part of the house that is loaded by name and only when asked for: the arrows point from it to here."""
+def _lazy_module(name: str) -> Any:
+    """Import a module by name on first use; such modules import this one, so an import statement would be circular."""
     return importlib.import_module(name)
 
 
 class Job:
-    """One job. What it says is asked from the engine when it is read; nothing is kept but the last view."""
+    """A job of the pool. Properties are read from the engine on each access; only the last view is kept."""
 
     def __init__(self, view: JobView | str, client: Client | None = None) -> None:
         self._client = client or Client()
@@ -318,52 +318,52 @@ class Job:
 
     @property
     def client(self) -> Client:
-        """The client that asks for this job."""
+        """Client through which this job is accessed."""
         return self._client
 
     @property
     def id(self) -> str:
-        """The handle: "resnet-48"."""
+        """Handle of the job, unique in the pool: "resnet-48"."""
         return self._view.id
 
     @property
     def name(self) -> str:
-        """The name, which later jobs may share: "resnet"."""
+        """Name of the job, which later jobs may share: "resnet"."""
         return self._view.name
 
     @property
     def view(self) -> JobView:
-        """The job as it is now."""
+        """Current view of the job."""
         self._view = self._client.job(self.id)
         return self._view
 
     @property
     def last_view(self) -> JobView:
-        """The job as it was when last asked; nothing is sent."""
+        """View of the job at the last request; sends nothing."""
         return self._view
 
     @property
     def status(self) -> str:
-        """The state now: QUEUED, DEPLOYING, PROCESSING, COMPLETED, …"""
+        """Current state: QUEUED, DEPLOYING, PROCESSING, COMPLETED, …"""
         return str(self.view.state)
 
     @property
     def directory(self) -> Path:
-        """Where the job keeps its files."""
+        """Directory with the job's files."""
         return Path(self._view.directory)
 
     def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> Job:
-        """Wait until the job is over; a halted job is waited for, since it may be resumed.
+        """Wait until the job has ended. A halted job has not ended, since it may be resumed.
 
-        Raises TimeoutError after `timeout` seconds, JobFailed when the job failed or was cancelled (not with
-        `raise_on_failure=False`). An interrupt leaves the job alone.
+        Raises TimeoutError after `timeout` seconds, and JobFailed if the job failed or was cancelled (not with
+        `raise_on_failure=False`). An interrupt does not affect the job.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         cursor = Cursor(row=self._view.row)
         while not self._view.state.is_final:
             left_s = 20.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError(f"{self.id} is still {self._view.state} after {timeout:g} s; it goes on")
+                raise TimeoutError(f"{self.id} is still {self._view.state} after {timeout:g} s; it keeps running")
             reader = Follower(self._client, self.id, cursor, ("view",), wait_s=min(20.0, left_s), view=self._view)
             for _ in reader.once():
                 pass
@@ -373,32 +373,32 @@ class Job:
         return self
 
     def scale(self, learners: int) -> Job:
-        """Ask for so many learners; the job grows or shrinks while it runs."""
+        """Set the number of learners; the job grows or shrinks while it runs."""
         self._view = self._client.change(self.id, learners=option_parsing.count(learners, option="learners"))
         return self
 
     def set_priority(self, priority: int | str) -> Job:
-        """low, normal, high or a number."""
+        """Set the priority: low, normal, high or a number."""
         self._view = self._client.change(self.id, priority=option_parsing.priority(priority))
         return self
 
     def halt(self) -> Job:
-        """Write a checkpoint and give the devices back; `resume` goes on there.
+        """Write a checkpoint and release the devices; `resume` continues from there.
 
-        A plain loop writes no checkpoint: `resume` starts it over. Its `view().actions` say so in `confirm`.
+        A plain loop writes no checkpoint, so `resume` starts it over; its `view.actions` say so in `confirm`.
         """
         return self._act("halt")
 
     def resume(self) -> Job:
-        """Put a halted job back into the queue."""
+        """Resume a halted job: put it back into the queue."""
         return self._act("resume")
 
     def cancel(self) -> Job:
-        """End the job for good."""
+        """Cancel the job permanently."""
         return self._act("cancel")
 
     def checkpoint(self) -> Job:
-        """Write a checkpoint at the next step; training goes on. Raises NotAllowed where nothing trains."""
+        """Write a checkpoint at the next step; training continues. Raises NotAllowed if the job is not training."""
         return self._act("checkpoint")
 
     def _act(self, verb: str) -> Job:
@@ -406,11 +406,11 @@ class Job:
         return self
 
     def retry(self) -> Job:
-        """The same source and spec as a new job, which is returned."""
+        """Submit the same source and spec as a new job and return it."""
         return Job(self._client.act(self.id, "retry"), self._client)
 
     def follow(self, cursor: Cursor | None = None) -> Follower:
-        """The job's messages as they come (views, log, metrics); survives restarts of everything."""
+        """Follow the job's messages (views, log, metrics), across restarts of engine and server."""
         return Follower(self._client, self.id, cursor or Cursor())
 
     @overload
@@ -420,9 +420,9 @@ class Job:
     def logs(self, follow: Literal[True], *, member: int | None = None) -> Iterator[str]: ...
 
     def logs(self, follow: bool = False, *, member: int | None = None) -> str | Iterator[str]:
-        """What the learners wrote so far, as text; with `follow=True` its lines as they come, until the job is over.
+        """Return the log so far as text; with `follow=True`, yield its lines until the job ends.
 
-        Lines of several learners are marked with their number ("L4"); `member` takes one learner's alone.
+        Lines of several learners are marked with the learner's number ("L4"); `member` selects one learner.
         """
         return self._lines(member) if follow else "".join(line + "\n" for line in self._written(member))
 
@@ -444,72 +444,73 @@ class Job:
         yield from lines.rest()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All that was logged, a row per step: `step`, `epoch`, `time` and the values; good for a DataFrame.
+        """Return all metrics, one row per step with `step`, `epoch`, `time` and the values, as for a DataFrame.
 
-        What was logged for steps that a restart trained again counts once.
+        Steps that were trained again after a restart appear once.
         """
         rows: list[dict[str, Any]] = []
         offset, size = 0, 1
         while offset < size:
-            found = self._client.metrics(self.id, offset)
-            for record in found["records"]:
+            page = self._client.metrics(self.id, offset)
+            for record in page["records"]:
                 if "rewind" in record:
                     rows = [row for row in rows if row["step"] is None or row["step"] <= record["rewind"]]
                     continue
                 head = {"step": record.get("step"), "epoch": record.get("epoch"), "time": record.get("t")}
                 rows.append(head | {name: decode_float(value) for name, value in record.get("values", {}).items()})
-            if found["to"] <= offset:
+            if page["to"] <= offset:
                 break
-            offset, size = found["to"], found["size"]
+            offset, size = page["to"], page["size"]
         return rows
 
     def result(self, name: str | None = None) -> Any:
-        """The value of one result, or (without a name) all of them as a dict. Raises NotAllowed until it completed.
+        """Return one result, or all results as a dict if no name is given. Raises NotAllowed before the job completes.
 
-        Results that share objects come as one graph where they are loaded together.
+        Results that share objects are loaded as one graph.
         """
         view = self._view if self._view.state.is_final else self.view
         if view.state is not State.COMPLETED and (name is None or name not in view.results):
-            raise NotAllowed(f"{self.id} is {view.state}; its results are there when it has completed: job.wait()")
+            raise NotAllowed(f"{self.id} is {view.state}; results are available after it completes: job.wait()")
         if name is not None:
             return _load(self._client, self.id, (name,))[name]
-        return {one: value for one, value in _load(self._client, self.id, view.results).items() if one in view.results}
+        values = _load(self._client, self.id, view.results)
+        return {name: values[name] for name in view.results if name in values}
 
     def why(self) -> str:
-        """Why the job is where it is."""
+        """Explain the job's current state."""
         return "\n".join(self._client.why(self.id))
 
     def story(self) -> str:
-        """All that happened to the job, a line each."""
+        """Return the job's event history, one line per event."""
         events = self._client.story(self.id)
         return "\n".join(f"{time.strftime('%H:%M:%S', time.localtime(e['at_s']))}  {e['text']}" for e in events)
 
     def source(self) -> str:
-        """The job's train.py."""
+        """Return the job's program, train.py."""
         return self._client.source(self.id)[0]
 
     def artifacts(self) -> dict[str, int]:
-        """Files that the job wrote: path to size in bytes."""
-        return {str(one["path"]): int(one["bytes"]) for one in self._client.artifacts(self.id)}
+        """Return the files that the job wrote: path to size in bytes."""
+        return {str(file["path"]): int(file["bytes"]) for file in self._client.artifacts(self.id)}
 
     def artifact(self, path: str) -> bytes:
-        """The bytes of one artifact."""
+        """Return the bytes of one artifact."""
         return self._client.artifact(self.id, path)
 
     def report(self) -> str:
-        """Spec, versions, failure and last log lines as text, to be sent to somebody; secrets are masked."""
+        """Return a report for support: spec, versions, failure and last log lines, with secrets masked."""
         return self._client.report(self.id)
 
     def delete(self) -> None:
-        """Remove an ended job's record and its directory."""
+        """Delete the record and the directory of an ended job."""
         self._client.delete(self.id)
 
     def widget(self) -> Any:
-        """The job as an ipywidgets view, for front ends that cannot load our extension."""
-        return _part("jupyter_dlaas.display.widget").widget(self)
+        """Return an ipywidgets view of the job, for front ends without the JupyterLab extension."""
+        return _lazy_module("jupyter_dlaas.display.widget").widget(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        return _part("jupyter_dlaas.display.html").mimebundle(self)
+        return _lazy_module("jupyter_dlaas.display.html").mimebundle(self)
 
     def __repr__(self) -> str:
         view = self._view
@@ -532,7 +533,7 @@ def train(**options: Any) -> Callable[[Callable[P, R]], Callable[P, Job]]: ...
 
 
 def train(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """A function of a module or script as a job: calling it submits it, and returns the Job.
+    """Decorate a function of a module or script so that a call submits it as a job and returns the Job.
 
         @dlaas.train(gpus="1:4", outputs="returned")
         def fit(epochs, lr=0.1): ...
@@ -540,12 +541,12 @@ def train(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         if __name__ == "__main__":
             job = fit(30, lr=0.05)
 
-    Options are those of `submit`. The job imports the function's module and calls the function there; its value is
-    named `returned`. Arguments must be plain values (numbers, text, lists, dicts). Inside a job the function is called
-    directly; `fit.__wrapped__` does that anywhere. In a notebook use `%%train`.
+    Options are those of `submit`. The job imports the function's module and calls the function; the result is
+    named `returned`. Arguments must be plain values (numbers, strings, lists, dicts). Inside a job the function is
+    called directly; `fit.__wrapped__` does so anywhere. In a notebook, use `%%train`.
     """
     if function is None:
-        return lambda one: _decorated(one, options)
+        return lambda decorated: _decorated(decorated, options)
     return _decorated(function, options)
 
 

@@ -1,7 +1,7 @@
-"""What people type, read in one place: "1:4", "8G", "2h", "high", "model,history", "K=V". Standard library only.
+"""Parsers of option values: "1:4", "8G", "2h", "high", "model,history", "K=V". Standard library only.
 
-The magics, the command line and `dlaas.submit` share these readers, so that the same words mean the same everywhere and
-an error reads the same everywhere: which option, what was typed, what would be right. All of them raise `Invalid`.
+The magics, the command line and `dlaas.submit` share them, so that values and errors are the same everywhere. An error
+(`Invalid`) names the option, the given value and a correct one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
     "job_name",
     "memory_bytes",
     "names",
-    "not_known",
     "on_off",
     "priority",
     "schedule",
     "secrets",
     "sizes",
+    "unknown_argument",
     "whole",
     "without_jupyter",
 ]
@@ -66,41 +66,41 @@ _FRAMEWORKS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many learners a job may have, and how many devices each of them takes."""
+    """Bounds for the number of learners of a job, and the devices per learner."""
 
     learners_min: int
     learners_max: int
     gpus_per_learner: int
 
 
-def whole(text: int | str, *, option: str, least: int = 0) -> int:
-    """A whole number of at least `least`, from a number or its digits."""
+def whole(text: int | str, *, option: str, minimum: int = 0) -> int:
+    """Parse a whole number of at least `minimum`."""
     if isinstance(text, bool) or not re.fullmatch(r"\s*[+-]?\d{1,15}\s*", str(text)):
-        raise Invalid(f"{option}: {text!r} is no whole number")
+        raise Invalid(f"{option}: {text!r} is not a whole number")
     value = int(text)
-    if value < least:
-        raise Invalid(f"{option}: {value} is too small; {least} is the least")
+    if value < minimum:
+        raise Invalid(f"{option}: {value} is too small; the minimum is {minimum}")
     return value
 
 
 def count(text: int | str, *, option: str) -> int:
-    """A number of things, at least 1."""
-    return whole(text, option=option, least=1)
+    """Parse a whole number of at least 1."""
+    return whole(text, option=option, minimum=1)
 
 
-def bounds(text: int | str | tuple[int, int], *, option: str, least: int = 1) -> tuple[int, int]:
-    """ "4" is (4, 4), "1:4" is (1, 4). A pair of numbers is taken as it stands."""
+def bounds(text: int | str | tuple[int, int], *, option: str, minimum: int = 1) -> tuple[int, int]:
+    """Parse a range: "4" is (4, 4), "1:4" is (1, 4); a pair of numbers is also accepted."""
     if isinstance(text, tuple | list):
         if len(text) != 2:
-            raise Invalid(f"{option}: {text!r} must be one number or a pair (MIN, MAX)")
-        low, high = (whole(one, option=option, least=least) for one in text)
+            raise Invalid(f"{option}: {text!r} must be a number or a pair (MIN, MAX)")
+        low, high = (whole(bound, option=option, minimum=minimum) for bound in text)
     else:
         parts = str(text).split(":")
         if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,15}\s*", part) for part in parts):
-            raise Invalid(f"{option}: {text!r} must be N or MIN:MAX, as in 2 or 1:4")
-        low, high = (whole(part, option=option, least=least) for part in (parts[0], parts[-1]))
+            raise Invalid(f"{option}: {text!r} must be N or MIN:MAX, such as 2 or 1:4")
+        low, high = (whole(part, option=option, minimum=minimum) for part in (parts[0], parts[-1]))
     if low > high:
-        raise Invalid(f"{option}: {low}:{high} is the wrong way round; write {high}:{low}")
+        raise Invalid(f"{option}: minimum {low} exceeds maximum {high}; use {high}:{low}")
     return low, high
 
 
@@ -109,40 +109,39 @@ def sizes(
     learners: int | str | tuple[int, int] | None = None,
     gpus_per_learner: int | str | None = None,
 ) -> Sizes:
-    """The size a job asks for.
+    """Parse the requested size of a job.
 
-    `gpus` counts devices and is short for learners of one device each (or of `gpus_per_learner`, which must then
-    divide both bounds); "0" is one learner without a device. `learners` counts training processes. Nothing given: one
-    learner with one device.
+    `gpus` counts devices, one per learner (or `gpus_per_learner`, which must divide both bounds); "0" means one
+    learner without a device. `learners` counts training processes. The default is one learner with one device.
     """
     if gpus is not None and learners is not None:
-        raise Invalid("gpus: give either gpus or learners (with gpus per learner), not both")
+        raise Invalid("gpus: use either gpus or learners (with gpus per learner), not both")
     each = None if gpus_per_learner is None else whole(gpus_per_learner, option="gpus per learner")
     if gpus is None:
         low, high = bounds(1 if learners is None else learners, option="learners")
         return Sizes(learners_min=low, learners_max=high, gpus_per_learner=1 if each is None else each)
-    low, high = bounds(gpus, option="gpus", least=0)
+    low, high = bounds(gpus, option="gpus", minimum=0)
     if high == 0:
         if each:
-            raise Invalid(f"gpus: 0 does not go with {each} gpus per learner")
+            raise Invalid(f"gpus: 0 contradicts {each} gpus per learner")
         return Sizes(learners_min=1, learners_max=1, gpus_per_learner=0)
     if low == 0:
-        raise Invalid(f"gpus: a job holds at least 1 while it runs; write 1:{high} (halt gives all back)")
+        raise Invalid(f"gpus: a running job holds at least 1; use 1:{high} (halt releases all)")
     if each == 0:
-        raise Invalid("gpus: for learners without a GPU say how many: learners, with 0 gpus per learner")
+        raise Invalid("gpus: for learners without GPUs, use learners=N with 0 gpus per learner")
     each = each or 1
     if low % each or high % each:
-        raise Invalid(f"gpus: {low}:{high} cannot be shared by learners of {each}; use multiples of {each}")
+        raise Invalid(f"gpus: {low}:{high} must be multiples of the {each} gpus per learner")
     return Sizes(learners_min=low // each, learners_max=high // each, gpus_per_learner=each)
 
 
 def memory_bytes(text: int | str, *, option: str = "memory") -> int:
-    """Bytes from "8G", "8GiB" (both 8 × 2^30), "8GB" (8 × 10^9), "512M", or a number of bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
-    unit = None if found is None else _unit(found[2])
-    if found is None or unit is None:
-        raise Invalid(f"{option}: {text!r} is no amount of memory; write 8G or 512M")
-    return int(float(found[1]) * unit)
+    """Parse a memory size in bytes: "8G", "8GiB" (both 8 × 2^30), "8GB" (8 × 10^9), "512M", or a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    unit = None if match is None else _unit(match[2])
+    if match is None or unit is None:
+        raise Invalid(f"{option}: {text!r} is not a memory size; use 8G or 512M")
+    return int(float(match[1]) * unit)
 
 
 def _unit(text: str) -> int | None:
@@ -150,29 +149,29 @@ def _unit(text: str) -> int | None:
 
 
 def duration_s(text: float | str, *, option: str = "time") -> float:
-    """Seconds from "2h", "1h30m", "90 min", "45s", "1d 12h", or a number of seconds."""
-    said = str(text).strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", said):
-        return float(said)
-    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", said)
-    if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", said).strip():
-        raise Invalid(f"{option}: {text!r} is no length of time; write 45s, 30m, 2h or 1h30m")
+    """Parse a duration in seconds: "2h", "1h30m", "90 min", "45s", "1d 12h", or a number of seconds."""
+    value = str(text).strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", value)
+    if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", value).strip():
+        raise Invalid(f"{option}: {text!r} is not a duration; use 45s, 30m, 2h or 1h30m")
     return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
 
 
 def priority(text: int | str) -> int:
-    """A priority: low, normal, high or any whole number; higher goes first."""
-    said = str(text).strip().lower()
-    if said in PRIORITIES:
-        return PRIORITIES[said]
-    if not re.fullmatch(r"[+-]?\d{1,7}", said):
+    """Parse a priority: low, normal, high or a whole number; jobs with a higher number start first."""
+    value = str(text).strip().lower()
+    if value in PRIORITIES:
+        return PRIORITIES[value]
+    if not re.fullmatch(r"[+-]?\d{1,7}", value):
         raise Invalid(f"priority: {text!r} must be low, normal, high or a whole number")
-    return int(said)
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Who chooses a job's size, and by what."""
+    """Policy that may resize a running job, with its condition."""
 
     elastic: Elastic
     condition: Condition = Condition.EFFICIENCY
@@ -181,25 +180,24 @@ class Sizing:
 
 
 def elastic(text: str) -> Sizing:
-    """ "off", "manual", "auto", or auto with a condition: "auto:efficiency=0.2", "auto:utility=12,price=2",
+    """Parse "off", "manual", "auto", or auto with a condition: "auto:efficiency=0.2", "auto:utility=12,price=2",
     "auto:deadline=2h", "auto:goodput".
     """
-    said = str(text).strip().lower()
-    who, colon, condition = said.partition(":")
-    if who not in set(Elastic) or (colon and who != "auto"):
-        raise Invalid(f"elastic: {text!r} must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2")
+    policy, colon, condition = str(text).strip().lower().partition(":")
+    if policy not in set(Elastic) or (colon and policy != "auto"):
+        raise Invalid(f"elastic: {text!r} must be off, manual, auto, or auto:CONDITION such as auto:efficiency=0.2")
     if not colon:
-        return Sizing(elastic=Elastic(who))
+        return Sizing(elastic=Elastic(policy))
     name, _, rest = condition.partition("=")
     if name not in set(Condition):
-        raise Invalid(f"elastic: there is no condition {name!r}; there is {', '.join(Condition)}")
+        raise Invalid(f"elastic: unknown condition {name!r}; use one of {', '.join(Condition)}")
     value, _, more = rest.partition(",")
     price = re.fullmatch(r"price=(.+)", more) if more else None
     if more and (price is None or name != Condition.UTILITY):
-        raise Invalid(f"elastic: {more!r} does not go with {name}; write auto:utility=12,price=2")
+        raise Invalid(f"elastic: unexpected {more!r} after {name}; use auto:utility=12,price=2")
     if not value and name in (Condition.UTILITY, Condition.DEADLINE):
         example = "auto:utility=12" if name == Condition.UTILITY else "auto:deadline=2h"
-        raise Invalid(f"elastic: {name} needs a value, as in {example}")
+        raise Invalid(f"elastic: {name} needs a value, such as {example}")
     number = None
     if value:
         is_time = name == Condition.DEADLINE
@@ -214,57 +212,57 @@ def elastic(text: str) -> Sizing:
 
 def _positive(text: str, option: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise Invalid(f"{option}: {text!r} is no number; write 2 or 0.5")
+        raise Invalid(f"{option}: {text!r} is not a number; use 2 or 0.5")
     return float(text)
 
 
 def schedule(text: str | Iterable[str] | None, gpus_per_learner: int = 1) -> tuple[Scheduled, ...]:
-    """Sizes by epoch: "epoch 30: 4 gpus", several with commas between them, or a list. "learners" counts processes."""
+    """Parse sizes by epoch: "epoch 30: 4 gpus", several separated by commas, or a list. "learners" counts processes."""
     parts = text.split(",") if isinstance(text, str) else list(text or ())
-    parts = [part for one in parts for part in str(one).split(",") if part.strip()]
-    found: list[Scheduled] = []
+    parts = [part for entry in parts for part in str(entry).split(",") if part.strip()]
+    entries: list[Scheduled] = []
     for part in parts:
         read = re.fullmatch(r"\s*epoch\s+(\d{1,9})\s*:\s*(\d{1,6})\s*(gpu|cpu|slot|learner)?s?\s*", part.lower())
         if read is None:
-            raise Invalid(f"schedule: {part.strip()!r} must be like 'epoch 30: 4 gpus'; commas between several")
+            raise Invalid(f"schedule: {part.strip()!r} must be like 'epoch 30: 4 gpus'; separate several with commas")
         epoch, number, unit = int(read[1]), int(read[2]), read[3]
         each = 1 if unit == "learner" else max(gpus_per_learner, 1)
         if number % each or not number:
-            raise Invalid(f"schedule: {part.strip()!r}: a learner takes {each}; name a multiple of it")
-        found.append(Scheduled(epoch=epoch, learners=number // each))
-    return tuple(sorted(found, key=lambda one: one.epoch))
+            raise Invalid(f"schedule: {part.strip()!r}: each learner uses {each} gpus; use a multiple of {each}")
+        entries.append(Scheduled(epoch=epoch, learners=number // each))
+    return tuple(sorted(entries, key=lambda entry: entry.epoch))
 
 
 def on_off(text: bool | str, *, option: str) -> bool:
-    """True for "on", False for "off"; true and false as they stand."""
-    said = str(text).strip().lower()
-    if said in ("on", "true"):
+    """Parse a switch: "on", "off", or a boolean."""
+    value = str(text).strip().lower()
+    if value in ("on", "true"):
         return True
-    if said in ("off", "false"):
+    if value in ("off", "false"):
         return False
     raise Invalid(f"{option}: {text!r} must be on or off")
 
 
-def not_known(word: str, options: Iterable[str], *, else_see: str) -> str:
-    """What is said of a word that no option or place takes: the option that was perhaps meant, or where all stand."""
-    close = difflib.get_close_matches(word, [one for one in options if one.startswith("--")], n=1)
+def unknown_argument(word: str, options: Iterable[str], *, help_command: str) -> str:
+    """Format the error about an unknown argument, with the closest option or the command that lists all options."""
+    close = difflib.get_close_matches(word, [option for option in options if option.startswith("--")], n=1)
     if word.startswith("-") and close:
-        return f"there is no option {word}. Did you mean {close[0]}?"
-    what = f"no option {word}" if word.startswith("-") else f"one name too many: {word}"
-    return f"there is {what}. All options: {else_see}"
+        return f"unknown option {word}. Did you mean {close[0]}?"
+    kind = "unknown option" if word.startswith("-") else "unexpected argument:"
+    return f"{kind} {word}. For all options: {help_command}"
 
 
 def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple[str, ...]:
-    """Python names from "model,history" or from a list; each once, in order."""
+    """Parse Python names from "model,history" or a list; each once, in order."""
     parts = text.replace(",", " ").split() if isinstance(text, str) else list(text or ())
     for part in parts:
         if not str(part).isidentifier():
-            raise Invalid(f"{option}: {part!r} is no name of a variable")
+            raise Invalid(f"{option}: {part!r} is not a valid variable name")
     return tuple(dict.fromkeys(parts))
 
 
 def environment(pairs: Mapping[str, str] | Iterable[str] | None, *, option: str = "env") -> dict[str, str]:
-    """Environment variables from {"K": "V"} or from ["K=V", ...]; "K" alone takes today's value of K."""
+    """Parse environment variables from {"K": "V"} or ["K=V", ...]; "K" alone uses the current value of K."""
     if isinstance(pairs, Mapping):
         found = {str(key): str(value) for key, value in pairs.items()}
     else:
@@ -273,34 +271,34 @@ def environment(pairs: Mapping[str, str] | Iterable[str] | None, *, option: str 
         for pair in given:
             key, equals, value = pair.partition("=")
             if not equals and key not in os.environ:
-                raise Invalid(f"{option}: {key!r} has no value here; write {key}=VALUE")
+                raise Invalid(f"{option}: {key} is not set in this environment; use {key}=VALUE")
             found[key] = value if equals else os.environ[key]
     for key in found:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-            raise Invalid(f"{option}: {key!r} is no name of an environment variable")
+            raise Invalid(f"{option}: {key!r} is not a valid environment variable name")
     return found
 
 
 def secrets(
     given: str | Iterable[str] | None, environment: Mapping[str, str], *, option: str = "secret"
 ) -> dict[str, str]:
-    """Variables to hand over as secrets, by name: "HF_TOKEN,WANDB_API_KEY" or a list. Raises Invalid."""
+    """Parse the names of secret variables, "HF_TOKEN,WANDB_API_KEY" or a list; return their values by name."""
     parts = (given,) if isinstance(given, str) else () if given is None else given
     found: dict[str, str] = {}
     for name in filter(None, re.split(r"[ ,]+", ",".join(parts))):
         if "=" in name:
             key = name.partition("=")[0]
-            raise Invalid(f"{option}: write only the name, {key}; a value written here would stay in the notebook")
+            raise Invalid(f"{option}: use only the name, {key}; a value would stay readable in the notebook")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise Invalid(f"{option}: {name!r} is not a valid name of an environment variable")
+            raise Invalid(f"{option}: {name!r} is not a valid environment variable name")
         value = environment.get(name, "")
         if not value:
             how = f'os.environ["{name}"] = getpass.getpass()'
-            raise Invalid(f"{option}: {name} is not set here. Set it first, for example: {how}")
+            raise Invalid(f"{option}: {name} is not set in this environment. Set it first, for example: {how}")
         if len(value) < NAMED_LENGTH_MIN:
             raise Invalid(
-                f"{option}: the value of {name} has {len(value)} characters, too few to be masked in logs; "
-                f"hand it over with --env {name}"
+                f"{option}: the value of {name} has only {len(value)} characters, which is too short to be masked in "
+                f"logs; use --env {name}"
             )
         found[name] = value
     return found
@@ -313,7 +311,7 @@ _JUPYTERS_OWN: Final = re.compile(
 
 
 def without_jupyter(variables: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a job: without Jupyter's own variables and tokens, and without what a gang sets itself."""
+    """Return a job's environment: without Jupyter's variables and tokens, and without those that a gang sets itself."""
     return {
         key: value
         for key, value in variables.items()
@@ -322,23 +320,23 @@ def without_jupyter(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """False for bytes that are no UTF-8: they cannot travel as JSON."""
+    """Return whether the value is valid UTF-8; other bytes cannot be sent as JSON."""
     return value.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
 
 
 def job_name(text: str) -> str:
-    """A job name made of a file's or a notebook's name: "My model (2).py" gives "My_model_2"."""
+    """Derive a job name from the name of a file or notebook: "My model (2).py" gives "My_model_2"."""
     stem = re.sub(r"\.(py|ipynb)$", "", Path(text).name)
     kept = re.sub(r"[^A-Za-z0-9_]+", "_", stem).strip("_").lstrip("0123456789_")
     return kept[:40] or "train"
 
 
 def framework_of(source: str) -> str | None:
-    """The training framework that a program imports ("torch", "jax", "tensorflow"), by its first such import."""
+    """Return the first training framework that a program imports: "torch", "jax" or "tensorflow"."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return None  # the submit or the job says what is wrong with the program
+        return None  # the submission or the job reports the syntax error
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

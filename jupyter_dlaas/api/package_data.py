@@ -1,7 +1,7 @@
-"""Files beside own modules: the data of their packages, which modules find by their own place. Executes nothing.
+"""Data files of packages, which modules find through `__file__` and the like. Executes nothing.
 
-A module that travels with a job stands in the job's folder. What it reads beside itself must stand there too: copies
-where that is little, links to the folder that it came from for the rest.
+A module that is sent with a job is copied to the job's folder. The data files beside it must be there too: small ones
+are copied, the others are linked to their original folder.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ __all__ = ["PackageData", "package_data"]
 
 _BYTES_MAX: Final = 64 << 20
 _FILES_MAX: Final = 2000
-"""Data files of one package that travel."""
+"""Maximum number of data files of one package that are copied."""
 _INPUT: Final = "inputs/originals.json"
 _CACHES: Final = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 _PLACES: Final = frozenset({
     "__file__", "__path__", "get_data", "getfile", "getsourcefile", "importlib_resources", "load_dotenv",
     "pkg_resources", "resource_filename", "resources",
 })  # fmt: skip
-"""Identifiers by which programs ask where a module stands."""
+"""Identifiers by which programs locate a module's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageData:
-    """What goes along with own modules: `files` by their name in the job, and `originals`, folders to link to."""
+    """Data of the user's modules: `files` to copy, by their name in the job, and `originals`, folders to link to."""
 
     files: Mapping[str, Path]
     originals: Mapping[str, Sequence[str]]
     notes: tuple[Note, ...] = ()
 
     def inputs(self) -> tuple[File, ...]:
-        """The file that tells the learner which folders the modules came from."""
+        """Return the file that lists the modules' original folders for the learner."""
         return (File(path=_INPUT, text=json.dumps(self.originals)),) if self.originals else ()
 
 
 def package_data(program: str, modules: Mapping[str, Path]) -> PackageData:
-    """Find the data of a program's own modules (name in the job to file), where somebody asks for a module's place."""
+    """Find the data files of a program's modules (name in the job to file) if any code locates a module's file."""
     places = {name: _place_words(path) for name, path in modules.items() if path.suffix == ".py"}
     asks = bool(_words(program) & _PLACES)
     files: dict[str, Path] = {}
@@ -78,7 +78,7 @@ def _add(folders: list[str], folder: str) -> None:
 
 
 def _packages(modules: Mapping[str, Path]) -> dict[str, Path]:
-    """The top-level packages among modules, with their folders."""
+    """Return the top-level packages among the modules, with their folders."""
     found: dict[str, Path] = {}
     for name, path in modules.items():
         parts = PurePosixPath(name).parts
@@ -88,7 +88,7 @@ def _packages(modules: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _data_of(folder: Path) -> tuple[list[Path], int]:
-    """The data files below a package's folder and their size; no more than tell that they are too many."""
+    """Return the data files below a package's folder and their size; stops once the limits are exceeded."""
     found, size = [], 0
     for path in _walk(folder):
         if path.suffix in (".py", ".pyc"):
@@ -108,7 +108,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _named_beside(module: Path) -> dict[str, Path]:
-    """The files that a plain module names and that stand beside it: `Path(__file__).parent / "config.json"`."""
+    """Return the existing files beside a module that it names, as in `Path(__file__).parent / "config.json"`."""
     found: dict[str, Path] = {}
     for text in _texts(module):
         path = module.parent / text
@@ -120,7 +120,7 @@ def _named_beside(module: Path) -> dict[str, Path]:
 
 
 def _levels_up(module: Path) -> int:
-    """How many levels above itself a module looks: 1 is its own folder. By the expressions that begin at `__file__`."""
+    """Return how many levels above itself a module reads files (1: its own folder), from expressions on `__file__`."""
     names: dict[str, int] = {"__file__": 0}
     found = 0
     for node in ast.walk(_tree(_text(module))):
@@ -137,7 +137,7 @@ def _levels_up(module: Path) -> int:
 
 
 def _level(node: ast.expr, names: Mapping[str, int]) -> int | None:
-    """How many levels above the module a path lies; None where an expression is no path that begins at the module."""
+    """Return how many levels above the module a path is, or None for expressions that are not based on the module."""
     base, up = node, 0
     match node:
         case ast.Name(id=name):
@@ -204,17 +204,17 @@ def _text(path: Path) -> str:
 
 
 def _too_large(package: str, folder: Path, size: int) -> Note:
-    most = f"{_BYTES_MAX >> 20} MB" if size > _BYTES_MAX else f"{_FILES_MAX:,} files"
+    limit = f"{_BYTES_MAX >> 20} MB" if size > _BYTES_MAX else f"{_FILES_MAX:,} files"
     text = (
-        f"package `{package}` holds more than {most} of data, so only its modules travel with the job; it reads its "
-        f"data in {folder} while it runs. --include {package} sends all of it."
+        f"package `{package}` has more than {limit} of data, so only its modules are sent with the job; it reads the "
+        f"data from {folder} while it runs. To send everything: --include {package}."
     )
     return Note(code="package_data", text=text)
 
 
 def _above(name: str) -> Note:
     text = (
-        f"{name} looks for files above its own folder, by its `__file__`. In the job it is a copy in the job's folder, "
-        "and does not find them there. Name them relative to the notebook's directory, or by an absolute path."
+        f"{name} uses `__file__` to find files above its own folder. In the job the module is a copy in the job's "
+        "folder, without these files. Use paths relative to the notebook's directory, or absolute paths."
     )
     return Note(code="files_above", text=text)

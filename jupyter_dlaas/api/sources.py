@@ -1,7 +1,7 @@
-"""A script and the files that travel with it, read before a submit. Standard library only; nothing is executed.
+"""Scripts and the files that are sent with them. Standard library only; executes nothing.
 
-Modules of one's own are copied with the job, so that an edit during training cannot give learner 5 another program than
-learner 4.
+The user's modules are copied with the job, so that an edit during training cannot give learner 5 a different program
+than learner 4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jupyter_dlaas.wire.protocol import File
 __all__ = ["Parcel", "Script", "own_modules", "pack", "read_script"]
 
 FILES: Final = "files"
-"""The folder of a job's directory that is first on its `sys.path`."""
+"""Folder of a job's directory that comes first on its `sys.path`."""
 _INLINE_BYTES_MAX: Final = 262_144
 _FILES_MAX: Final = 5000
 _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules"})
@@ -27,7 +27,7 @@ _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules"})
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A program to train: its text, and where it stands (None: it was given as text)."""
+    """A training program: its text and its path (None if it was given as text)."""
 
     text: str
     path: Path | None
@@ -35,28 +35,28 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Files of a job: `files` as the submit names them, `uploads` (SHA-256 to file) as must be sent before it."""
+    """Files of a job: `files` for the submission, `uploads` (SHA-256 to file) to send before it."""
 
     files: tuple[File, ...] = ()
     uploads: Mapping[str, Path] | None = None
 
 
 def read_script(source: str | Path) -> Script:
-    """A script by its path, or as text (which has a line break in it). Raises Invalid, in words."""
+    """Read a script by its path, or accept source text (which contains a line break). Raises Invalid."""
     if isinstance(source, str) and "\n" in source:
         return Script(source, None)
     path = Path(source).expanduser()
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise Invalid(f"source: there is no file {path} (source text must have a line break in it)") from None
+        raise Invalid(f"source: no such file: {path} (source text must contain a line break)") from None
     except OSError as error:
         raise Invalid(f"source: {path} cannot be read: {error.strerror}") from None
     try:
         text = raw.decode("utf-8-sig")
         ast.parse(text, str(path))
     except UnicodeDecodeError:
-        raise Invalid(f"source: {path} is no UTF-8 text") from None
+        raise Invalid(f"source: {path} is not UTF-8 text") from None
     except SyntaxError as error:
         raise Invalid(f"source: {path}, line {error.lineno}: {error.msg}") from None
     except ValueError as error:
@@ -65,10 +65,10 @@ def read_script(source: str | Path) -> Script:
 
 
 def own_modules(text: str, folder: Path, path: Path | None = None) -> dict[str, Path]:
-    """The modules below `folder` that a program imports, and that those import: name in the job to file.
+    """Find the modules below `folder` that a program imports, directly or indirectly: name in the job to file.
 
-    Of a package that is imported, all its `.py` files go; also of one without `__init__.py`.
-    `path` is the program itself, which does not travel twice.
+    Of an imported package, all `.py` files are included, even without an `__init__.py`. `path` is the program itself,
+    which is left out.
     """
     found: dict[str, Path] = {}
     texts = [text]
@@ -86,7 +86,7 @@ def _imported(text: str) -> set[str]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return set()  # it fails where it is imported, with its own traceback
+        return set()  # importing it in the job raises the error, with its traceback
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -117,7 +117,7 @@ def _text(path: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The files below a folder, sorted; hidden ones and caches are passed over, links are not followed."""
+    """Yield the files below a folder, sorted, without hidden files and caches; links are not followed."""
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or entry.name in _PASSED_OVER:
             continue
@@ -128,12 +128,12 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
-    """The files that `--include` names: below `directory` under their relative name, others under their own name."""
+    """Return the files named by `--include`: by relative path if below `directory`, others by their own name."""
     found: dict[str, Path] = {}
     for given in paths:
         path = (directory / Path(given).expanduser()).absolute()
         if not path.exists():
-            raise Invalid(f"include: there is no {path}")
+            raise Invalid(f"include: no such file or folder: {path}")
         base = directory if path.is_relative_to(directory) else path.parent
         for file in _walk(path) if path.is_dir() else [path]:
             found[file.relative_to(base).as_posix()] = file
@@ -141,10 +141,10 @@ def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
 
 
 def pack(named: Mapping[str, Path]) -> Parcel:
-    """Make files of these (name in the job to file): small text inline, everything else by SHA-256."""
+    """Create the job's files (name in the job to file): small text inline, everything else by SHA-256."""
     if len(named) > _FILES_MAX:
         raise Invalid(
-            f"include: {len(named):,} files; {_FILES_MAX:,} is the most. Include fewer, or name a data folder"
+            f"include: {len(named):,} files exceed the maximum of {_FILES_MAX:,}. Include fewer, or name a data folder"
         )
     files: list[File] = []
     uploads: dict[str, Path] = {}

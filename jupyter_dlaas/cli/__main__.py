@@ -1,4 +1,4 @@
-"""Program `python -m jupyter_dlaas.cli`."""
+"""Entry point of `python -m jupyter_dlaas.cli`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `check`: finds the notebooks, reads their bytes, prints what `check` found. Runs and imports nothing."""
+"""Verb `check`: finds notebooks, analyses them and prints the findings. Executes and imports nothing of theirs."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ __all__ = ["report_text", "run"]
 
 RUN_BYTES_MAX = 2**20
 SKIPPED = frozenset({".ipynb_checkpoints", "node_modules", "__pycache__"})
-LEFT_WORDS = {
-    "shown": "shows or prints",
+OMITTED_LABELS = {
+    "shown": "output only",
     "saved": "writes a file",
     "magic": "notebook command",
     "trained": "earlier training",
     "job": "ran as a job",
-    "raised": "raised",
+    "raised": "raised an error",
 }
 
 
 def run(paths: Sequence[str], cell: int | None, *, as_json: bool, suggests: bool = False) -> int:
-    """Check notebooks and folders; the exit code: 0 all fine, 1 something is not. Raises Invalid for wrong usage."""
+    """Check notebooks and folders; return exit code 0 if all are fine, else 1. Raises Invalid for wrong usage."""
     if cell is not None and cell < 1:
-        raise Invalid("--cell counts code cells from 1")
+        raise Invalid("--cell must be at least 1: code cells are counted from 1")
     files = list(dict.fromkeys(_files(paths)))
     if cell is not None and len(files) != 1:
-        raise Invalid(f"--cell goes with one notebook, not with {len(files)}")
+        raise Invalid(f"--cell requires exactly one notebook, not {len(files)}")
     reports = []
     for path in files:
-        with _few_collections():
-            one = _checked(path, cell, suggests=suggests)
-        reports.append(one)
+        with _rare_garbage_collection():
+            report = _checked(path, cell, suggests=suggests)
+        reports.append(report)
         if not as_json:
-            print(report_text(one), flush=True)
+            print(report_text(report), flush=True)
     if as_json:
-        print(json.dumps({"notebooks": [dataclasses.asdict(one) for one in reports]}))
+        print(json.dumps({"notebooks": [dataclasses.asdict(report) for report in reports]}))
     elif len(reports) != 1:
-        print(_sum_text(reports))
-    return 0 if all(one.is_fine for one in reports) else 1
+        print(_summary_text(reports))
+    return 0 if all(report.is_fine for report in reports) else 1
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
-    """Parsed code has no cycles: to look for some takes a fifth of a large check."""
+def _rare_garbage_collection() -> Iterator[None]:
+    """Run the cycle collector less often: parsed code has no cycles, and it took a fifth of a large check."""
     before = gc.get_threshold()
     gc.set_threshold(500_000, *before[1:])
     try:
@@ -71,7 +71,7 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
         elif Path(path).exists():
             yield path
         else:
-            raise Invalid(f"there is no {path}")
+            raise Invalid(f"no such file or folder: {path}")
 
 
 def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
@@ -80,29 +80,29 @@ def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
         return check(content, path, cell, suggests=suggests, files=_beside(Path(path), run_by(content)))
     except OSError as error:
         return Report(path=path, error=f"cannot be read: {error.strerror or error}")
-    except Exception as error:  # noqa: BLE001  # one odd notebook must not end the check of all others: it is told
-        return Report(path=path, error=f"this notebook is beyond us, please send it: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  # an unexpected notebook must not end the check of the others
+        return Report(path=path, error=f"internal error, please report it: {type(error).__name__}: {error}")
 
 
 def _beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
-    """The text of files that lie where a notebook says; the others may be written by a cell, or elsewhere."""
-    found = {}
+    """Return the text of those files that exist beside the notebook. A cell may write the others later."""
+    texts = {}
     for name in names:
         path = notebook.parent / name
         if path.is_file() and path.stat().st_size <= RUN_BYTES_MAX:
-            found[name] = path.read_text(encoding="utf-8", errors="replace")
-    return found
+            texts[name] = path.read_text(encoding="utf-8", errors="replace")
+    return texts
 
 
 def report_text(report: Report) -> str:
-    """What was found in one notebook, for a terminal."""
+    """Format the findings about one notebook for a terminal."""
     lines = [_plain(report.path)]
     if report.error is not None:
         return f"{lines[0]}\n  cannot be checked: {report.error}"
     for cell in report.cells:
         lines += _cell_lines(cell)
     if not report.cells:
-        lines.append("  no cell looks like training; --cell N shows what code cell N would take along")
+        lines.append("  no training cell found; use --cell N to check code cell N")
     lines += [f"  note: {note.text}" for note in report.notes]
     return "\n".join(lines)
 
@@ -112,31 +112,31 @@ def _cell_lines(cell: CellReport) -> Iterator[str]:
     if cell.kept:
         cells = list(dict.fromkeys(f"[{line.cell}]" for line in cell.kept))
         where = f"cell {cells[0]}" if len(cells) == 1 else f"cells {', '.join(cells[:12])}{', …' * (len(cells) > 12)}"
-        yield f"    takes along  {len(cell.kept)} statement{'s' * (len(cell.kept) > 1)} of {where}"
+        yield f"    requires     {len(cell.kept)} statement{'s' * (len(cell.kept) > 1)} of {where}"
     if cell.left_out:
-        kinds = Counter(LEFT_WORDS.get(one.kind, "not needed") for one in cell.left_out)
-        said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        yield f"    leaves out   {len(cell.left_out)}: {said}"
-    for one in cell.errors:
-        yield f"    to fix       {one.text}"
-    for one in cell.warnings:
-        yield f"    know         {one.text}"
+        kinds = Counter(OMITTED_LABELS.get(statement.kind, "not needed") for statement in cell.left_out)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        yield f"    omits        {len(cell.left_out)}: {counts}"
+    for problem in cell.errors:
+        yield f"    error        {problem.text}"
+    for problem in cell.warnings:
+        yield f"    warning      {problem.text}"
     if cell.is_fine and cell.type:
         yield f"    type         {cell.type}"
     if cell.suggestion is not None:
         yield from (f"    {line}" for line in suggestion_text(cell.suggestion).split("\n"))
 
 
-def _sum_text(reports: Sequence[Report]) -> str:
-    broken = sum(one.error is not None for one in reports)
-    to_fix = sum(one.error is None and not one.is_fine for one in reports)
-    said = f"{len(reports)} notebooks: {len(reports) - broken - to_fix} fine"
-    said += f", {to_fix} with something to fix" if to_fix else ""
-    return said + (f", {broken} that cannot be checked" if broken else "")
+def _summary_text(reports: Sequence[Report]) -> str:
+    broken = sum(report.error is not None for report in reports)
+    to_fix = sum(report.error is None and not report.is_fine for report in reports)
+    text = f"{len(reports)} notebooks: {len(reports) - broken - to_fix} without errors"
+    text += f", {to_fix} with errors" if to_fix else ""
+    return text + (f", {broken} that could not be checked" if broken else "")
 
 
 def _plain(text: str) -> str:
-    """A path as a terminal can show it, whatever bytes its name has."""
+    """Replace the characters of a path that the terminal cannot print."""
     encoding = sys.stdout.encoding or "utf-8"
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return shown.encode(encoding, errors="replace").decode(encoding)

@@ -1,4 +1,4 @@
-"""Looking at a running engine, and stopping it, from outside. Standard library only."""
+"""Status and stop of a running engine, from another process. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ __all__ = ["state", "stop"]
 
 
 def _pid_behind(directory: Path) -> int | None:
-    """The process that listens on the pool's socket, told by the kernel: a file could name one that is long gone."""
+    """Return the process that listens on the pool's socket, according to the kernel: a pid file could be stale."""
     try:
-        with discovery.connect_unix(directory / discovery.SOCKET, 2.0) as one:
-            pid, _uid, _gid = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        with discovery.connect_unix(directory / discovery.SOCKET, 2.0) as connection:
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, _uid, _gid = struct.unpack("3i", peer)
     except OSError:
         return None
     return int(pid)
 
 
 def state(directory: Path) -> dict[str, Any] | None:
-    """What the running engine wrote about itself; None where none runs."""
+    """Return the record that the running engine wrote about itself, or None if no engine is running."""
     pid = _pid_behind(directory)
     return None if pid is None else discovery.engine_record(directory) | {"pid": pid}
 
 
 def stop(directory: Path, timeout_s: float = 20.0) -> int | None:
-    """End the engine in good order and wait until it is gone; its process id, None where none ran. Jobs go on."""
+    """Shut the engine down gracefully, wait for its end and return its process id, or None if none ran.
+
+    Jobs keep running. Raises Unavailable if the engine has not ended after `timeout_s`.
+    """
     pid = _pid_behind(directory)
     if pid is None:
         return None
@@ -42,12 +46,12 @@ def stop(directory: Path, timeout_s: float = 20.0) -> int | None:
     except ProcessLookupError:
         return pid
     try:
-        if _pid_behind(directory) == pid:  # asked again with the process held, so that the number cannot mean another
+        if _pid_behind(directory) == pid:  # the pidfd is open now, so the id cannot be reused
             signal.pidfd_send_signal(handle, signal.SIGTERM)
         watch = select.poll()
-        watch.register(handle, select.POLLIN)  # readable once the process has ended, collected by its parent or not
+        watch.register(handle, select.POLLIN)  # readable once the process has ended, reaped or not
         if not watch.poll(timeout_s * 1000):
-            raise Unavailable(f"the engine (process {pid}) has not ended after {timeout_s:g} s")
+            raise Unavailable(f"the engine (process {pid}) did not stop within {timeout_s:g} s")
     finally:
         os.close(handle)
     return pid

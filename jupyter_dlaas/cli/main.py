@@ -1,7 +1,7 @@
-"""`jupyter dlaas …`: the verbs of `%dlaas`, for a terminal. Each calls the public API and prints what it says.
+"""Command line `jupyter dlaas …`: the verbs of `%dlaas` in a terminal. Each calls the public API and prints the result.
 
-Exit codes: 0 done, 1 the job that was waited for did not complete, 2 wrong usage, 3 there is no such job, 4 the job
-cannot take that now (or never) or you may not, 5 no engine can answer, 130 detached by an interrupt.
+Exit codes: 0 success, 1 the followed job did not complete, 2 usage error, 3 job not found, 4 refused (not possible in
+the job's state, never possible on this pool, or not permitted), 5 no engine available, 130 detached by an interrupt.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _CODES: Final[tuple[tuple[type[DlaasError], int], ...]] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Errors are sentences on stderr."""
+    """Run one command and return its exit code. Errors are printed to stderr."""
     given = list(sys.argv[1:] if argv is None else argv)
     own, _dashes, script_args = _split(given)
     options = _parser().parse_args(own)
     options.args = script_args
     if script_args and options.verb != "submit":
-        print("dlaas: only submit passes arguments on after --", file=sys.stderr)
+        print("dlaas: only `submit` takes arguments after --", file=sys.stderr)
         return 2
     try:
         done: int = options.run(options)
         sys.stdout.flush()
         return done
     except DlaasError as error:
-        return _say(error, options)
-    except BrokenPipeError:  # `| head` has seen enough
+        return _print_error(error, options)
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def _split(given: list[str]) -> tuple[list[str], str, list[str]]:
     return given[:at], "--", given[at + 1 :]
 
 
-def _say(error: DlaasError, options: argparse.Namespace) -> int:
+def _print_error(error: DlaasError, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(error.as_json()))
     else:
@@ -88,157 +88,196 @@ def _say(error: DlaasError, options: argparse.Namespace) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), 5)
 
 
-# ----------------------------------------------------------------------------------------------------------- the words
+# ---------------------------------------------------------------------------------------------------------- the parser
 
 
 class _Verb(argparse.ArgumentParser):
-    """Says itself what it does not know: else the usage of all verbs would be shown, and not its own."""
+    """Parser of one verb. Reports unknown arguments itself, so that the usage of this verb is shown."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(
-                option_parsing.not_known(unknown[0], self._option_string_actions, else_see=f"{self.prog} --help")
+                option_parsing.unknown_argument(
+                    unknown[0], self._option_string_actions, help_command=f"{self.prog} --help"
+                )
             )
         return found, unknown
 
 
 def _parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="jupyter dlaas", description="Train scripts as jobs of a pool, and look after them."
-    )
+    top = argparse.ArgumentParser(prog="jupyter dlaas", description="Submit training jobs to a pool and manage them.")
     top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
     _common(top, json=False, pool=None)
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
 
-    def verb(name: str, run: Callable[[argparse.Namespace], int], says: str, *, of_job: bool = False) -> Any:
-        one = verbs.add_parser(name, help=says, description=says)
-        _common(one, json=argparse.SUPPRESS, pool=argparse.SUPPRESS)
+    def verb(name: str, run: Callable[[argparse.Namespace], int], summary: str, *, of_job: bool = False) -> Any:
+        parser = verbs.add_parser(name, help=summary, description=summary)
+        _common(parser, json=argparse.SUPPRESS, pool=argparse.SUPPRESS)
         if of_job:
-            one.add_argument("name", metavar="NAME", help="a handle (resnet-48), or a name: its newest job")
-        one.set_defaults(run=run)
-        return one
+            parser.add_argument(
+                "name", metavar="NAME", help="a job's handle (resnet-48), or its name (resnet) for the newest such job"
+            )
+        parser.set_defaults(run=run)
+        return parser
 
-    _submit_options(verb("submit", _submit, "Submit a script: submit FILE [options] [-- its own arguments]"))
-    one = verb("jobs", _jobs, "All jobs, newest first")
-    one.add_argument("--state", help="only these states, separated by commas")
-    one.add_argument("--limit", type=int, default=30, help="at most so many (default: 30)")
-    one = verb(
-        "pool",
-        _pool,
-        "The pool: what there is, and who has it; its options change how it is shared",
+    _submit_options(verb("submit", _submit, "Submit a script: submit FILE [options] [-- arguments of the script]"))
+    parser = verb("jobs", _jobs, "List jobs, newest first")
+    parser.add_argument("--state", help="list only jobs in these states, separated by commas")
+    parser.add_argument("--limit", type=int, default=30, help="maximum number of jobs to list (default: 30)")
+    _pool_options(
+        verb("pool", _pool, "Show devices and the jobs that hold them; change the pool's scheduling settings")
     )
-    one.add_argument(
-        "--order",
-        choices=[str(one) for one in PoolOrder],
-        help="who goes first among jobs of one priority, from now on",
+    _queue_options(
+        verb("queue", _queue, "Show waiting jobs in queue order; list, set or remove queues and their shares")
     )
-    one.add_argument("--preemption", choices=("on", "off"), help="off: nobody who runs makes room for others")
-    one.add_argument(
-        "--placement",
-        choices=[str(one) for one in PoolPlacement],
-        help="how learners are laid over nodes, of jobs that do not say it themselves",
-    )
-    one.add_argument(
-        "--spot-price", type=float, metavar="P", help="what a spot job's device counts in its queue: 0 to 1"
-    )
-    one.add_argument(
-        "--spot-notice", metavar="30s", help="how long a spot job may take for a checkpoint when it is to go"
-    )
-    one = verb(
-        "queue",
-        _queue,
-        "Who waits, first in line first; `queue list`, `queue set NAME`, `queue remove NAME`: the queues, their shares",
-    )
-    one.add_argument(
-        "what", nargs="?", choices=("list", "set", "remove"), help="the queues with their shares; set one's; remove one"
-    )
-    one.add_argument("name", nargs="?", metavar="NAME", help="of the queue; set makes it where there is none")
-    one.add_argument("--weight", type=float, metavar="W", help="its part of what nobody is guaranteed (default: 1)")
-    one.add_argument("--guaranteed", type=int, metavar="N", help="devices it gets whenever it wants them (default: 0)")
-    for name, run, says in (
-        ("cordon", _cordon, "Place nothing new on a node; what runs there stays"),
-        ("uncordon", _cordon, "Let a node take jobs again; ends a drain"),
+    for name, run, summary in (
+        ("cordon", _cordon, "Place no new jobs on a node; running jobs stay"),
+        ("uncordon", _cordon, "Allow jobs on a node again; ends a drain"),
         ("drain", _drain, "Empty a node: shrink elastic jobs, move the others, preempt (checkpoint, requeue) last"),
     ):
-        one = verb(name, run, says)
-        one.add_argument("node", metavar="NODE", help="as `jupyter dlaas pool` lists it")
+        parser = verb(name, run, summary)
+        parser.add_argument("node", metavar="NODE", help="a node's name, as listed by `jupyter dlaas pool`")
         if name == "drain":
-            one.add_argument("--dry-run", action="store_true", help="only show what would become of the jobs there")
-    one = verb("logs", _logs, "What the learners wrote", of_job=True)
-    one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C detaches")
-    one.add_argument("--member", type=int, help="only this learner")
-    one = verb("scale", _scale, "Ask for so many learners, while it runs", of_job=True)
-    one.add_argument("learners", metavar="N")
-    for name, says in (
-        ("halt", "Write a checkpoint and give the devices back; asks first where none can be written"),
-        ("resume", "Go on with a halted job"),
-        ("cancel", "End a job for good"),
-        ("checkpoint", "Write a checkpoint at the next step; training goes on"),
-        ("retry", "The same again, as a new job"),
+            parser.add_argument(
+                "--dry-run", action="store_true", help="show what would happen to the jobs on the node, then stop"
+            )
+    parser = verb("logs", _logs, "Show the learners' logs", of_job=True)
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="follow the log until the job ends; Ctrl-C detaches"
+    )
+    parser.add_argument("--member", type=int, metavar="N", help="show only the log of learner N")
+    parser = verb("scale", _scale, "Set the number of learners of a running job", of_job=True)
+    parser.add_argument("learners", metavar="N", help="the new number of learners")
+    for name, summary in (
+        ("halt", "Write a checkpoint and release the devices; asks for confirmation if no checkpoint can be written"),
+        ("resume", "Resume a halted job"),
+        ("cancel", "Cancel a job permanently"),
+        ("checkpoint", "Write a checkpoint at the next step; training continues"),
+        ("retry", "Resubmit a job as a new job"),
     ):
-        one = verb(name, _act, says, of_job=True)
+        parser = verb(name, _act, summary, of_job=True)
         if name == "halt":
-            one.add_argument("--yes", action="store_true", help="halt it, too, if it starts over when it is resumed")
-    verb("delete", _delete, "Remove an ended job: its record, log, checkpoints and results", of_job=True)
-    verb("why", _why, "Why a job is where it is", of_job=True)
-    verb("story", _story, "All that happened to a job", of_job=True)
-    verb("attach", _attach, "Follow a job: its states and its log; Ctrl-C detaches", of_job=True)
-    verb("source", _source, "A job's train.py", of_job=True)
-    one = verb("check", _check, "What would notebooks' training cells take along, and what is missing? Runs nothing")
-    one.add_argument("paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder of them")
-    one.add_argument("--cell", type=int, metavar="N", help="only the N-th code cell, whether it trains or not")
-    one.add_argument("--suggest", action="store_true", help="which lines would let it grow and shrink, as a diff")
-    verb("report", _report, "A job's spec, failure and last lines, to be sent to somebody; secrets masked", of_job=True)
-    one = verb("serve", _serve, "Run the pool's engine here, in the foreground")
-    one.add_argument("--idle-s", type=float, default=0.0, help="end after so many idle seconds (default: never)")
-    one = verb("engine", _engine, "The pool's engine: is it running; stop it (jobs go on)")
-    one.add_argument("what", choices=("status", "stop"))
+            parser.add_argument(
+                "--yes", action="store_true", help="also halt a job that has no checkpoint and would start over"
+            )
+    verb("delete", _delete, "Delete an ended job: its record, log, checkpoints and results", of_job=True)
+    verb("why", _why, "Explain why a job is in its current state", of_job=True)
+    verb("story", _story, "Show the event history of a job", of_job=True)
+    verb("attach", _attach, "Follow a job's states and log; Ctrl-C detaches", of_job=True)
+    verb("source", _source, "Print a job's program, train.py", of_job=True)
+    parser = verb(
+        "check", _check, "Analyse the training cells of notebooks without running them: required code, missing names"
+    )
+    parser.add_argument("paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder with such files")
+    parser.add_argument(
+        "--cell", type=int, metavar="N", help="check only the N-th code cell, even if it does not look like training"
+    )
+    parser.add_argument("--suggest", action="store_true", help="show the changes that would make the loop elastic")
+    verb("report", _report, "Print a report for support: spec, failure, last log lines; secrets masked", of_job=True)
+    parser = verb("serve", _serve, "Run the pool's engine in the foreground")
+    parser.add_argument("--idle-s", type=float, default=0.0, help="exit after this many idle seconds (default: never)")
+    parser = verb("engine", _engine, "Show whether the pool's engine is running, or stop it; jobs keep running")
+    parser.add_argument("what", choices=("status", "stop"))
     return top
 
 
 def _common(parser: argparse.ArgumentParser, *, json: Any, pool: Any) -> None:
-    parser.add_argument("--json", action="store_true", default=json, help="for programs: JSON, as the REST API has it")
-    parser.add_argument("--pool", default=pool, help="another pool: its name, or its directory (with a slash)")
+    parser.add_argument("--json", action="store_true", default=json, help="print JSON, in the format of the REST API")
+    parser.add_argument("--pool", default=pool, help="the pool to use: its name, or its directory (with a slash)")
 
 
-def _submit_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("file", metavar="FILE", help="a Python script")
-    one.add_argument("--name", help="the job's name (default: the file's)")
-    one.add_argument("--gpus", metavar="N|MIN:MAX", help="GPUs, a learner each (CPU slots where there is no GPU)")
-    one.add_argument("--learners", metavar="N|MIN:MAX", help="training processes")
-    one.add_argument("--gpus-per-learner", metavar="K")
-    one.add_argument("--cpus", type=float, metavar="N", help="CPUs per learner")
-    one.add_argument("--memory", metavar="8G", help="memory per learner")
-    one.add_argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this")
-    one.add_argument("--priority", default="normal", metavar="low|normal|high|INT")
-    one.add_argument("--queue", default="default")
-    one.add_argument("--spot", action="store_true", help="take only what is idle, count less, give it back when asked")
-    one.add_argument("--placement", metavar="pack|spread", help="default: as the pool does")
-    one.add_argument("--elastic", default="manual", metavar="off|manual|auto[:CONDITION]")
-    one.add_argument("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
-    one.add_argument("--framework", help="default: found from the imports")
-    one.add_argument("--epochs", metavar="N")
-    one.add_argument("--max-time", metavar="2h", help="halt it, with a checkpoint, after training for so long")
-    one.add_argument(
+def _pool_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--order", choices=[str(order) for order in PoolOrder], help="queue order among jobs of equal priority"
+    )
+    parser.add_argument("--preemption", choices=("on", "off"), help="off: never preempt running jobs")
+    parser.add_argument(
+        "--placement",
+        choices=[str(placement) for placement in PoolPlacement],
+        help="default placement of learners on nodes",
+    )
+    parser.add_argument(
+        "--spot-price", type=float, metavar="P", help="weight of a spot job's device in its queue's share, from 0 to 1"
+    )
+    parser.add_argument(
+        "--spot-notice",
+        metavar="30s",
+        help="time that a spot job gets to write a checkpoint before its devices are reclaimed",
+    )
+
+
+def _queue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("list", "set", "remove"),
+        help="list queues and their shares, set a queue's share, or remove a queue",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the queue; `set` creates it if needed")
+    parser.add_argument(
+        "--weight", type=float, metavar="W", help="share of the devices that no queue is guaranteed (default: 1)"
+    )
+    parser.add_argument("--guaranteed", type=int, metavar="N", help="devices guaranteed to the queue (default: 0)")
+
+
+def _submit_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a Python script")
+    add("--name", help="name of the job (default: the script's name)")
+    add("--gpus", metavar="N|MIN:MAX", help="number of GPUs, one learner each (CPU slots in a pool without GPUs)")
+    add("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)")
+    add("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)")
+    add("--cpus", type=float, metavar="N", help="CPUs per learner")
+    add("--memory", metavar="8G", help="memory per learner")
+    add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
+    add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
+    add("--queue", default="default", help="queue that accounts for the job's devices (default: default)")
+    add(
+        "--spot",
+        action="store_true",
+        help="use only idle devices, at a lower weight, and return them when ordinary jobs need them",
+    )
+    add("--placement", metavar="pack|spread", help="placement of the learners on nodes (default: the pool's setting)")
+    add(
+        "--elastic",
+        default="manual",
+        metavar="off|manual|auto[:CONDITION]",
+        help="what may resize the running job: nothing (off), your requests (manual, default), "
+        "or measured speed (auto:efficiency=0.2)",
+    )
+    add("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
+    add("--framework", help="training framework (default: detected from the imports)")
+    add("--epochs", metavar="N", help="number of epochs, for progress and estimates")
+    add("--max-time", metavar="2h", help="halt the job with a checkpoint after this much training time")
+    add(
         "--hang-after",
         metavar="10m",
-        help="end a learner that does nothing for so long (default: 30s or ten steps, in loops of steps)",
+        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
     )
-    one.add_argument("-o", "--outputs", metavar="NAMES", help="variables to bring back: model,history")
-    one.add_argument("--include", action="append", default=[], metavar="PATH", help="a file or folder to take along")
-    one.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help="a variable of the environment")
-    one.add_argument(
-        "--secret", action="append", default=[], metavar="NAME", help="a variable whose value is masked in logs"
+    add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
+    add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")
+    add("-e", "--env", action="append", default=[], metavar="K=V", help="an environment variable for the job")
+    add(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an environment variable to send with the job; its value is masked in logs",
     )
-    one.add_argument("--retries", default=4, metavar="N")
-    one.add_argument("--checkpoint-every", default=60.0, metavar="60s")
-    one.add_argument("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
-    one.add_argument("--autolog", default="on", metavar="on|off", help="on: curves from frameworks, bars and prints")
-    one.add_argument("--directory", metavar="PATH", help="the job's working directory (default: this one)")
-    one.add_argument("--interpreter", metavar="PYTHON", help="the Python that runs it (default: this one)")
-    one.add_argument("--wait", action="store_true", help="follow it to its end; Ctrl-C detaches")
-    one.add_argument("--dry-run", action="store_true", help="show what would be sent and what stands against it")
+    add("--retries", default=4, metavar="N", help="restarts after failures that may be transient (default: 4)")
+    add("--checkpoint-every", default=60.0, metavar="60s", help="time between checkpoints (default: 60s)")
+    add("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
+    add(
+        "--autolog",
+        default="on",
+        metavar="on|off",
+        help="read metrics from frameworks, progress bars and printed lines",
+    )
+    add("--directory", metavar="PATH", help="working directory of the job (default: the current one)")
+    add("--interpreter", metavar="PYTHON", help="Python interpreter of the job (default: the current one)")
+    add("--wait", action="store_true", help="follow the job until it ends; Ctrl-C detaches")
+    add("--dry-run", action="store_true", help="show the submission and any problems, without submitting")
 
 
 _SPEC: Final = (
@@ -290,26 +329,26 @@ def _submit(options: argparse.Namespace) -> int:
     job = prepared.send(client)
     view = job.last_view
     if not options.wait:
-        return _out(options, view, f"{terminal.job_text(view, _ink())}\n  Its log: jupyter dlaas logs {view.id} -f")
+        return _out(options, view, f"{terminal.job_text(view, _ink())}\n  Log: jupyter dlaas logs {view.id} -f")
     if not options.json:
-        print(f"Submitted {view.id}. Ctrl-C detaches; the job goes on.", file=sys.stderr)
+        print(f"Submitted {view.id}. Ctrl-C detaches; the job keeps running.", file=sys.stderr)
     return _follow(options, client, view)
 
 
 def _dry_run(options: argparse.Namespace, prepared: jobs.Prepared, client: Client) -> int:
     submit = prepared.submit
-    found: dict[str, Any] = {"problems": [], "estimate": "not asked, since large files would have to go first"}
+    found: dict[str, Any] = {"problems": [], "estimate": "no estimate: files would have to be uploaded first"}
     if not prepared.uploads:
         found = client.preflight(submit)
-    shown = {"spec": submit.spec, "files": [one.path for one in submit.files], **found}
-    problems = [str(one["text"]) for one in found["problems"]]
+    shown = {"spec": submit.spec, "files": [file.path for file in submit.files], **found}
+    problems = [str(problem["text"]) for problem in found["problems"]]
     size = f"{submit.spec.learners_min}-{submit.spec.learners_max} learners, {submit.spec.gpus_per_learner} GPU each"
     lines = [
-        f"{submit.spec.name}: {size}; framework {submit.spec.framework or 'not known'}",
+        f"{submit.spec.name}: {size}; framework {submit.spec.framework or 'unknown'}",
         f"  runs {submit.spec.interpreter} in {submit.spec.directory}",
-        *(f"  takes {one.path}" for one in submit.files),
-        *(f"  problem: {one}" for one in problems),
-        f"  {found['estimate']}" if found["estimate"] else "  nothing was sent",
+        *(f"  sends {file.path}" for file in submit.files),
+        *(f"  problem: {problem}" for problem in problems),
+        f"  {found['estimate']}" if found["estimate"] else "  nothing was submitted",
     ]
     _out(options, shown, "\n".join(lines))
     return 4 if problems else 0
@@ -322,29 +361,29 @@ def _jobs(options: argparse.Namespace) -> int:
     if not options.json:
         text = "\n".join([text, *map(terminal.plain, client.pool().notices)])
     if len(views) == options.limit:
-        text += f"\nAt most {options.limit}: those that run, the first in line, the newest. More with --limit."
+        text += f"\nShowing {options.limit} jobs: running, next in the queue, newest. Use --limit for more."
     return _out(options, {"jobs": views}, text)
 
 
 def _pool(options: argparse.Namespace) -> int:
     client = _client(options)
     notice = options.spot_notice
-    asked: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "order": options.order,
         "preemption": None if options.preemption is None else options.preemption == "on",
         "placement": options.placement,
         "spot_price": options.spot_price,
         "spot_notice_s": None if notice is None else option_parsing.duration_s(notice, option="spot notice"),
     }
-    is_change = any(value is not None for value in asked.values())
-    pool = client.change_pool(**asked) if is_change else client.pool()
+    is_change = any(value is not None for value in changes.values())
+    pool = client.change_pool(**changes) if is_change else client.pool()
     return _out(options, pool, terminal.pool_text(pool, _ink()))
 
 
 def _queue(options: argparse.Namespace) -> int:
     client = _client(options)
     if options.what != "set" and (options.weight is not None or options.guaranteed is not None):
-        raise Invalid("queue: --weight and --guaranteed go with `queue set NAME`")
+        raise Invalid("queue: --weight and --guaranteed require `queue set NAME`")
     if options.what is not None:
         return _queues(options, client)
     pool = client.pool()
@@ -358,7 +397,7 @@ def _queues(options: argparse.Namespace, client: Client) -> int:
         pool = client.pool()
     elif options.name is None:
         share = " --guaranteed 6" if options.what == "set" else ""
-        raise Invalid(f"queue {options.what}: name the queue, as in `queue {options.what} research{share}`")
+        raise Invalid(f"queue {options.what}: missing queue name, as in `queue {options.what} research{share}`")
     elif options.what == "remove":
         pool = client.remove_queue(options.name)
     else:
@@ -416,25 +455,25 @@ def _rest(options: argparse.Namespace, lines: LogLines) -> int:
 def _follow(
     options: argparse.Namespace, client: Client, view: JobView, *, is_judged: bool = True, shows_states: bool = True
 ) -> int:
-    """Log lines to stdout, states to stderr, until the job is over. With `is_judged` a failure is the exit code."""
+    """Print log lines to stdout and states to stderr until the job ends; raise JobFailed with `is_judged`."""
     reader = Follower(client, view.id, view=view)
     lines, last, ink = _lines(options, view), "", _ink(sys.stderr)
     try:
         for message in reader.messages():
             if message["type"] == "job" and reader.view is not None and not options.json:
-                said = terminal.job_text(reader.view, ink)
-                if shows_states and said != last:
-                    print(said, file=sys.stderr, flush=True)
-                last = said
+                text = terminal.job_text(reader.view, ink)
+                if shows_states and text != last:
+                    print(text, file=sys.stderr, flush=True)
+                last = text
             elif message["type"] != "metrics" or options.json:
                 _print_log(options, lines, message)
     except KeyboardInterrupt:
-        print(f"\nDetached: {view.id} goes on. See it again: jupyter dlaas attach {view.id}", file=sys.stderr)
+        print(f"\nDetached: {view.id} keeps running. To follow it: jupyter dlaas attach {view.id}", file=sys.stderr)
         return DETACHED
     _rest(options, lines)
-    over = reader.view or view
-    if is_judged and over.state is not State.COMPLETED:
-        raise jobs.JobFailed(over)
+    final = reader.view or view
+    if is_judged and final.state is not State.COMPLETED:
+        raise jobs.JobFailed(final)
     return 0
 
 
@@ -451,7 +490,7 @@ def _scale(options: argparse.Namespace) -> int:
 def _act(options: argparse.Namespace) -> int:
     client = _client(options)
     if options.verb == "halt" and not options.yes:
-        _ask_before_halt(client.job(options.name))
+        _confirm_halt(client.job(options.name))
     view = client.act(options.name, options.verb)
     return _out(options, view, terminal.job_text(view, _ink()))
 
@@ -460,20 +499,20 @@ def _delete(options: argparse.Namespace) -> int:
     client = _client(options)
     job = client.job(options.name).id
     client.delete(job)
-    return _out(options, {"deleted": job}, f"{job} is deleted")
+    return _out(options, {"deleted": job}, f"{job} was deleted")
 
 
-def _ask_before_halt(view: JobView) -> None:
-    """Raise NotAllowed where a halt would lose the training, and nobody at a terminal agrees to that."""
-    lost = next((action.confirm for action in view.actions if action.id is ActionId.HALT), None)
-    if lost is None:
+def _confirm_halt(view: JobView) -> None:
+    """Ask at the terminal before a halt that would lose the training. Raises NotAllowed without consent."""
+    loss = next((action.confirm for action in view.actions if action.id is ActionId.HALT), None)
+    if loss is None:
         return
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        print(f"{view.id}: {lost} Halt it all the same? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{view.id}: {loss} Halt it anyway? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in {"y", "yes"}:
             return
         raise NotAllowed(f"{view.id} was not halted")
-    raise NotAllowed(f"{view.id} was not halted. {lost} To halt it all the same: halt {view.id} --yes")
+    raise NotAllowed(f"{view.id} was not halted. {loss} To halt it anyway: jupyter dlaas halt {view.id} --yes")
 
 
 def _why(options: argparse.Namespace) -> int:
@@ -485,8 +524,8 @@ def _why(options: argparse.Namespace) -> int:
 
 def _story(options: argparse.Namespace) -> int:
     events = _client(options).story(options.name)
-    text = "\n".join(f"{terminal.stamp(one['at_s'])}  {terminal.plain(one['text'])}" for one in events)
-    return _out(options, {"events": events}, text or "Nothing has happened yet.")
+    text = "\n".join(f"{terminal.stamp(event['at_s'])}  {terminal.plain(event['text'])}" for event in events)
+    return _out(options, {"events": events}, text or "No events yet.")
 
 
 def _source(options: argparse.Namespace) -> int:
@@ -508,7 +547,11 @@ def _check(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     door = discovery.SocketDoor(discovery.pool_directory(options.pool), engine_idle_s=options.idle_s)
     command = discovery.engine_command(door)
-    print(f"Serving the pool in {door.directory}. Ctrl-C ends the engine; jobs go on.", file=sys.stderr, flush=True)
+    print(
+        f"Serving the pool in {door.directory}. Ctrl-C stops the engine; jobs keep running.",
+        file=sys.stderr,
+        flush=True,
+    )
     os.execv(command[0], command)  # noqa: S606  # an argument list, no shell
 
 
@@ -516,12 +559,13 @@ def _engine(options: argparse.Namespace) -> int:
     directory = discovery.pool_directory(options.pool)
     if options.what == "stop":
         pid = engine_control.stop(directory)
-        said = f"Stopped the engine (process {pid}); jobs go on, and the next command starts it again."
-        return _out(options, {"stopped": pid}, said if pid else f"No engine runs for the pool in {directory}.")
+        text = f"Stopped the engine (process {pid}). Jobs keep running; the next command starts the engine again."
+        return _out(options, {"stopped": pid}, text if pid else f"No engine is running for the pool in {directory}.")
     state = engine_control.state(directory)
     if state is None:
-        return _out(options, {"running": False}, f"No engine runs for the pool in {directory}.") or 3
-    text = f"The engine of the pool in {directory} runs: process {state['pid']}, version {state.get('version', '?')}."
+        return _out(options, {"running": False}, f"No engine is running for the pool in {directory}.") or 3
+    version = state.get("version", "?")
+    text = f"The engine of the pool in {directory} is running: process {state['pid']}, version {version}."
     return _out(options, {"running": True, **state}, text)
 
 

@@ -1,6 +1,6 @@
-"""Jobs and pools as text in a terminal: pure functions of what the engine said. Standard library only.
+"""Jobs and pools as text for a terminal: pure functions of the engine's views. Standard library only.
 
-Nothing is worked out here that the job view does not say; numbers as in `figures`. Colours only where `Ink` has them.
+Numbers are formatted by `display.formatting`; colours are used only if `Ink` allows them.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ __all__ = [
 ]
 
 _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
-_BAR: Final = 20
-_NOTE_LEAST: Final = 24
-_IN_LINE_MOST: Final = 100
+_BAR_WIDTH: Final = 20
+_NOTE_WIDTH_MIN: Final = 24
+_QUEUE_ROWS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """What a terminal can show: colours or none, and how wide it is (None: as wide as it takes)."""
+    """Capabilities of a terminal: colours, and the width in columns (None: unlimited)."""
 
     is_coloured: bool = False
     width: int | None = None
 
     def paint(self, text: str, code: str) -> str:
-        """Text in a colour, where there are colours."""
+        """Wrap the text in an ANSI colour code if the terminal has colours."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.is_coloured and code and text else text
 
     def bold(self, text: str) -> str:
-        """The one thing of a line to look at, or to type."""
+        """Format text that the reader should notice or type."""
         return self.paint(text, "1")
 
     def dim(self, text: str) -> str:
-        """Headings."""
+        """Format a heading."""
         return self.paint(text, "2")
 
 
 def size_text(view: JobView) -> str:
-    """ "4 (1-8)": devices held, and the bounds where they differ; with an arrow while the wish is another."""
+    """Format the devices held and the bounds: "4", "4 (1-8)", or "4 -> 6 (1-8)" while another size is requested."""
     each = max(1, view.gpus_per_learner)
     held, low, high = view.size.held * each, view.size.min * each, view.size.max * each
     wish = view.size.wish * each
@@ -70,12 +70,12 @@ def _progress(view: JobView) -> str:
         return "-"
     if progress.fraction is not None:
         done = min(progress.fraction, 0.995)
-        return f"{formatting.bar(done, _BAR)} {formatting.percent(done):>4}"
+        return f"{formatting.bar(done, _BAR_WIDTH)} {formatting.percent(done):>4}"
     return f"step {formatting.number(progress.step)}"
 
 
 def ordinal(place: int) -> str:
-    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    """Format an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
     tail = "th" if 10 <= place % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f"{place}{tail}"
 
@@ -113,12 +113,12 @@ def _note(view: JobView) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence of the page as the terminal writes it: plain hyphens and spaces, so that it can be grepped."""
+    """Replace typographic dashes, arrows and spaces by ASCII ones, so that the text can be searched with grep."""
     return text.translate({0x2013: "-", 0x2009: " ", 0x202F: " ", 0xA0: " ", 0x2192: "->"}).replace(" · ", ", ")
 
 
 def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
-    """One line per job, newest first, and one line that counts them."""
+    """Format one line per job, newest first, and a line with the number of jobs per state."""
     if not views:
         return "No jobs yet. Submit one: " + ink.bold("jupyter dlaas submit train.py")
     units = {view.unit for view in views}
@@ -139,9 +139,9 @@ def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
 
 
 def _columns(rows: Sequence[tuple[str, ...]], ink: Ink) -> list[tuple[str, ...]]:
-    """Cells padded to their column; the last is cut where the terminal ends."""
+    """Pad the cells to their column's width and cut the last column at the terminal's width."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]) - 1)]
-    left = None if ink.width is None else max(_NOTE_LEAST, ink.width - sum(widths) - 2 * len(widths))
+    left = None if ink.width is None else max(_NOTE_WIDTH_MIN, ink.width - sum(widths) - 2 * len(widths))
     return [
         (*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), _cut(row[-1], left)) for row in rows
     ]
@@ -167,24 +167,24 @@ def _count(views: Iterable[JobView], ink: Ink) -> str:
             running += 1
     parts = [(running, "running"), (queued, "queued"), (halted, "halted"), (ended, "ended")]
     text = ", ".join(f"{count} {word}" for count, word in parts if count) + "."
-    return f"{text}  Why does it wait?  {ink.bold(f'jupyter dlaas why {waits}')}" if waits else text
+    return f"{text}  Why is it waiting?  {ink.bold(f'jupyter dlaas why {waits}')}" if waits else text
 
 
 def why_text(view: JobView, sentences: Sequence[str], ink: Ink) -> str:
-    """The first sentence, the others indented below it."""
-    first, *others = [plain(one) for one in sentences] or [f"{view.id} is {view.state}."]
+    """Format the first sentence with the others indented below it."""
+    first, *others = [plain(sentence) for sentence in sentences] or [f"{view.id} is {view.state}."]
     head = ink.bold(view.id) + first.removeprefix(view.id) if first.startswith(view.id) else first
-    return "\n".join([head, *(f"  {line}" for one in others for line in one.splitlines())])
+    return "\n".join([head, *(f"  {line}" for sentence in others for line in sentence.splitlines())])
 
 
 def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
-    """Who waits, first in line first; of a long line the beginning."""
+    """Format the waiting jobs in queue order, at most the first 100."""
     if not pool.queue:
-        return f"Nobody waits. {plain(pool.gist)}".strip()
+        return f"No jobs are waiting. {plain(pool.gist)}".strip()
     rows = [("#", "WAITING", "OWNER", "NEEDS", "PRIORITY", "WHY")]
-    for place, job in enumerate(pool.queue[:_IN_LINE_MOST], 1):
+    for place, job in enumerate(pool.queue[:_QUEUE_ROWS_MAX], 1):
         view = views.get(job)
-        if view is None:  # somebody else's
+        if view is None:  # another user's job
             rows.append((str(place), job, "", "", "", ""))
             continue
         each = max(1, view.gpus_per_learner)
@@ -192,12 +192,12 @@ def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
         priority = f"{view.priority}, spot" if view.spot else str(view.priority)
         rows.append((str(place), job, view.owner, needs, priority, plain(view.reason)))
     head, *others = ["  ".join(row).rstrip() for row in _columns(rows, ink)]
-    more = len(pool.queue) - _IN_LINE_MOST
-    return "\n".join([ink.dim(head), *others, *([f"{more:,} more wait behind them."] if more > 0 else [])])
+    more = len(pool.queue) - _QUEUE_ROWS_MAX
+    return "\n".join([ink.dim(head), *others, *([f"{more:,} more jobs are waiting."] if more > 0 else [])])
 
 
 def pool_text(pool: PoolView, ink: Ink) -> str:
-    """What there is, who has it, and who waits."""
+    """Format the pool's nodes, the jobs on their devices and the pool's settings."""
     used = sum(device.job is not None for node in pool.nodes for device in node.devices)
     head = [
         f"{ink.bold(f'pool {pool.name}')}",
@@ -216,38 +216,41 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
             )
     table = ["   ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
     lines += [ink.dim(table[0]), *table[1:]]
-    said = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
-    said += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
-    said += [
+    notes = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
+    notes += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
+    notes += [
         f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."
     ]
-    said += [f"Spot jobs: a device counts {pool.spot_price:g} in its queue; notice {pool.spot_notice_s:g} s."]
-    said += [plain(notice) for notice in pool.notices]
-    said += [pool.track_record] if pool.track_record else []
-    lines += ["", *said] if said else []
-    return "\n".join(lines)
+    notes += [f"Spot jobs: a device counts as {pool.spot_price:g} in its queue; notice {pool.spot_notice_s:g} s."]
+    notes += [plain(notice) for notice in pool.notices]
+    notes += [pool.track_record] if pool.track_record else []
+    return "\n".join([*lines, "", *notes])
 
 
 def shares_table(pool: PoolView, ink: Ink) -> str:
-    """The queues: what each is guaranteed, what it has, who waits."""
+    """Format the queues: guarantee, weight, devices held and number of waiting jobs."""
     rows = [("QUEUE", "GUARANTEED", "WEIGHT", "HOLDS", "WAITING")]
-    rows += [(one.name, str(one.guaranteed), f"{one.weight:g}", str(one.held), str(one.waiting)) for one in pool.queues]
+    rows += [
+        (queue.name, str(queue.guaranteed), f"{queue.weight:g}", str(queue.held), str(queue.waiting))
+        for queue in pool.queues
+    ]
     head, *others = ["  ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
-    said = [] if pool.order == "fair" else [f"Shares count in order fair; this pool's is {pool.order}. To change it: "]
-    if said:
-        said = ["", said[0] + ink.bold("jupyter dlaas pool --order fair")]
-    return "\n".join([ink.dim(head), *others, *said])
+    notes = []
+    if pool.order != "fair":
+        change = ink.bold("jupyter dlaas pool --order fair")
+        notes = ["", f"Shares apply only to the order 'fair'; this pool uses '{pool.order}'. To change it: {change}"]
+    return "\n".join([ink.dim(head), *others, *notes])
 
 
 def drain_text(view: DrainView, ink: Ink) -> str:
-    """What becomes of each job of a node, and what to do next."""
-    lines = [plain(view.gist), *(f"  {plain(one.text)}" for one in view.jobs), ""]
+    """Format the effect of a drain on each job of the node, and the next step."""
+    lines = [plain(view.gist), *(f"  {plain(job.text)}" for job in view.jobs), ""]
     if view.is_asked:
         lines.append(
             f"{view.node} is being drained. To use it again: {ink.bold(f'jupyter dlaas uncordon {view.node}')}"
         )
     else:
-        lines.append(f"Nothing was done. To do it: {ink.bold(f'jupyter dlaas drain {view.node}')}")
+        lines.append(f"Nothing was changed. To drain the node: {ink.bold(f'jupyter dlaas drain {view.node}')}")
     return "\n".join(lines)
 
 
@@ -269,18 +272,18 @@ def _node_note(node: NodeView, start: int) -> str:
 
 
 def job_text(view: JobView, ink: Ink) -> str:
-    """A few lines about one job: what an action or a submit answers with."""
-    said = [plain(one) for one in (view.status_line, view.reason) if one]
+    """Format the few lines about a job that follow a submit or an action."""
+    notes = [plain(text) for text in (view.status_line, view.reason) if text]
     unit = view.unit if view.size.held * max(1, view.gpus_per_learner) == 1 else f"{view.unit}s"
     size = f"{size_text(view)} {unit}" if view.gpus_per_learner else f"{view.size.held} learners, no GPU"
-    said += [plain(note.text) for note in view.notes if is_report(note)]
+    notes += [plain(note.text) for note in view.notes if is_report(note)]
     tone = _TONES.get(view.tone, "")
     state = plain(view.state_label) or str(view.state)
-    said += [f"Speed: {plain(view.speedup)}"] if view.speedup else []
-    return f"{ink.bold(view.id)}  {ink.paint(state, tone)}  {size}" + "".join(f"\n  {one}" for one in said)
+    notes += [f"Speed: {plain(view.speedup)}"] if view.speedup else []
+    return f"{ink.bold(view.id)}  {ink.paint(state, tone)}  {size}" + "".join(f"\n  {note}" for note in notes)
 
 
 def stamp(at_s: float) -> str:
-    """ "12 Mar 14:31:07": when something happened."""
+    """Format the time of an event: "12 Mar 14:31:07"."""
     then = time.localtime(at_s)
     return f"{then.tm_mday} {time.strftime('%b %H:%M:%S', then)}"

@@ -1,1 +1,1 @@
-"""The kernel's side of a job: magics, a recorder of executed cells, submission, and output that follows it."""
+"""Kernel side: magics, a recorder of executed cells, submission, and outputs that follow their jobs."""

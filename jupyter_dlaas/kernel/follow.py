@@ -1,10 +1,10 @@
-"""What a kernel does until its jobs are over: keeps their outputs true, and brings results back into the namespace.
+"""Outputs of unfinished jobs in a kernel, and the assignment of their results to variables.
 
-Each unfinished job that was shown here has one daemon thread in a long poll. When the job ends, its outputs are
-refreshed, so that the saved notebook tells the truth, and the bytes of the wanted results are fetched. They are loaded
-and assigned in the main thread, never in the middle of a cell: at once when the kernel is idle, else when the running
-cell has ended; in a terminal, which has no loop of ours, before the next cell. A name that was bound anew after the
-submit is left as it is.
+Each unfinished job that was shown here has one daemon thread with a long poll. When the job ends, its outputs are
+refreshed, so that the saved notebook is up to date, and the bytes of the wanted results are fetched. They are loaded
+and assigned in the main thread, never during a cell: immediately if the kernel is idle, else after the running cell;
+in a terminal, which has no event loop, before the next cell. A name that was rebound after the submission is left
+unchanged.
 """
 
 from __future__ import annotations
@@ -38,58 +38,58 @@ if TYPE_CHECKING:
 __all__ = ["Waiter", "newest_cell"]
 
 _MISSING: Final = object()
-_NOT_HERE: Final = re.compile(r"Can.t get attribute .(\w+). on <module .__main__.")
-_LAST_WORDS_BYTES: Final = 2**14
+_MISSING_NAME: Final = re.compile(r"Can.t get attribute .(\w+). on <module .__main__.")
+_LOG_TAIL_BYTES: Final = 2**14
 _PATIENCE_S: Final = 10.0
 _FETCH_S: Final = 600.0
-_AGAIN_S: Final = 60.0
-_SEEN_MAX: Final = 2000
-"""Objects of a variable that are looked through for weights."""
+_RETRY_PAUSE_MAX_S: Final = 60.0
+_OBJECTS_MAX: Final = 2000
+"""Maximum number of objects of a variable to search for weights."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """Names that a job brings back here, with what they were bound to at submit."""
+    """Names to which results of a job will be assigned, with their values at submission."""
 
     names: tuple[str, ...]
     before: Mapping[str, object]
     note: str | None
-    """The display that tells what became of them."""
+    """Id of the display that reports the assignment."""
     streams: str | None = None
-    """Where the kernel's random streams were at submit (`streams.written`); None: it is no submit."""
+    """Random state of the kernel at submission (`rng_state.written`); None if this is not a submission."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A job that is waited for."""
+    """Job whose end a thread waits for."""
 
     job: Job
     displays: list[str] = field(default_factory=list)
     wanted: list[_Wanted] = field(default_factory=list)
     is_over: bool = False
-    """Somebody has seen its end and does what is to be done then."""
+    """True once a thread has claimed the work at the job's end."""
     done: threading.Event = field(default_factory=threading.Event)
-    """That was done, but for the assigning."""
+    """Set once that work is done, except for the assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """What is to be done in the main thread for a job that is over."""
+    """Work for the main thread after the end of a job."""
 
     view: JobView
     wanted: _Wanted
     raw: Mapping[str, bytes] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     source: Callable[[], str] | None = None
-    """Asks for the job's program."""
+    """Function that fetches the job's program."""
     streams: str | None = None
-    """Where its random streams were at its end."""
+    """Random state of the job at its end."""
     versions: Callable[[], Mapping[str, Any]] | None = None
-    """Asks for what it had of own modules."""
+    """Function that fetches the versions of the user's modules in the job."""
 
 
 class Waiter:
-    """One per shell."""
+    """Follower of all unfinished jobs of one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
@@ -103,7 +103,7 @@ class Waiter:
         shell.events.register("post_execute", self._after_cell)
 
     def close(self) -> None:
-        """Stop: nothing is assigned or refreshed from now on."""
+        """Stop following: assign and refresh nothing from now on."""
         self._shell.events.unregister("pre_execute", self._before_cell)
         self._shell.events.unregister("pre_run_cell", self._before_code)
         self._shell.events.unregister("post_execute", self._after_cell)
@@ -113,11 +113,11 @@ class Waiter:
 
     @property
     def has_displays(self) -> bool:
-        """True in a kernel, where an output can be changed after it was shown; a terminal only goes on."""
+        """Return whether outputs can be updated after they were shown: in a kernel, but not in a terminal."""
         return getattr(self._shell, "kernel", None) is not None
 
     def show(self, job: Job, *, is_new: bool = False) -> None:
-        """Show a job as this cell's output, and keep that output true until the job is over."""
+        """Show a job as the output of this cell and keep the output up to date until the job ends."""
         bundle = html.bundle_of(job, is_new=is_new)
         display_id = uuid4().hex
         self._publish(html.forms(bundle), display_id)
@@ -129,13 +129,13 @@ class Waiter:
             self._watch(job).displays.append(display_id)
 
     def _print_notes(self, view: JobView) -> None:
-        """What a card would tell beside its job. What was left out, only --dry-run tells in a terminal."""
+        """Print the notes that a card would show, except those about omitted statements, which --dry-run shows."""
         for note in view.notes if not view.state.is_final else ():
             if not is_for_page(note):
                 print(f"  {note.text}")
 
     def _show_widget(self, job: Job) -> None:
-        """Beside the plain form, where the page has no card: the widget, if its library is there."""
+        """Show the widget below the card, for pages without the extension, if ipywidgets is installed."""
         try:
             box = widget.widget(job)
         except ImportError:
@@ -145,26 +145,27 @@ class Waiter:
         self._shell.display_pub.publish(data=data, metadata=metadata)
 
     def bring(self, job: Job, names: tuple[str, ...], *, is_new: bool = False) -> None:
-        """Assign these results of the job here when it has completed; say so below the card.
+        """Assign results of the job to variables once it has completed; announce it below the card.
 
-        `is_new`: it was just submitted, and the kernel's random streams go on from its end unless they are used before.
+        `is_new`: the job was just submitted, so the kernel's random state will continue from the job's end unless other
+        cells use it before.
         """
         space = self._shell.user_ns
         wanted = _Wanted(names, {name: space.get(name, _MISSING) for name in names}, None)
         wanted.streams = _streams().written() if is_new else None
         if self.has_displays:
             wanted.note = uuid4().hex
-            text = f"{', '.join(names)}: assigned in this kernel when {job.id} has completed."
+            text = f"{', '.join(names)}: will be assigned in this kernel when {job.id} completes."
             self._say(wanted, f"{text} Later: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 
     def results(self) -> dict[str, ResultRef]:
-        """The names that are bound to what a job brought back, and to which job's."""
+        """Return the names that are bound to a result of a job, and the result."""
         space = self._shell.user_ns
         return {name: ref for name, (value, _, ref) in self._assigned.items() if space.get(name, _MISSING) is value}
 
     def bring_now(self, job: Job, names: tuple[str, ...]) -> None:
-        """Assign these results of a completed job at once, whatever the names are bound to."""
+        """Assign results of a completed job immediately, whatever the names are bound to."""
         note = uuid4().hex if self.has_displays else None
         wanted = _Wanted(names, {name: self._shell.user_ns.get(name, _MISSING) for name in names}, note)
         if note is not None:
@@ -173,7 +174,7 @@ class Waiter:
         self._assign()
 
     def collect(self, job: Job) -> None:
-        """Assign what a job that is over has brought. For the magics, which run between the user's statements."""
+        """Assign the results of an ended job. For the magics, which run between the user's statements."""
         with self._lock:
             watched = self._watched.get(job.id)
         if watched is not None:
@@ -195,7 +196,7 @@ class Waiter:
         return watched
 
     def _follow(self, watched: _Watched) -> None:
-        """Wait for the end of a job, whatever restarts in between."""
+        """Wait for the end of a job, across restarts of the engine."""
         job = watched.job
         view = job.last_view
         client = job.follow().client
@@ -211,10 +212,10 @@ class Waiter:
                 break
             except DlaasError:
                 time.sleep(pause_s)
-                pause_s = min(_AGAIN_S, pause_s * 2)
+                pause_s = min(_RETRY_PAUSE_MAX_S, pause_s * 2)
                 if _has_pool(job):
                     with suppress(DlaasError):
-                        view = client.job(job.id)  # starts an engine, where none was found for a while
+                        view = client.job(job.id)  # starts an engine if none has answered for a while
         if view.state.is_final:
             self._end(watched, view)
             self._schedule()
@@ -224,7 +225,7 @@ class Waiter:
             return self._watched.get(watched.job.id) is watched
 
     def _end(self, watched: _Watched, view: JobView) -> None:
-        """See to a job that is over, once; returns when that is done, here or in another thread."""
+        """Handle the end of a job exactly once; return when it is handled, here or in another thread."""
         with self._lock:
             is_mine, watched.is_over = not watched.is_over, True
         if not is_mine:
@@ -239,7 +240,7 @@ class Waiter:
                     del self._watched[watched.job.id]
 
     def _over(self, watched: _Watched, view: JobView) -> None:
-        """Refresh the outputs of a job that has ended, and fetch what it brings back."""
+        """Refresh the outputs of an ended job and fetch its results."""
         client = watched.job.follow().client
         if watched.displays:
             forms = html.mimebundle(Job(view, client))
@@ -249,7 +250,7 @@ class Waiter:
             self._fetch(view, wanted, client)
 
     def _fetch(self, view: JobView, wanted: _Wanted, client: Client) -> None:
-        """Get the bytes of results; they are loaded later, in the main thread."""
+        """Fetch the bytes of results, which are loaded later in the main thread."""
         raw: dict[str, bytes] = {}
         errors: dict[str, str] = {}
         for name in wanted.names if view.state is State.COMPLETED else ():
@@ -269,7 +270,7 @@ class Waiter:
         self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams, versions))
 
     def _schedule(self) -> None:
-        """Have `_when_idle` called in the main thread, between cells. A terminal has no loop to ask."""
+        """Schedule `_when_idle` in the main thread, between cells. A terminal has no event loop for this."""
         loop = getattr(getattr(self._shell, "kernel", None), "io_loop", None)
         if loop is not None:
             loop.add_callback(self._when_idle)
@@ -281,7 +282,7 @@ class Waiter:
         self._depth += 1
 
     def _before_code(self, info: ExecutionInfo) -> None:
-        """A cell that uses a name does not run ahead of a result that is there: the job may have ended just now."""
+        """Assign available results before a cell that uses their names: the job may have ended just now."""
         if self._depth > 1:
             return
         words = set(re.findall(r"[^\W\d]\w*", info.raw_cell or "")) if self._watched else set()
@@ -307,12 +308,12 @@ class Waiter:
             arrived = self._arrived.popleft()
             if arrived.view.state is not State.COMPLETED:
                 names = ", ".join(arrived.wanted.names)
-                self._say(arrived.wanted, f"{names}: not assigned, since {arrived.view.id} is {arrived.view.state}.")
+                self._say(arrived.wanted, f"{names}: not assigned because {arrived.view.id} is {arrived.view.state}.")
                 continue
             self._say(arrived.wanted, "\n".join(self._assign_all(arrived)))
 
     def _assign_all(self, arrived: _Arrived) -> Iterator[str]:
-        """Assign what has arrived, a graph of objects at a time; what is to be said of it."""
+        """Assign the fetched results, one object graph at a time; yield the messages to show."""
         names = arrived.wanted.names
         whys = {name: arrived.errors.get(name) or self._why_left(name, arrived) for name in names}
         graphs: dict[int, list[str]] = {}
@@ -328,34 +329,32 @@ class Waiter:
         done = [name for name in names if not whys[name]]
         if done:
             self._continue_streams(arrived)
-            yield f"{', '.join(done)}: assigned here from {arrived.view.id}."
+            yield f"{', '.join(done)}: assigned from {arrived.view.id}."
         yield from (f"{name}: {whys[name]}" for name in names if whys[name])
         yield from notes
 
     @staticmethod
     def _continue_streams(arrived: _Arrived) -> None:
-        """Let random numbers go on here as after the cell itself, unless other cells have drawn some since."""
+        """Continue the kernel's random state after the job's, unless other cells have used it since."""
         if arrived.streams is not None and arrived.wanted.streams == _streams().written():
             _streams().put_written(arrived.streams)
 
     def _why_left(self, name: str, arrived: _Arrived) -> str:
-        """Why a name is left as it is; "" where it is not."""
+        """Return why a name is left unchanged, or "" if it may be assigned."""
         job, now = arrived.view, self._shell.user_ns.get(name, _MISSING)
         ours = self._assigned.get(name)
         is_ours = ours is not None and ours[0] is now
         if is_ours and ours is not None and ours[1] > job.number:
-            return f"left as {ours[2].job} brought it, which is newer; job.result({name!r}) loads this one."
+            return f"left unchanged: it holds the newer result of {ours[2].job}; job.result({name!r}) loads this one."
         if not is_ours and now is not arrived.wanted.before[name]:
-            return (
-                f'left as it is, since it was bound anew after the submit; dlaas.result("{job.id}", "{name}") loads it.'
-            )
+            return f'left unchanged: it was rebound after the submission; dlaas.result("{job.id}", "{name}") loads it.'
         return ""
 
     def _assign_graph(self, names: Sequence[str], arrived: _Arrived) -> Iterator[str]:
-        """Load names that are one graph: into the objects that are there where these fit, else as new ones."""
+        """Load the names of one object graph, into the existing objects if they fit, else as new ones."""
         space, job = self._shell.user_ns, arrived.view
         before = {name: space[name] for name in names if name in space}
-        with _same_chance():
+        with _preserved_random_state():
             loaded = _results().load_graph(
                 names[0], arrived.raw[names[0]], arrived.source, _refuse_edited, arrived.versions
             )
@@ -368,8 +367,8 @@ class Waiter:
             self._assigned[name] = (value, job.number, ref)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
-        reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(anew, "the training cell binds it anew")
-        return _said_of_stale(users, stale, reasons)
+        reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(anew, "the training cell rebinds it")
+        return _stale_references(users, stale, reasons)
 
     # ------------------------------------------------------------------------------------------------------- showing
 
@@ -388,7 +387,7 @@ class Waiter:
 
 
 def newest_cell(shell: InteractiveShell) -> int:
-    """The count of the cell that runs, or ran last; IPython's own counter is ahead by one, in some versions earlier."""
+    """Return the count of the running or last cell. IPython's own counter is one ahead, in some versions earlier."""
     history = shell.history_manager
     return shell.execution_count if history is None else len(history.input_hist_raw) - 1
 
@@ -402,9 +401,9 @@ def _restore() -> Any:
 
 
 def _bindings(arrived: _Arrived, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
-    """What the training cell's text says: names of containers that it only changes, and names that it binds anew."""
+    """Return, from the training cell's text, the containers that it only changes and the names that it rebinds."""
     containers = {name for name, value in before.items() if _restore().can_be_filled(value)}
-    models = {name for name, value in before.items() if trained_in(value, _SEEN_MAX)}
+    models = {name for name, value in before.items() if trained_in(value, _OBJECTS_MAX)}
     if (containers or models) and arrived.source is not None:
         with suppress(DlaasError):
             module: Any = importlib.import_module("jupyter_dlaas.transfer.class_definitions")
@@ -414,8 +413,8 @@ def _bindings(arrived: _Arrived, before: Mapping[str, object]) -> tuple[frozense
 
 
 @contextmanager
-def _same_chance() -> Iterator[None]:
-    """Leave the kernel's random streams where they are, though some classes draw numbers when they load."""
+def _preserved_random_state() -> Iterator[None]:
+    """Preserve the kernel's random state, though some classes draw random numbers when they load."""
     streams = _streams()
     found = streams.snapshot()
     try:
@@ -429,7 +428,7 @@ def _streams() -> Any:
 
 
 class _Edited(Exception):
-    """A result is of a class that the notebook has edited since."""
+    """Error of a result whose class the notebook has edited since the submission."""
 
 
 def _refuse_edited(names: frozenset[str]) -> None:
@@ -440,31 +439,31 @@ def _why_not_loaded(job: str, name: str, error: Exception) -> str:
     again = f'dlaas.result("{job}", "{name}")'
     if isinstance(error, _Edited) and "." in str(error):  # a class of a module
         return (
-            f"left as it is, since {error} is another version here than in the job: the file was edited, or reloaded. "
-            f"{again} loads it into the version that is here; importlib.reload takes the file's."
+            f"left unchanged: {error} differs from the job's version (the file was edited or reloaded). "
+            f"{again} loads it with the class of this kernel; importlib.reload loads the file's version."
         )
     if isinstance(error, _Edited):
         return (
-            f"left as it is, since {error} was edited after the submit. {again} loads it with the class as the job had "
-            "it; or run the training cell again."
+            f"left unchanged: {error} was edited after the submission. {again} loads it with the job's version of the "
+            "class. Or run the training cell again."
         )
-    if isinstance(error, AttributeError) and (missing := _NOT_HERE.search(str(error))):
+    if isinstance(error, AttributeError) and (missing := _MISSING_NAME.search(str(error))):
         return (
-            f"not loaded: it is made of `{missing[1]}`, which the training cell made while it ran, in the job. "
-            f"Define `{missing[1]}` in a cell of its own and run it; then {again} loads it."
+            f"not loaded: it needs `{missing[1]}`, which exists only in the job, where the training cell created it. "
+            f"Define `{missing[1]}` in a separate cell and run it; then {again} loads it."
         )
-    return f"not loaded ({type(error).__name__}: {error}); {again} tries again."
+    return f"not loaded ({type(error).__name__}: {error}); retry with {again}."
 
 
-def _said_of_stale(
+def _stale_references(
     users: Mapping[str, object], stale: Mapping[str, object], reasons: Mapping[str, str]
 ) -> Iterator[str]:
-    """Name the variables that still refer to objects which a result has replaced."""
-    held = {name: found for name, value in stale.items() if (found := trained_in(value, _SEEN_MAX))}
+    """Yield a message per variable that still refers to objects which a result has replaced."""
+    held = {name: found for name, value in stale.items() if (found := trained_in(value, _OBJECTS_MAX))}
     if not held:
         return
     others = {
-        name: trained_in(_fields_of_class(value), _SEEN_MAX)
+        name: trained_in(_fields_of_class(value), _OBJECTS_MAX)
         for name, value in users.items()
         if name not in stale and not name.startswith("_")
     }
@@ -473,28 +472,28 @@ def _said_of_stale(
         if still:
             why = f" ({reasons[name]})" if reasons[name] else ""
             yield (
-                f"{name}: this is another object than before{why}; {', '.join(f'`{one}`' for one in still)} still "
-                f"refer{'s' if len(still) == 1 else ''} to the old one. Run the cells that make "
+                f"{name} is now a new object{why}; {', '.join(f'`{other}`' for other in still)} still "
+                f"refer{'s' if len(still) == 1 else ''} to the old one. Run the cells that create "
                 f"{'it' if len(still) == 1 else 'them'} again."
             )
 
 
 def _fields_of_class(value: object) -> object:
-    """What a class of the notebook holds, such as a model that all of its objects use; other values as they are."""
+    """Return the attributes of a class of the notebook, such as a shared model; return other values unchanged."""
     return dict(vars(value)) if isinstance(value, type) and value.__module__ == "__main__" else value
 
 
 def _why_not_stored(client: Client, job: str, name: str) -> str:
-    """What the learner said at its end about a value that it could not write; "" for nothing."""
+    """Return the learner's message about a value that it could not write, or ""."""
     try:
-        text = str(client.log(job, offset=-_LAST_WORDS_BYTES)["text"])
+        text = str(client.log(job, offset=-_LOG_TAIL_BYTES)["text"])
     except DlaasError:
         return ""
-    said = re.findall(rf"^\[{re.escape(name)} could not be brought back: (.*)\]$", text, re.MULTILINE)
-    return f"not brought back: {said[-1]}." if said else ""
+    reports = re.findall(rf"^\[{re.escape(name)} could not be brought back: (.*)\]$", text, re.MULTILINE)
+    return f"not returned: {reports[-1]}." if reports else ""
 
 
 def _has_pool(job: Job) -> bool:
-    """False once the pool's directory is gone: no engine is started for a pool that somebody removed."""
+    """Return whether the pool's directory still exists; no engine is started for a pool that was removed."""
     doors = job.follow().client.doors
     return all(not isinstance(one, SocketDoor) or one.directory.is_dir() for one in doors)

@@ -1,4 +1,4 @@
-"""`%%train` and `%dlaas`: each reads its line and calls the public API, so plain Python can do the same."""
+"""Magics `%%train` and `%dlaas`: each parses its line and calls the public API, so plain Python can do the same."""
 
 from __future__ import annotations
 
@@ -43,14 +43,19 @@ VERBS: Final = (
     *("why", "story", "source", "report", "cordon", "uncordon", "drain"),
 )
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
-"""Verbs that print what the user's program is or said: shown as it stands."""
+"""Verbs that print text of the user's program, which is shown unchanged."""
 _OF_JOB: Final = frozenset(VERBS) - {"jobs", "pool", "queue", "cordon", "uncordon", "drain"}
 
 
-def _dlaas_words(function: F) -> F:
-    """What may stand on the line of `%dlaas`, for its help."""
+def _dlaas_arguments(function: F) -> F:
+    """Declare the arguments of `%dlaas` for its help."""
     for one in (
-        argument("rest", nargs="*", metavar="NAME", help="a handle (resnet-48), or a name: its newest job"),
+        argument(
+            "rest",
+            nargs="*",
+            metavar="NAME",
+            help="a job's handle (resnet-48), or its name (resnet) for the newest such job",
+        ),
         argument("verb", nargs="?", metavar="VERB", help=" | ".join(VERBS)),
     ):
         function = one(function)
@@ -58,14 +63,14 @@ def _dlaas_words(function: F) -> F:
 
 
 def _parser(magic: Any) -> argparse.ArgumentParser:
-    """What IPython made of a magic's arguments."""
+    """Return the argument parser that IPython attached to a magic."""
     parser: argparse.ArgumentParser = magic.parser
     return parser
 
 
 @magics_class
 class DlaasMagics(Magics):
-    """The two magics of one shell, with what they must remember of it."""
+    """Both magics of one shell, with their state."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell=shell)
@@ -77,7 +82,7 @@ class DlaasMagics(Magics):
         shell.events.register("pre_run_cell", self._before)
 
     def close(self) -> None:
-        """Stop listening to the shell."""
+        """Unregister from the shell's events."""
         self._kernel.events.unregister("pre_run_cell", self._before)
         self.recorder.close()
         self.waiter.close()
@@ -92,10 +97,10 @@ class DlaasMagics(Magics):
     @magic_arguments("%train")  # type: ignore[untyped-decorator]
     @train_options
     def train(self, line: str, cell: str) -> Job | None:
-        """Train this cell as a job of the pool, which goes on whatever happens to the kernel, the tab or the server.
+        """Train this cell as a job of the pool, which continues independently of the kernel, the tab and the server.
 
-        The job gets what the cell needs of the cells that ran before it. It returns at once with a live job:
-        `dlaas.job(NAME)` finds it again, `%dlaas jobs` shows all. `--gpus 1:4` lets it grow and shrink.
+        The job receives what the cell needs from the cells that ran before it. The magic returns immediately with a
+        live job: `dlaas.job(NAME)` finds it again, `%dlaas jobs` lists all. `--gpus 1:4` lets it grow and shrink.
         """
         here = self._cell(cell)
         asked = parse(_parser(self.train), line, where=submit.where_of(here))
@@ -128,7 +133,7 @@ class DlaasMagics(Magics):
         return Cell(source, newest_cell(self._kernel), above + 2, head, self._cell_id(info))
 
     def _cell_id(self, info: Any) -> str | None:
-        """The notebook's id of the cell, which the front end sends with the request to run it."""
+        """Return the notebook's id of the cell, which the front end sends with the execute request."""
         found = getattr(info, "cell_id", None)
         get_parent = getattr(self._kernel, "get_parent", None)
         if found is None and get_parent is not None:
@@ -136,20 +141,20 @@ class DlaasMagics(Magics):
         return found if isinstance(found, str) and len(found) <= 200 else None
 
     def _show_now(self, job: Job) -> None:
-        """Show the card before anything else is printed below it; a terminal shows what a cell returns in its turn."""
+        """Show the card before anything else is printed below it. A terminal shows what a cell returns."""
         if self.waiter.has_displays:
             self.waiter.show(job, is_new=True)
             self._shown.add(id(job))
 
     def show(self, job: Job) -> None:
-        """What IPython does with a Job that a cell returns or displays."""
+        """Show a Job that a cell returns or displays. Called by IPython's formatter."""
         if id(job) in self._shown:
             self._shown.discard(id(job))
             return
         self.waiter.show(job)
 
     def _wait(self, job: Job) -> None:
-        """Show states and log lines here until the job is over. An interrupt detaches."""
+        """Show states and log lines until the job ends. An interrupt detaches."""
         reader = Follower(job.follow().client, job.id)
         lines = LogLines(is_marked=job.last_view.size.max > 1)
         said = ""
@@ -165,10 +170,10 @@ class DlaasMagics(Magics):
             for text in lines.rest():
                 print(text, flush=True)
         except KeyboardInterrupt:
-            print(f"Detached: {job.id} goes on. See it again: %dlaas attach {job.id}", flush=True)
+            print(f"Detached: {job.id} keeps running. To follow it: %dlaas attach {job.id}", flush=True)
             return
         except DlaasError as error:
-            raise NotDone(f"{job.id} was submitted, but cannot be followed: {error}") from None
+            raise NotDone(f"{job.id} was submitted, but following it failed: {error}") from None
         over = job.view
         self.waiter.collect(job)
         if over.state is not State.COMPLETED:
@@ -178,20 +183,20 @@ class DlaasMagics(Magics):
 
     @line_magic
     @magic_arguments()  # type: ignore[untyped-decorator]
-    @_dlaas_words
+    @_dlaas_arguments
     def dlaas(self, line: str) -> Job | None:
-        """Look after jobs and the pool, with the verbs of the command line `jupyter dlaas`.
+        """Manage jobs and the pool, with the verbs of the command line `jupyter dlaas`.
 
         `%dlaas jobs`, `%dlaas logs NAME -f`, `%dlaas scale NAME 4`, `%dlaas why NAME`. `%dlaas attach NAME` shows the
-        job's card here and brings its results into this notebook.
+        job's card here and assigns its results in this notebook.
         """
         try:
             given = shlex.split(line)
         except ValueError as error:
-            raise NotDone(f"%dlaas: {str(error).lower()}; close the quotes, or take them away.") from None
+            raise NotDone(f"%dlaas: {str(error).lower()}; close or remove the quotes.") from None
         if not given or given[0] not in VERBS:
-            what = f"there is no verb {given[0]!r}" if given else "say what to do"
-            raise NotDone(f"%dlaas: {what}. There are {', '.join(VERBS)}.")
+            what = f"unknown verb {given[0]!r}" if given else "missing verb"
+            raise NotDone(f"%dlaas: {what}. Use one of {', '.join(VERBS)}.")
         try:
             if given[0] == "attach":
                 return self._attach(given[1:])
@@ -199,13 +204,13 @@ class DlaasMagics(Magics):
         except JobFailed as error:
             raise NotDone(*str(error).splitlines()) from None
         except DlaasError as error:
-            raise NotDone(f"%dlaas {given[0]}: {_here(str(error))}") from None
+            raise NotDone(f"%dlaas {given[0]}: {_for_notebook(str(error))}") from None
         return None
 
     def _attach(self, given: list[str]) -> Job:
-        """Show a job here, and assign what it was to bring back: now if it has completed, else when it has."""
+        """Show a job here and assign its results: now if it has completed, else when it completes."""
         if len(given) != 1:
-            raise NotDone("%dlaas attach: name one job, as in %dlaas attach resnet-48.")
+            raise NotDone("%dlaas attach: requires one job, such as %dlaas attach resnet-48.")
         job = jobs.job(given[0])
         self._show_now(job)
         names = job.last_view.outputs
@@ -217,41 +222,41 @@ class DlaasMagics(Magics):
 
 
 def _run(given: list[str]) -> None:
-    """Run a verb as the command line does, with its words."""
-    out: Any = sys.stdout if given[0] in _USERS_TEXT else _Here(sys.stdout)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(_Said()) as said:
+    """Run a verb of the command line, with its output adapted to a notebook."""
+    out: Any = sys.stdout if given[0] in _USERS_TEXT else _NotebookOutput(sys.stdout)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(_CapturedErrors()) as stderr:
         try:
             code = main.main(given)
         except SystemExit as end:  # argparse: wrong usage, or --help
             code = int(end.code or 0)
     if code == main.DETACHED:
-        print(_here(said.text).strip())
+        print(_for_notebook(stderr.text).strip())
     elif code:
-        wrong = _here(said.text).removeprefix("dlaas: ").strip()
+        wrong = _for_notebook(stderr.text).removeprefix("dlaas: ").strip()
         raise NotDone(wrong.splitlines()[-1].replace(": error:", ":") if ": error:" in wrong else wrong)
 
 
-def _here(text: str) -> str:
-    """Advice for a terminal as one types it in a notebook."""
+def _for_notebook(text: str) -> str:
+    """Replace the terminal's command in advice by the magic."""
     return re.sub(r"\b(?:usage: )?jupyter dlaas\b", "%dlaas", text)
 
 
-class _Here:
-    """Standard output whose advice is for a notebook."""
+class _NotebookOutput:
+    """Standard output that replaces the terminal's command by the magic."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(_here(text))
+        self._stream.write(_for_notebook(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class _Said:
-    """Standard error, kept: what was wrong becomes the cell's error."""
+class _CapturedErrors:
+    """Captured standard error, which becomes the error of the cell."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -261,7 +266,7 @@ class _Said:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def isatty(self) -> bool:
         return False
@@ -271,7 +276,7 @@ class _Said:
 
 
 def _completions(parser: Any) -> Any:
-    """Completes the options of `%%train`."""
+    """Return a completer of the options of `%%train`."""
 
     def complete(_shell: Any, event: Any) -> list[str]:
         options = [one for one in parser._option_string_actions if one.startswith("--")]
@@ -281,7 +286,7 @@ def _completions(parser: Any) -> Any:
 
 
 def _complete_verb(_shell: Any, event: Any) -> list[str]:
-    """Completes verbs, and after those the names of jobs."""
+    """Complete verbs, and the names of jobs after them."""
     before = event.text_until_cursor.split()
     has_started_next = event.text_until_cursor.endswith(" ")
     place = len(before) - (0 if has_started_next else 1)
@@ -299,12 +304,12 @@ _loaded: WeakKeyDictionary[Any, DlaasMagics] = WeakKeyDictionary()
 
 
 def _formatter(shell: Any) -> Any:
-    """Where IPython looks for classes that show themselves."""
+    """Return IPython's formatter, where classes register how they are shown."""
     return shell.display_formatter.ipython_display_formatter
 
 
 def load(shell: InteractiveShell) -> None:
-    """Add the magics to a shell, start remembering what runs, and bind `dlaas` if the name is free."""
+    """Add the magics to a shell, start recording executed cells, and bind `dlaas` if the name is free."""
     if shell in _loaded:
         return
     magics = _loaded[shell] = DlaasMagics(shell)
@@ -318,7 +323,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take away what `load` added."""
+    """Remove what `load` added."""
     magics = _loaded.pop(shell, None)
     if magics is None:
         return

@@ -1,4 +1,4 @@
-"""Versions of the user's own modules in a kernel: edited after the import, or reloaded after objects were made."""
+"""Versions of the user's modules in a kernel: edited after the import, or reloaded after objects were created."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jupyter_dlaas.transfer.object_traversal import fields_of, is_a, title, walk
 __all__ = ["is_edited", "of_before_reload"]
 
 _LOOKED_AT: Final = 300
-"""Objects of a variable."""
+"""Maximum number of objects of a variable to search."""
 _HEADER: Final = 16
-"""Bytes before the code in a compiled file."""
+"""Size of the header before the code in a compiled file, in bytes."""
 
 
 @lru_cache(maxsize=1)
 def _started_s() -> float:
-    """When this process was started; 0: not known."""
+    """Return the start time of this process, or 0 if unknown."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -36,7 +36,7 @@ def _started_s() -> float:
 
 
 def is_edited(module: object, path: Path) -> bool:
-    """Tell whether a module's file has other code or constants than what this process has imported or reloaded."""
+    """Return whether a module's file has other code or constants than this process has imported or reloaded."""
     try:
         changed_s = path.stat().st_mtime
     except OSError:
@@ -50,7 +50,7 @@ def is_edited(module: object, path: Path) -> bool:
         return compiled is not None and not is_current
     text, code = source
     if compiled is not None and not is_current:
-        # Nobody has imported the file as it is: what was compiled before is what this process has.
+        # No process has imported the present file, so the compiled file is the version of this process.
         return (
             compiled[1] is None or functions_in(compiled[1]) != functions_in(code) or _body(compiled[1]) != _body(code)
         )
@@ -58,12 +58,12 @@ def is_edited(module: object, path: Path) -> bool:
 
 
 def _body(code: types.CodeType) -> tuple[object, ...]:
-    """The statements at the top of a module."""
+    """Return the top-level statements of a module."""
     return code.co_code, code.co_names, [repr(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
 
 
 def _compiled(path: Path) -> tuple[int, types.CodeType | None] | None:
-    """The time of the source that Python has compiled last, and its code; None where that is not known."""
+    """Return the time of the source that Python compiled last, and its code, or None if unknown."""
     try:
         data = Path(importlib.util.cache_from_source(str(path))).read_bytes()
     except (OSError, NotImplementedError):
@@ -78,7 +78,7 @@ def _compiled(path: Path) -> tuple[int, types.CodeType | None] | None:
 
 
 def _differs(space: Mapping[str, Any], path: Path, text: str, code: types.CodeType) -> bool:
-    """Compare what a module's names lead to with its file: functions that the file has, and constants."""
+    """Return whether the functions and constants in a module's namespace differ from its file."""
     theirs = functions_in(code)
     for qualname, mine in _functions(space, str(path)).items():
         if theirs.get(qualname) != mine:
@@ -106,7 +106,7 @@ def _functions(space: Mapping[str, Any], file: str) -> dict[str, Any]:
 def of_before_reload(value: object, own: Mapping[str, object]) -> str:
     """Return the class or function, as `module.name`, that an object has in another version than its module.
 
-    `own`: the user's modules. "" where there is none: also where IPython's autoreload has changed the class itself.
+    `own`: the user's modules. "" if there is none, or if IPython's autoreload has updated the class itself.
     """
     for _, part in walk({"": value}, _LOOKED_AT):
         kind: Any = part if is_a(part, type, types.FunctionType) else type(part)

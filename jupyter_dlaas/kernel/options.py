@@ -1,4 +1,4 @@
-"""The line of `%%train`: what may stand on it, read into options of `dlaas.submit` and wishes of the magic alone."""
+"""Line of `%%train`: parsed into options of `dlaas.submit` and options of the magic itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class NotDone(Exception):
-    """What a magic could not do, in sentences. A notebook shows these alone, without a traceback of ours."""
+    """Error of a magic. The notebook shows its sentences without a traceback."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("\n".join(sentences))
@@ -33,17 +33,17 @@ class NotDone(Exception):
 
 
 class NotSubmitted(NotDone):
-    """`%%train` refuses to start a job; each problem says what, where and what to do."""
+    """Refusal of `%%train` to start a job. Each problem names the thing, its place and the fix."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        things = "1 thing" if len(problems) == 1 else f"{len(problems)} things"
-        super().__init__(f"Not submitted: {things} to fix first.", *(f"- {one}" for one in problems))
+        errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        super().__init__(f"Not submitted: {errors} to fix first.", *(f"- {problem}" for problem in problems))
         self.problems = tuple(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainLine:
-    """A line of `%%train`. `options` go to `dlaas.submit` as they stand; only what was typed is in there."""
+    """Parsed line of `%%train`. `options` are passed on to `dlaas.submit` and contain only what was given."""
 
     options: Mapping[str, Any]
     outputs: tuple[str, ...] = ()
@@ -56,107 +56,128 @@ class TrainLine:
 
 
 _SIZE: Final = (
-    argument("--gpus", metavar="N|MIN:MAX", help="GPUs, a learner each; CPU slots where there is no GPU; 0 for none"),
-    argument("--learners", metavar="N|MIN:MAX", help="training processes, where they are not one GPU each"),
-    argument("--gpus-per-learner", metavar="K", help="for learners that take more than one"),
+    argument(
+        "--gpus",
+        metavar="N|MIN:MAX",
+        help="number of GPUs, one learner each (CPU slots in a pool without GPUs; 0 for none)",
+    ),
+    argument("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)"),
+    argument("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)"),
     argument("--cpus", metavar="N", help="CPUs per learner"),
     argument("--memory", metavar="8G", help="memory per learner"),
-    argument("--gpu-kind", metavar="KIND", help="insist on GPUs whose name holds this"),
+    argument("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text"),
     argument(
-        "--placement", metavar="pack|spread", help="learners close together, or apart (default: as the pool does)"
+        "--placement", metavar="pack|spread", help="placement of the learners on nodes (default: the pool's setting)"
     ),
     argument(
         "--elastic",
         metavar="off|manual|auto",
-        help="who changes its size while it runs: nobody, you (default), or how fast it is (auto:efficiency=0.2)",
+        help="what may resize the running job: nothing (off), your requests (manual, default), "
+        "or measured speed (auto:efficiency=0.2)",
     ),
     argument("--schedule", metavar="'epoch 30: 4 gpus'", action="append", help="sizes by epoch"),
 )
-_TURN: Final = (
-    argument("--priority", metavar="low|normal|high|INT", help="higher goes first"),
-    argument("--queue", metavar="QUEUE", help="the queue that it waits in (default: default)"),
+_SCHEDULING: Final = (
+    argument("--priority", metavar="low|normal|high|INT", help="higher priorities start first"),
+    argument("--queue", metavar="QUEUE", help="queue that accounts for the job's devices (default: default)"),
     argument(
-        "--spot", action="store_true", help="take only what is idle, count less, give it back when others need it"
+        "--spot",
+        action="store_true",
+        help="use only idle devices, at a lower weight, and return them when ordinary jobs need them",
     ),
-    argument("--max-time", metavar="2h", help="halt it, with a checkpoint, after training for so long"),
+    argument("--max-time", metavar="2h", help="halt the job with a checkpoint after this much training time"),
     argument(
         "--hang-after",
         metavar="10m",
-        help="end a learner that does nothing for so long (default: 30s or ten steps, in loops of steps)",
+        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
     ),
-    argument("--retries", metavar="N", help="how often it may start again after a failure"),
-    argument("--checkpoint-every", metavar="60s", help="how often its state is saved"),
+    argument("--retries", metavar="N", help="restarts after failures that may be transient (default: 4)"),
+    argument("--checkpoint-every", metavar="60s", help="time between checkpoints (default: 60s)"),
 )
-_CARGO: Final = (
-    argument("-o", "--outputs", metavar="NAMES", action="append", help="bring these back: model,history"),
-    argument("--push", metavar="NAMES", action="append", help="send today's values of these, as they are here"),
-    argument("--include", metavar="PATH", action="append", help="a file or folder that the job needs"),
+_INPUTS_AND_RESULTS: Final = (
+    argument(
+        "-o", "--outputs", metavar="NAMES", action="append", help="variables to return to the notebook: model,history"
+    ),
+    argument("--push", metavar="NAMES", action="append", help="variables to send to the job with their current values"),
+    argument("--include", metavar="PATH", action="append", help="a file or folder to send with the job"),
     argument("--with-cell", metavar="N", action="append", help="run all of cell [N] again in the job"),
-    argument("-e", "--env", metavar="K=V", action="append", help="a variable of the job's environment"),
-    argument("--secret", metavar="NAME", action="append", help="a variable of this kernel, masked in logs and reports"),
+    argument("-e", "--env", metavar="K=V", action="append", help="an environment variable for the job"),
+    argument(
+        "--secret", metavar="NAME", action="append", help="an environment variable to send with the job, masked in logs"
+    ),
 )
-_TOLD: Final = (
-    argument("--framework", metavar="NAME", help="torch, jax, tensorflow (default: found from the imports)"),
-    argument("--epochs", metavar="N", help="how many there will be, for the progress bar"),
+_FRAMEWORK_AND_METRICS: Final = (
+    argument("--framework", metavar="NAME", help="torch, jax, tensorflow (default: detected from the imports)"),
+    argument("--epochs", metavar="N", help="number of epochs, for progress and estimates"),
     argument("--metric", metavar="REGEX", action="append", help="read a metric from printed lines: 'loss: ([0-9.]+)'"),
-    argument("--autolog", metavar="on|off", help="on (default): curves from frameworks, progress bars and prints"),
+    argument("--autolog", metavar="on|off", help="read metrics from frameworks, progress bars and prints"),
 )
-_HOW: Final = (
-    argument("--dry-run", action="store_true", help="show the program, what would go with it, the estimate; and stop"),
-    argument("--suggest", action="store_true", help="show the lines that would let it grow and shrink; and stop"),
-    argument("--wait", action="store_true", help="show states and log here; an interrupt detaches, the job goes on"),
+_SUBMISSION: Final = (
+    argument(
+        "--dry-run",
+        action="store_true",
+        help="show the program, the files sent with it and the start estimate, without submitting",
+    ),
+    argument(
+        "--suggest", action="store_true", help="show the changes that would make the loop elastic, without submitting"
+    ),
+    argument(
+        "--wait", action="store_true", help="follow states and log here; an interrupt detaches, the job keeps running"
+    ),
 )
-_LATER: Final[Mapping[str, tuple[str, str]]] = {
-    "data": ("NAME=URL", "Load the data in a cell, or take files along: --include PATH."),
-    "image": ("IMAGE", "Leave it out: the job runs in this kernel's own environment."),
+_UNAVAILABLE: Final[Mapping[str, tuple[str, str]]] = {
+    "data": ("NAME=URL", "Load the data in a cell, or send files with --include PATH."),
+    "image": ("IMAGE", "Omit it: the job runs in this kernel's own environment."),
     "preflight": ("", "--dry-run checks the cell and the pool without starting anything."),
 }
-_LATER_VALUES: Final[Mapping[tuple[str, str], str]] = {
-    ("placement", "topology"): "--placement pack puts the learners on as few nodes as it can.",
+_UNAVAILABLE_VALUES: Final[Mapping[tuple[str, str], str]] = {
+    ("placement", "topology"): "--placement pack places the learners on as few nodes as possible.",
 }
 
 
 def train_options(function: F) -> F:
-    """All options of `%%train`, for `IPython.core.magic_arguments`."""
+    """Declare all options of `%%train` for `IPython.core.magic_arguments`."""
     later = [
         argument(f"--{name}", help=argparse.SUPPRESS, **({"metavar": metavar} if metavar else {"action": "store_true"}))
-        for name, (metavar, _) in _LATER.items()
+        for name, (metavar, _) in _UNAVAILABLE.items()
     ]
     groups = (
         (argument_group("size"), *_SIZE),
-        (argument_group("turn and time"), *_TURN),
-        (argument_group("what goes and comes back"), *_CARGO),
-        (argument_group("what the job is told"), *_TOLD),
-        (argument_group("how to submit"), *_HOW, *later),
+        (argument_group("scheduling"), *_SCHEDULING),
+        (argument_group("inputs and results"), *_INPUTS_AND_RESULTS),
+        (argument_group("framework and metrics"), *_FRAMEWORK_AND_METRICS),
+        (argument_group("submission"), *_SUBMISSION, *later),
     )
-    name = argument("name", nargs="?", help="the job's name (default: the notebook's)")
-    for one in reversed([name, *(one for group in groups for one in group)]):
-        function = one(function)
+    name = argument("name", nargs="?", help="name of the job (default: the notebook's)")
+    for decorator in reversed([name, *(entry for group in groups for entry in group)]):
+        function = decorator(function)
     return function
 
 
 def parse(parser: argparse.ArgumentParser, line: str, *, where: str = "%%train") -> TrainLine:
-    """Read a line. Raises NotSubmitted with one sentence: what is wrong, where it stands, what to type."""
+    """Parse a line. Raises NotSubmitted with one sentence: the error, its place and the fix."""
     try:
         given = vars(parser.parse_args(shlex.split(line)))
         return _read(given)
     except UsageError as error:
         raise NotSubmitted([f"{where}: {_usage(parser, str(error))}"]) from None
-    except ValueError as error:  # shlex: quotes that are not closed
-        raise NotSubmitted([f"{where}: {str(error).lower()}; close the quotes, or take them away."]) from None
+    except ValueError as error:  # shlex: unclosed quotes
+        raise NotSubmitted([f"{where}: {str(error).lower()}; close or remove the quotes."]) from None
     except DlaasError as error:
         raise NotSubmitted([f"{where}: {error}"]) from None
 
 
 def _read(given: dict[str, Any]) -> TrainLine:
-    for name, (_, instead) in _LATER.items():
+    for name, (_, instead) in _UNAVAILABLE.items():
         if given.pop(name):
             raise Invalid(f"--{name} is not available yet. {instead}")
-    for (name, value), instead in _LATER_VALUES.items():
+    for (name, value), instead in _UNAVAILABLE_VALUES.items():
         if given[name] == value:
             raise Invalid(f"--{name} {value} is not available yet. {instead}")
     if given["name"] is not None and not re.fullmatch(NAME_PATTERN, given["name"]):
-        raise Invalid(f"{given['name']!r} is no job name: letters, digits, _ and -, starting with a letter")
+        raise Invalid(
+            f"{given['name']!r} is not a valid job name: use letters, digits, _ and -, starting with a letter"
+        )
     outputs = option_parsing.names(",".join(given.pop("outputs") or ()), option="-o")
     push = option_parsing.names(",".join(given.pop("push") or ()), option="--push")
     with_cells = tuple(
@@ -187,12 +208,12 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Invalid(f"cpus: {text!r} is no number; write 2 or 0.5") from None
+        raise Invalid(f"cpus: {text!r} is not a number; use 2 or 0.5") from None
 
 
-def _usage(parser: argparse.ArgumentParser, said: str) -> str:
-    """What argparse says, and the option that was perhaps meant."""
-    unknown = re.search(r"unrecognized arguments: (\S+)", said)
+def _usage(parser: argparse.ArgumentParser, message: str) -> str:
+    """Format argparse's error, with the option that was perhaps meant."""
+    unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
-        return f"{said}. All options: %%train?"
-    return option_parsing.not_known(unknown[1], parser._option_string_actions, else_see="%%train?")
+        return f"{message}. For all options: %%train?"
+    return option_parsing.unknown_argument(unknown[1], parser._option_string_actions, help_command="%%train?")

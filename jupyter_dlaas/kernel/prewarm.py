@@ -1,4 +1,4 @@
-"""The pool makes ready for this kernel's Python while its owner still types: the first job starts fast, too."""
+"""Prewarming: the pool prepares processes for this kernel's Python, so that the first job starts fast, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["warm_soon"]
 
 
 def warm_soon() -> threading.Thread | None:
-    """Ask for it in the background; delays nothing. `JUPYTER_DLAAS_WARM=0` switches it off."""
+    """Request prewarming in the background, without any delay. `JUPYTER_DLAAS_WARM=0` disables it."""
     if os.environ.get("JUPYTER_DLAAS_WARM", "1") == "0":
         return None
     environment = option_parsing.without_jupyter(os.environ)
@@ -29,4 +29,4 @@ def _ask(environment: dict[str, str], framework: str | None) -> None:
     try:
         Client().warm(sys.executable, environment, framework)
     except DlaasError:
-        return  # an optimisation only; what is wrong will be said when a job is submitted
+        return  # only an optimisation; a submission reports the error

@@ -1,6 +1,6 @@
-"""What capture must know of a running kernel: the cells that ran, and facts about its variables. Changes nothing there.
+"""Recorder of a kernel: the executed cells and the facts about its variables that capture needs. Changes nothing.
 
-No method of a user's object is called but of exactly known types: a property may run code of the user's.
+Only methods of exactly known types are called: a property of the user's class may run the user's code.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "facts_of"]
 
 LITERAL_CHARS_MAX: Final = 4000
-SENT_MAX: Final = 20_000  # objects of what is pushed, looked through for weights
-OTHERS_MAX: Final = 2000  # of each other variable
-TEXTS_MAX: Final = 20  # of a container: whether it holds text, the first ones tell
-PARTS_MAX: Final = 1000  # of a container: what it holds is measured by the first ones
+SENT_MAX: Final = 20_000  # objects of a pushed variable to search for weights
+OTHERS_MAX: Final = 2000  # objects of each other variable to search
+TEXTS_MAX: Final = 20  # first elements of a container to test for text
+PARTS_MAX: Final = 1000  # first elements of a container by which its size is estimated
 IMMUTABLE: Final = (
     int,
     float,
@@ -61,38 +61,38 @@ _WRITABLE: Final = (
     (uuid.UUID, "uuid"),
     (PosixPath, "pathlib"),
 )
-"""Small plain values that need an import to be written, and of what. No dict: to look up a class may call its hash."""
+"""Small plain values whose source needs an import, and the import. No dict: a class as key may have its own hash."""
 IMMUTABLE_NAMES: Final = frozenset({"torch.device", "torch.dtype", "torch.Size", "numpy.dtype"})
 
 
 class Recorder:
-    """Remembers what ran in a shell, in order, with durations, from the moment it is made.
+    """Record of the cells that ran in a shell, in order, with durations.
 
-    What ran before that comes from IPython's own history, so nothing is lost with `%load_ext` in mid-notebook.
+    Earlier cells come from IPython's history, so nothing is lost with `%load_ext` in the middle of a notebook.
     """
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._cells = _known.setdefault(shell, [])
-        known = {(cell.count, cell.source): cell for cell in self._cells}  # seen before %reload_ext
+        known = {(cell.count, cell.source): cell for cell in self._cells}  # recorded before %reload_ext
         self._cells[:] = [known.get((cell.count, cell.source), cell) for cell in _earlier_cells(shell)]
         self._chance: str | None = None
         self._beginnings: dict[str, Any] = {}
-        """Libraries that were loaded since, and where their random streams began."""
+        """Libraries that were imported since, and their initial random state."""
         self._at_load = _chance(None)
         self._begun: list[_Begun] = []
-        """Cells that run, the inner ones (`%run other.ipynb`) last."""
+        """Running cells, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
         _streams().note_beginnings(self._beginnings.__setitem__)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Unregister from the shell's events."""
         self._shell.events.unregister("pre_run_cell", self._before)
         self._shell.events.unregister("post_run_cell", self._after)
 
     def cells(self, before: int | None = None) -> tuple[ExecutedCell, ...]:
-        """All cells that ran, or those before an execution count."""
+        """Return all executed cells, or those before an execution count."""
         return tuple(cell for cell in self._cells if before is None or cell.count < before)
 
     def _before(self, info: ExecutionInfo) -> None:
@@ -104,9 +104,9 @@ class Recorder:
         info, count = result.info, result.execution_count
         begun = self._began(info.raw_cell or "") if info is not None else None
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
-            return  # a front end that asks behind the user's back, about completions or variables
+            return  # a request of the front end itself, for completions or variables
         if begun is None and self._cells and self._cells[-1].count == count:
-            self._cells.pop()  # the cell that loaded the extension: the history knew its beginning
+            self._cells.pop()  # the cell that loaded the extension, known from the history
         error = result.error_in_exec or result.error_before_exec
         self._cells.append(
             ExecutedCell(
@@ -123,14 +123,14 @@ class Recorder:
         )
 
     def _chance_of(self, source: str, begun: _Begun | None) -> str | None:
-        """Where the random streams were when a cell began; of libraries that it loaded, where theirs began."""
+        """Return the random state at the start of a cell, with the initial state of libraries that it imported."""
         chance = begun.chance if begun is not None else None
         if begun is None and _first_line(source).startswith("%load_ext"):  # nothing of the cell ran before this
             chance = self._at_load
         return _streams().completed(chance, self._beginnings) if chance is not None else None
 
     def _began(self, source: str) -> _Begun | None:
-        """The beginning of a cell that has ended; None for the one that loaded the extension."""
+        """Return the record of the start of an ended cell, or None for the cell that loaded the extension."""
         while self._begun:
             begun = self._begun.pop()
             if begun.source == source:
@@ -140,7 +140,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The beginning of a cell."""
+    """Start of a cell."""
 
     source: str
     at_s: float
@@ -149,7 +149,7 @@ class _Begun:
 
 
 _known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()
-"""What ran in a shell, as far as this module saw it."""
+"""Cells recorded per shell."""
 
 
 def facts_of(
@@ -160,10 +160,10 @@ def facts_of(
     results: Mapping[str, ResultRef] | None = None,
     sent: Iterable[str] = (),
 ) -> KernelFacts:
-    """What capture may need to know about the shell's variables, its own modules and the files that `%run` named.
+    """Collect what capture may need: facts about the shell's variables, the user's modules and files of `%run`.
 
-    `results`: names that an earlier job's -o assigned; they count while the variable still is that object, which the
-    caller must know. `sent`: names that go by value; what of the notebook these are made of is looked up, too.
+    `results`: names that -o of an earlier job assigned, as long as the variable still is that object, which the caller
+    must know. `sent`: names to send by value; the notebook's classes and functions they consist of are collected, too.
     """
     here = (directory or Path.cwd()).resolve()
     hidden = frozenset(shell.user_ns_hidden)
@@ -201,24 +201,24 @@ def facts_of(
 
 
 def _chance(before: str | None) -> str:
-    """Where the random streams are, as text; the same object as before where nothing was drawn."""
+    """Return the random state as text, as the same object as before if nothing was drawn."""
     found: str = _streams().written()
     return before if before == found else found
 
 
 def _streams() -> Any:
-    """By name: the learner's side is not loaded where nobody asks."""
+    """Import the module on first use: the learner's side is not loaded unless needed."""
     return importlib.import_module("jupyter_dlaas.transfer.rng_state")
 
 
 def _first_line(source: str) -> str:
-    """The first line that is neither blank nor a comment."""
+    """Return the first line that is neither blank nor a comment."""
     lines = (line.strip() for line in source.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """For names that are sent, the other names that hold the same weights, layers or optimisers."""
+    """Map names that are sent to the other names that hold the same weights, layers or optimisers."""
     held = {name: trained_in(users[name], SENT_MAX) for name in sent if name in users}
     if not any(held.values()):
         return {}
@@ -230,7 +230,7 @@ def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple
 
 
 def _edited_elsewhere(own: Mapping[str, Any], known: Sequence[OwnModule]) -> Iterator[OwnModule]:
-    """Own modules that the job imports where they stand, and that were edited after the kernel imported them."""
+    """Yield the user's modules outside the directory that were edited after the kernel imported them."""
     here = {module.name for module in known}
     for name, module in sorted(own.items()):
         if name not in here and is_edited(module, Path(module.__file__)):
@@ -240,17 +240,17 @@ def _edited_elsewhere(own: Mapping[str, Any], known: Sequence[OwnModule]) -> Ite
 def _current_directory() -> str | None:
     try:
         return str(Path.cwd().resolve())
-    except OSError:  # somebody removed it
+    except OSError:  # the directory was removed
         return None
 
 
 def own_modules(directory: Path) -> tuple[OwnModule, ...]:
-    """The modules that this process imported from below a directory, but not from an environment that lies there."""
+    """Return the modules imported from below a directory, except from an environment inside it."""
     found = []
-    # Texts, not paths: there are thousands of modules, and paths take twenty times as long.
+    # Strings instead of paths: with thousands of modules, paths take twenty times as long.
     below, prefix = f"{directory}{os.sep}", f"{sys.prefix}{os.sep}"
     for name, module in sorted(sys.modules.copy().items()):
-        # Of its dict: asking a lazy module for it would import it.
+        # From its __dict__: an attribute access would import a lazy module.
         file = (_FIELDS(module) if type(module) is types.ModuleType else fields_of(module)).get("__file__")
         if type(file) is not str or not file.endswith(".py") or name == "__main__":
             continue
@@ -271,20 +271,20 @@ def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
     raised: Mapping[int, Any] = getattr(history, "exceptions", {})  # since IPython 9
     for count, source in enumerate(history.input_hist_raw):
         if count > 0 and source.strip():
-            told = _told_line(count, raised[count]) if count in raised else None
-            line = _page_line(source, told) if told is not None else None
+            reported = _reported_line(count, raised[count]) if count in raised else None
+            line = _page_line(source, reported) if reported is not None else None
             yield ExecutedCell(count=count, source=source, raised=count in raised, raised_line=line)
 
 
-def _told_line(count: int, error: Any) -> int | None:
-    """The line of a cell's own code in a traceback that IPython has kept as text."""
+def _reported_line(count: int, error: Any) -> int | None:
+    """Return the line of a cell's own code in a traceback that IPython has kept as text."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.get("traceback", ())))
     found = re.search(rf"In\[{count}\], line (\d+)|<timed exec>:(\d+)", text)
     return int(found[1] or found[2]) if found is not None else None
 
 
 def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> int | None:
-    """The line of the raw cell at which its own top-level code was when the error came."""
+    """Return the line of the raw cell that its top-level code was executing when the error was raised."""
     at = []
     frame = error.__traceback__
     while frame is not None:
@@ -293,11 +293,11 @@ def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> 
         frame = frame.tb_next
     if not at:
         return None
-    return _page_line(source, at[-1] if source.lstrip().startswith("%%") else at[0])  # the outer one is the magic's own
+    return _page_line(source, at[-1] if source.lstrip().startswith("%%") else at[0])  # the outer frame is the magic's
 
 
 def _page_line(source: str, line: int) -> int | None:
-    """The line of the raw cell that stands at a line of what ran of it."""
+    """Map a line of the executed code to the line of the raw cell."""
     lines = clean_cell(source).lines
     if lines and not source.lstrip().startswith("%%"):  # IPython drops blank lines at the start
         first = next(n for n, text in enumerate(lines_of(source), 1) if text.strip())
@@ -306,7 +306,7 @@ def _page_line(source: str, line: int) -> int | None:
 
 
 def _is_users(name: str, value: object, hidden: Mapping[str, Any] | None) -> bool:
-    """Variables of the user's: not IPython's own, unless the user bound such a name to something else."""
+    """Return whether a variable is the user's: not IPython's own, unless the user has rebound it."""
     if name.startswith("_"):
         return False
     return hidden is None or hidden.get(name) is not value
@@ -333,20 +333,20 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
 
 
 def _home(value: Any) -> str | None:
-    """The module of a function or class; None for everything else."""
+    """Return the module of a function or class; None for everything else."""
     if is_a(value, types.FunctionType):
         return value.__module__ if type(value.__module__) is str else None
     return title(value)[0] if is_a(value, type) else None
 
 
 def _is_bound(value: object) -> bool:
-    """A method of an object: `add = items.append`."""
+    """Return whether the value is a bound method of an object, as in `add = items.append`."""
     owner = value.__self__ if type(value) is types.BuiltinFunctionType else None
     return owner is not None and not isinstance(owner, types.ModuleType | type)
 
 
 def _literal(value: object) -> str | None:
-    """Source text of a small plain value; None for everything else."""
+    """Return source text for a small plain value; None for everything else."""
     if is_a(value, list) and is_from(value, "IPython.utils.text", "SList"):
         value = list(list.__iter__(value))  # type: ignore[arg-type]  # `files = !ls`
     text = _plain(value, depth=4)
@@ -387,7 +387,7 @@ def _plain(value: Any, depth: int) -> str | None:
 
 
 def _imported(value: Any, module: str) -> str | None:
-    """Source text that imports what it names: `__import__("uuid").UUID('…')`."""
+    """Return source text with an import: `__import__("uuid").UUID('…')`; None if there is none."""
     import_text = f'__import__("{module}").'
     if module == "datetime":
         zone = getattr(value, "tzinfo", None)
@@ -409,7 +409,7 @@ def _has_text(value: Any, depth: int) -> bool:
 
 
 def _class_of(module: str, name: str) -> object:
-    """A class of a library that is imported already; never imports."""
+    """Return a class of an imported library; never imports anything."""
     library = sys.modules.get(module)
     return fields_of(library).get(name) if library is not None else None
 
@@ -432,7 +432,7 @@ def _size(value: Any) -> int | None:
 
 
 def _weights(module: object) -> int:
-    """The size of a torch module's parameters and buffers, each once. Its methods may be the user's."""
+    """Return the size of a torch module's parameters and buffers, each once, without calling methods of subclasses."""
     seen: set[int] = set()
     total = 0
     todo = [module]
@@ -459,7 +459,7 @@ def _shape(value: Any) -> str | None:
 
 
 def _attribute(module: str, kind: str, name: str, value: object) -> Any:
-    """What a library's own class says, whatever a class that is made from it says."""
+    """Return an attribute through the library's own class, regardless of overrides in a subclass."""
     return vars(_class_of(module, kind))[name].__get__(value)
 
 

@@ -1,4 +1,4 @@
-"""From a training cell and its line to one call of `dlaas.submit`: capture, files, notes; and the text of --dry-run."""
+"""Submission of a training cell: capture, files and notes for one call of `dlaas.submit`, and the text of --dry-run."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The training cell as the front end sent it: below its `%%train` line, and where it stands."""
+    """Training cell as the front end sent it: the text below its `%%train` line, and its position."""
 
     source: str
     count: int
     first_line: int = 2
-    """The line of the page's cell at which `source` begins."""
+    """Line of the page's cell at which `source` begins."""
     above: str = ""
-    """The page's lines above `source`, that of %%train last."""
+    """Lines of the page's cell above `source`, with %%train as the last one."""
     cell_id: str | None = None
 
 
 def where_of(cell: Cell) -> str:
-    """The place of the `%%train` line, for messages."""
+    """Return the position of the `%%train` line for messages."""
     return f"cell [{cell.count}], line {cell.first_line - 1}"
 
 
@@ -63,9 +63,9 @@ def capture_cell(
     results: Mapping[str, ResultRef],
     needs: Collection[str] = (),
 ) -> Capture:
-    """The training cell with what it needs of the cells that ran, as one program; or what stands against it.
+    """Capture the training cell with what it needs from the executed cells as one program, or the errors.
 
-    `needs`: what loading the pushed objects takes of the notebook, beside what a look at them tells.
+    `needs`: names that loading the pushed objects requires from the notebook, beyond those found by inspection.
     """
     training = _training(cell, line)
     facts = facts_of(shell, cells, results=results, sent=line.push)
@@ -78,7 +78,7 @@ def capture_cell(
 
 
 def suggestion_of(cells: Sequence[ExecutedCell], cell: Cell, line: TrainLine) -> Suggestion:
-    """What a few lines would add to the training cell."""
+    """Return the changes that would make the training cell elastic."""
     return suggest(cells, _training(cell, line))
 
 
@@ -97,7 +97,7 @@ def _training(cell: Cell, line: TrainLine) -> TrainingCell:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A captured cell with what goes along: the arguments of `dlaas.submit`."""
+    """Captured cell with the arguments of `dlaas.submit`."""
 
     made: Capture
     options: dict[str, Any]
@@ -112,7 +112,7 @@ def prepared(
     results: Mapping[str, ResultRef],
     suggestion: Suggestion,
 ) -> Iterator[Ready]:
-    """Capture a cell and write what it pushes; the files exist inside the `with`. Raises NotSubmitted, in sentences."""
+    """Capture a cell and write the values that it pushes; the files exist inside the `with`. Raises NotSubmitted."""
     made = _ready(capture_cell(shell, cells, cell, line, results))
     with TemporaryDirectory(prefix="dlaas-push-") as folder:
         try:
@@ -120,7 +120,7 @@ def prepared(
             if made.pushed:
                 objects = {name: shell.user_ns[name] for name in made.pushed}
                 pushed = write_pushed(Path(folder) / "pushed.bin", objects)
-                if not _binds(made.text) >= set(pushed.main_names):  # what only the writing told
+                if not _binds(made.text) >= set(pushed.main_names):  # names that only pickling revealed
                     made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
             yield Ready(made, _options(cell, line, made, pushed, suggestion))
         except DlaasError as error:
@@ -136,7 +136,7 @@ def _ready(made: Capture) -> Capture:
 
 
 def _binds(text: str) -> set[str]:
-    """The names that a program binds at its top."""
+    """Return the names that a program binds at its top level."""
     symbols = symtable.symtable(text, "train.py", "exec").get_symbols()
     return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
 
@@ -176,7 +176,7 @@ def _options(
 
 
 def _starts_alone(made: Capture, line: TrainLine) -> bool:
-    """Several devices were asked for, not learners by that name, and each learner would do the same."""
+    """Return whether several devices but no learners were requested and each learner would train the same."""
     if line.learners_max <= 1 or "gpus" not in line.options or line.options.get("schedule"):
         return False
     own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
@@ -185,7 +185,7 @@ def _starts_alone(made: Capture, line: TrainLine) -> bool:
 
 
 def _modules(made: Capture) -> dict[str, Path]:
-    """Own modules by the name under which the job imports them, wherever below the directory they stand."""
+    """Return the user's modules by the name under which the job imports them."""
     found = {}
     for module in made.modules:
         path = Path.cwd() / module.path
@@ -195,34 +195,34 @@ def _modules(made: Capture) -> dict[str, Path]:
 
 
 def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[Note, ...]:
-    """For the card: fewer learners, warnings, then what a few lines would add, then what was left out and why."""
+    """Return the notes for the card: fewer learners, warnings, suggested changes, omitted statements with reasons."""
     notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
     if _starts_alone(made, line):
         notes.insert(0, single_learner.note(line.learners_max))
     elif line.learners_max > 1 and advice_text.trains_alone(made.text):
         text = (
             f"the job uses neither dlaas.run() nor torch.distributed: each of up to {line.learners_max} learners "
-            "trains alone, on all of the data. --gpus 1 takes one."
+            "trains independently on all of the data. Use --gpus 1 for one learner."
         )
         if advice_text.uses_lightning(made.text):
-            text += ' Or let Lightning share one model: its Trainer with strategy="ddp".'
+            text += ' Or let Lightning train one model on all: Trainer(strategy="ddp").'
         notes.append(Note(code="trains_alone", text=text))
     notes += advice_text.notes_of(suggestion)
     notes += [Note(code=logging_hint.CODE, text=_cut(text)) for text in (logging_hint.how_to_log(made.text),) if text]
     notes += [
-        Note(code=f"left_out_{kind}"[:60], text=_cut(f"left out: {places}: {reason}."))
-        for kind, reason, places in _left_out(made)
+        Note(code=f"left_out_{kind}"[:60], text=_cut(f"omitted: {places}: {reason}."))
+        for kind, reason, places in _omitted(made)
     ]
     return tuple(notes[:_NOTES_MAX])
 
 
-def _is_told_before(note: Note) -> bool:
-    """What a dry run tells; the rest is for the card."""
+def _is_shown_in_dry_run(note: Note) -> bool:
+    """Return whether a dry run shows the note; the others are only for the card."""
     return not advice_text.is_for_page(note) and note.code != logging_hint.CODE
 
 
-def _left_out(made: Capture) -> list[tuple[str, str, str]]:
-    """Kind, reason and places of what was left out, one entry per reason."""
+def _omitted(made: Capture) -> list[tuple[str, str, str]]:
+    """Return kind, reason and places of the omitted statements, one entry per reason."""
     found: dict[tuple[str, str], dict[str, list[int]]] = {}
     for one in made.left_out:
         lines = found.setdefault((one.kind, one.reason.rstrip(".")), {}).setdefault(one.cell, [])
@@ -242,7 +242,7 @@ def _cut(text: str) -> str:
 
 
 def dry_run_text(made: Capture, prepared: jobs.Prepared, client: Client) -> str:
-    """All that would be sent, what was left out and why, and what the pool says; nothing is started."""
+    """Format what would be sent, the omitted statements with reasons, and the pool's answer; starts nothing."""
     spec = prepared.submit.spec
     size = (
         f"{spec.learners_min}"
@@ -250,22 +250,22 @@ def dry_run_text(made: Capture, prepared: jobs.Prepared, client: Client) -> str:
         else f"{spec.learners_min} to {spec.learners_max}"
     )
     each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
-    placed = spec.placement or "placed as the pool does"
+    placed = f"placement {spec.placement}" if spec.placement else "the pool's placement"
     turn = f"{'spot, ' if spec.spot else ''}priority {spec.priority}"
-    problems, estimate = _pool_says(prepared, client)
+    problems, estimate = _preflight(prepared, client)
     parts = [
         _ruled("train.py", made.text.rstrip("\n")),
-        _listed("Left out", [_left_line(one) for one in made.left_out]),
-        _listed("To know", [f"  {note.text}" for note in prepared.submit.spec.notes if _is_told_before(note)]),
-        _listed("Goes along", [f"  {text}" for text in _cargo(made, prepared)]),
+        _listed("Omitted", [_omitted_text(statement) for statement in made.left_out]),
+        _listed("Notes", [f"  {note.text}" for note in prepared.submit.spec.notes if _is_shown_in_dry_run(note)]),
+        _listed("Sent with it", [f"  {text}" for text in _sent(made, prepared)]),
         "\n".join(
             (
                 "Runs",
                 f"  {spec.name}: {size} learner{'' if size == '1' else 's'}, {each}; {placed}",
-                f"  {turn}, queue {spec.queue}, framework {spec.framework or 'not known'}",
+                f"  {turn}, queue {spec.queue}, framework {spec.framework or 'unknown'}",
                 f"  {spec.interpreter}",
                 f"  in {spec.directory}",
-                *([f"  brings back {', '.join(spec.outputs)}"] if spec.outputs else []),
+                *([f"  returns {', '.join(spec.outputs)}"] if spec.outputs else []),
             )
         ),
         _listed("Pool", [f"  {text}" for text in (*problems, estimate) if text]),
@@ -274,29 +274,29 @@ def dry_run_text(made: Capture, prepared: jobs.Prepared, client: Client) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _left_line(one: Any) -> str:
-    head = one.source.strip().splitlines()[0] if one.source.strip() else ""
-    option = f" {one.option} brings it in." if one.option else ""
-    return f"  {one.cell}, line {one.line}: {head[:_SHOWN]}\n      {one.reason}.{option}"
+def _omitted_text(statement: Any) -> str:
+    head = statement.source.strip().splitlines()[0] if statement.source.strip() else ""
+    option = f" To include it: {statement.option}." if statement.option else ""
+    return f"  {statement.cell}, line {statement.line}: {head[:_SHOWN]}\n      {statement.reason}.{option}"
 
 
-def _cargo(made: Capture, prepared: jobs.Prepared) -> Iterator[str]:
+def _sent(made: Capture, prepared: jobs.Prepared) -> Iterator[str]:
     sizes = {sha256: path.stat().st_size for sha256, path in prepared.uploads.items()}
     for file in prepared.submit.files:
         size = len(file.text.encode()) if file.text is not None else sizes.get(file.sha256 or "", 0)
         what = f"{', '.join(made.pushed)} by value" if file.path == "inputs/pushed.bin" else file.path.partition("/")[2]
         yield f"{what} ({size_text(size)})"
     for ref in made.results:
-        yield f"{ref.name} as {ref.job} brought it back"
+        yield f"{ref.name}, a result of {ref.job}"
 
 
-def _pool_says(prepared: jobs.Prepared, client: Client) -> tuple[list[str], str]:
-    """What the pool has against it, and when it would start. Asked without the files, which are not sent."""
+def _preflight(prepared: jobs.Prepared, client: Client) -> tuple[list[str], str]:
+    """Return the pool's problems with the submission and its start estimate, without sending the files."""
     try:
         found: dict[str, Any] = client.preflight(replace(prepared.submit, files=()))
     except DlaasError as error:
-        return [f"the pool cannot be asked: {error}"], ""
-    return [f"to fix: {one['text']}" for one in found["problems"]], str(found["estimate"])
+        return [f"the pool did not answer: {error}"], ""
+    return [f"error: {problem['text']}" for problem in found["problems"]], str(found["estimate"])
 
 
 def _ruled(title: str, text: str) -> str:

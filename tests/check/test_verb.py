@@ -36,8 +36,8 @@ def test_a_notebook_without_gaps_says_what_to_type_and_ends_with_0(
     wanted = (
         f"{path}\n"
         "  cell [2] calls `model.fit`\n"
-        "    takes along  3 statements of cell [1]\n"
-        "    leaves out   1: 1 shows or prints\n"
+        "    requires     3 statements of cell [1]\n"
+        "    omits        1: 1 output only\n"
         "    type         %%train my_net\n"
     )
     assert run(capsys, path) == (0, wanted, "")
@@ -89,7 +89,7 @@ def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing
     code, out, _ = run(capsys, str(tmp_path))
 
     assert code == 1
-    assert out.endswith("3 notebooks: 1 fine, 2 that cannot be checked\n")
+    assert out.endswith("3 notebooks: 1 without errors, 2 that could not be checked\n")
     assert "not a notebook: no JSON at line 1" in out
     assert "cannot be read: No such file or directory" in out
 

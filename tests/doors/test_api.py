@@ -75,7 +75,7 @@ def test_repeating_a_submit_keeps_its_key(pool: FakePool) -> None:
 
 def test_waiting_ends_with_the_job(pool: FakePool) -> None:
     job = dlaas.job("fake")
-    with pytest.raises(TimeoutError, match=r"fake-1 is still PROCESSING after 0.2 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"fake-1 is still PROCESSING after 0.2 s; it keeps running"):
         job.wait(0.2)
     threading.Timer(0.2, lambda: pool.set_view(state="COMPLETED")).start()
 
@@ -109,7 +109,7 @@ def test_a_failure_is_raised_with_what_where_and_what_to_do(pool: FakePool) -> N
 
 
 def test_results_are_there_when_the_job_has_completed(pool: FakePool) -> None:
-    with pytest.raises(NotAllowed, match=r"fake-1 is PROCESSING; its results are there when it has completed"):
+    with pytest.raises(NotAllowed, match=r"fake-1 is PROCESSING; results are available after it completes"):
         dlaas.job("fake").result()
 
 
@@ -200,10 +200,10 @@ def test_what_cannot_travel_is_refused_in_words(
 
     assert module.fit.__wrapped__(1) == 1
     assert module.fit([1, {"a": None}]).id == "fake-1"
-    with pytest.raises(Invalid, match="train: argument 1 of fit is a object; only plain values travel"):
+    with pytest.raises(Invalid, match="train: argument 1 of fit is of type object; only plain values"):
         module.fit(object())
 
     def inner() -> None: ...
 
-    with pytest.raises(Invalid, match="stands inside another function"):
+    with pytest.raises(Invalid, match="is defined inside another function"):
         jobs.train(inner)()

@@ -39,7 +39,7 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
 
     code, out, err = run(capsys, "halt", "fake-1")
     assert (code, out) == (4, "")
-    assert f"fake-1 was not halted. {lost} To halt it all the same: halt fake-1 --yes" in err
+    assert f"fake-1 was not halted. {lost} To halt it anyway: jupyter dlaas halt fake-1 --yes" in err
     assert not [one for one in pool.asked() if one["uri"].endswith("/halt")]
 
     code, out, err = run(capsys, "halt", "fake-1", "--yes")
@@ -54,19 +54,22 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
         (["jobs"], "store was missing or empty. 2 jobs were taken up again"),
         (["pool"], "pool lab"),
         (["pool", "--order", "las", "--preemption", "off"], "Order: fair, with preemption."),
-        (["queue"], "WAITING|Nobody waits"),
+        (["queue"], "WAITING|No jobs are waiting"),
         (["queue", "list"], r"QUEUE +GUARANTEED +WEIGHT +HOLDS +WAITING\n.*\nresearch +6 +2 +6 +1$"),
         (["queue", "set", "research", "--weight", "2"], "research"),
         (["cordon", "gpu-a"], "pool lab"),
         (["uncordon", "gpu-a"], "pool lab"),
-        (["drain", "gpu-a", "--dry-run"], "gpu-a: 1 job shrinks.\n  fake-1 shrinks from 4 to 2\n\nNothing was done."),
+        (
+            ["drain", "gpu-a", "--dry-run"],
+            "gpu-a: 1 job shrinks.\n  fake-1 shrinks from 4 to 2\n\nNothing was changed.",
+        ),
         (["drain", "gpu-a"], "gpu-a is being drained. To use it again: jupyter dlaas uncordon gpu-a"),
         (["scale", "fake", "3"], "fake-1  Processing"),
         (["halt", "fake-1"], "fake-1"),
         (["resume", "fake-1"], "fake-1"),
         (["cancel", "fake-1"], "fake-1"),
         (["retry", "fake-1"], "fake-1"),
-        (["delete", "fake-1"], "fake-1 is deleted"),
+        (["delete", "fake-1"], "fake-1 was deleted"),
         (["why", "fake-1"], r"^fake-1 is 2nd of 5.\n  needs 4 GPUs at once"),
         (["story", "fake-1"], "You submitted it."),
         (["source", "fake-1"], r"print\('hello'\)"),
@@ -92,9 +95,9 @@ def test_each_verb_prints_text_and_json(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["submit", "train.py", "--gpuss", "1:4"], "submit: error: there is no option --gpuss. Did you mean --gpus?"),
-        (["halt", "fake-1", "now"], "error: there is one name too many: now. All options: jupyter dlaas halt --help"),
-        (["jobs", "--zzz=1"], "error: there is no option --zzz=1. All options: jupyter dlaas jobs --help"),
+        (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
+        (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
+        (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),
     ],
 )
 def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
@@ -144,9 +147,9 @@ def test_what_is_set_of_the_pool_is_asked_for_as_it_was_said(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["queue", "set"], "dlaas: queue set: name the queue, as in `queue set research --guaranteed 6`\n"),
-        (["queue", "remove"], "dlaas: queue remove: name the queue, as in `queue remove research`\n"),
-        (["queue", "--weight", "2"], "dlaas: queue: --weight and --guaranteed go with `queue set NAME`\n"),
+        (["queue", "set"], "dlaas: queue set: missing queue name, as in `queue set research --guaranteed 6`\n"),
+        (["queue", "remove"], "dlaas: queue remove: missing queue name, as in `queue remove research`\n"),
+        (["queue", "--weight", "2"], "dlaas: queue: --weight and --guaranteed require `queue set NAME`\n"),
     ],
 )
 def test_half_a_wish_for_a_queue_is_refused_with_what_is_missing(
@@ -200,13 +203,13 @@ def test_submit_sends_the_script_and_its_own_modules(
     ("words", "code", "says"),
     [
         (["why", "nobody-1"], 3, "dlaas: there is no job nobody-1\n"),
-        (["submit", "nothing.py"], 2, "dlaas: source: there is no file nothing.py"),
+        (["submit", "nothing.py"], 2, "dlaas: source: no such file: nothing.py"),
         (["submit", "bad.py"], 2, "bad.py, line 1: "),
-        (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: 4:1 is the wrong way round; write 1:4"),
-        (["submit", "good.py", "--max-time", "soon"], 2, "max time: 'soon' is no length of time"),
-        (["submit", "good.py", "--placement", "far"], 2, "placement: 'far' is none of pack, spread"),
-        (["scale", "fake", "many"], 2, "learners: 'many' is no whole number"),
-        (["jobs", "--", "x"], 2, "only submit passes arguments on"),
+        (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
+        (["submit", "good.py", "--max-time", "soon"], 2, "max time: 'soon' is not a duration"),
+        (["submit", "good.py", "--placement", "far"], 2, "placement: 'far' is not valid; use one of pack, spread"),
+        (["scale", "fake", "many"], 2, "learners: 'many' is not a whole number"),
+        (["jobs", "--", "x"], 2, "only `submit` takes arguments after --"),
     ],
 )
 def test_errors_are_sentences_with_a_code(
@@ -243,7 +246,7 @@ def test_without_an_engine_status_says_so_and_starts_none(pool: FakePool, capsys
     pool.client.pool()
     assert run(capsys, "engine", "status")[:2] == (
         0,
-        f"The engine of the pool in {pool.folder} runs: process {pool.pid()}, version ?.\n",
+        f"The engine of the pool in {pool.folder} is running: process {pool.pid()}, version ?.\n",
     )
     assert run(capsys, "engine", "stop")[0] == 0
     assert run(capsys, "engine", "status")[0] == 3
@@ -303,7 +306,7 @@ def test_an_interrupt_detaches_and_says_so(pool: FakePool, words: list[str]) -> 
         _out, err = process.communicate(timeout=30)
 
     assert process.returncode == 130
-    assert "Detached: fake-1 goes on. See it again: jupyter dlaas attach fake-1" in err
+    assert "Detached: fake-1 keeps running. To follow it: jupyter dlaas attach fake-1" in err
     assert "Traceback" not in err
 
 
@@ -338,7 +341,7 @@ def test_the_table_of_jobs_lines_up() -> None:
     assert lines[0].split()[:4] == ["JOB", "STATE", "GPUS", "PROGRESS"]
     at = lines[0].index("STATE")
     assert [line[at:].split()[0] for line in lines[1:6]] == [str(view.state) for view in views]
-    assert lines[-1].startswith("1 running, 1 queued, 1 halted, 2 ended.  Why does it wait?  jupyter dlaas why ")
+    assert lines[-1].startswith("1 running, 1 queued, 1 halted, 2 ended.  Why is it waiting?  jupyter dlaas why ")
     assert not any("\x1b" in line for line in lines)
 
 
@@ -349,7 +352,7 @@ def test_of_a_long_line_the_beginning_is_shown() -> None:
     lines = terminal.queue_table(pool, {"vit-1": replace(waiting, id="vit-1")}, Ink()).splitlines()
 
     assert [row.split()[:2] for row in (lines[1], lines[100])] == [["1", "vit-1"], ["100", "vit-100"]]
-    assert lines[-1] == "1,150 more wait behind them."
+    assert lines[-1] == "1,150 more jobs are waiting."
 
 
 def test_the_table_fits_the_terminal_and_has_colours_there() -> None:

@@ -300,5 +300,5 @@ def test_serve_runs_the_engine_in_the_foreground(real: Path) -> None:
         _out, err = process.communicate(timeout=30)
 
     assert process.returncode == 0
-    assert err.startswith(f"Serving the pool in {real}. Ctrl-C ends the engine; jobs go on.")
+    assert err.startswith(f"Serving the pool in {real}. Ctrl-C stops the engine; jobs keep running.")
     assert engine_control.state(real) is None

@@ -37,10 +37,10 @@ def test_who_chooses_the_size_is_read(text: str, read: option_parsing.Sizing) ->
     [
         ("always", "must be off, manual, auto"),
         ("manual:efficiency", "must be off"),
-        ("auto:speed=2", "no condition 'speed'"),
+        ("auto:speed=2", "unknown condition 'speed'"),
         ("auto:utility", "needs a value"),
-        ("auto:efficiency=much", "no number"),
-        ("auto:efficiency=0.1,price=2", "does not go with efficiency"),
+        ("auto:efficiency=much", "not a number"),
+        ("auto:efficiency=0.1,price=2", "after efficiency"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, says: str) -> None:

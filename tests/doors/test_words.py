@@ -34,15 +34,15 @@ def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: 
 @pytest.mark.parametrize(
     ("gpus", "learners", "each", "says"),
     [
-        ("4:1", None, None, "gpus: 4:1 is the wrong way round; write 1:4"),
-        ("many", None, None, "gpus: 'many' must be N or MIN:MAX, as in 2 or 1:4"),
+        ("4:1", None, None, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
+        ("many", None, None, "gpus: 'many' must be N or MIN:MAX, such as 2 or 1:4"),
         ("1:2:3", None, None, "gpus: '1:2:3' must be N or MIN:MAX"),
         ("-1", None, None, "gpus: '-1' must be N or MIN:MAX"),
-        ("0:4", None, None, "gpus: a job holds at least 1 while it runs; write 1:4"),
-        ("3:5", None, 2, "gpus: 3:5 cannot be shared by learners of 2; use multiples of 2"),
-        ("1", "1", None, "gpus: give either gpus or learners"),
-        (None, "0", None, "learners: 0 is too small; 1 is the least"),
-        ("0", None, 2, "gpus: 0 does not go with 2 gpus per learner"),
+        ("0:4", None, None, "gpus: a running job holds at least 1; use 1:4"),
+        ("3:5", None, 2, "gpus: 3:5 must be multiples of the 2 gpus per learner"),
+        ("1", "1", None, "gpus: use either gpus or learners"),
+        (None, "0", None, "learners: 0 is too small; the minimum is 1"),
+        ("0", None, 2, "gpus: 0 contradicts 2 gpus per learner"),
         (True, None, None, "gpus: True must be N"),
     ],
 )
@@ -62,7 +62,7 @@ def test_memory(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "8X", "-1G", "8 G B", "eight"])
 def test_memory_that_cannot_be_meant(text: str) -> None:
-    with pytest.raises(Invalid, match="is no amount of memory; write 8G or 512M"):
+    with pytest.raises(Invalid, match="is not a memory size; use 8G or 512M"):
         option_parsing.memory_bytes(text)
 
 
@@ -76,7 +76,7 @@ def test_durations(text: str | int, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "2x", "h", "-5s", "1h and a bit"])
 def test_durations_that_cannot_be_meant(text: str) -> None:
-    with pytest.raises(Invalid, match="is no length of time; write 45s, 30m, 2h or 1h30m"):
+    with pytest.raises(Invalid, match="is not a duration; use 45s, 30m, 2h or 1h30m"):
         option_parsing.duration_s(text)
 
 
@@ -90,11 +90,11 @@ def test_names_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "today")
     assert option_parsing.names("model, history,model") == ("model", "history")
     assert option_parsing.environment(["A=b=c", "HERE"]) == {"A": "b=c", "HERE": "today"}
-    with pytest.raises(Invalid, match=r"outputs: 'a\.b' is no name of a variable"):
+    with pytest.raises(Invalid, match=r"outputs: 'a\.b' is not a valid variable name"):
         option_parsing.names("a.b")
-    with pytest.raises(Invalid, match="env: 'NOT_HERE' has no value here; write NOT_HERE=VALUE"):
+    with pytest.raises(Invalid, match="env: NOT_HERE is not set in this environment; use NOT_HERE=VALUE"):
         option_parsing.environment(["NOT_HERE"])
-    with pytest.raises(Invalid, match="is no name of an environment variable"):
+    with pytest.raises(Invalid, match="is not a valid environment variable name"):
         option_parsing.environment({"a b": "c"})
 
 

@@ -164,7 +164,7 @@ def test_halt_frees_the_gpu_and_resume_goes_on_to_the_same_weights(kernel: Kerne
     until(lambda: not [p for p in processes_of(pool.folder).values() if "learner" in p])
     pool.client.act("halted", "resume")
     view = completed(pool, "halted")
-    kernel.listen(lambda: displays_of(kernel, f"model: assigned here from {view.id}."))
+    kernel.listen(lambda: displays_of(kernel, f"model: assigned from {view.id}."))
 
     assert kernel.value("[bool(torch.equal(a, b.detach().cpu())) for a, b in zip(undisturbed, model.parameters())]"
                         ) == [True] * 4  # fmt: skip

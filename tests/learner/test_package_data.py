@@ -142,7 +142,7 @@ def test_a_package_with_too_much_data_is_named_with_what_to_type(
 
     assert not data.files
     (note,) = data.notes
-    assert "package `mypkg` holds more than 3 files of data" in note.text
+    assert "package `mypkg` has more than 3 files of data" in note.text
     assert "--include mypkg" in note.text
 
 

@@ -79,7 +79,7 @@ def test_a_terminals_ipython_trains_and_gets_its_results(pool: Pool) -> None:
     )
 
     assert re.search(r"terminal-\d+  (DEPLOYING|QUEUED)", said), "one line tells of the job"
-    assert "twice: assigned here from terminal-" in said
+    assert "twice: assigned from terminal-" in said
     assert "twice is 1.0" in said
     assert "COMPLETED" in said
     assert "cell [7], line 2, reads `rat`, which no cell that ran has defined. Did you mean `rate`?" in said

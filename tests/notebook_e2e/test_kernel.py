@@ -24,10 +24,10 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert sent.job["origin"]["cell_id"] == "a1b2"
     assert sent.result is None, "one card, not two"
     assert sent.displays[1]["data"]["text/plain"] == (
-        f"total, history: assigned in this kernel when {sent.job['id']} has completed. "
+        f"total, history: will be assigned in this kernel when {sent.job['id']} completes. "
         f"Later: %dlaas attach {sent.job['id']}"
     )
-    kernel.listen(lambda: displays_of(kernel, f"total, history: assigned here from {sent.job['id']}."))
+    kernel.listen(lambda: displays_of(kernel, f"total, history: assigned from {sent.job['id']}."))
     assert kernel.value("(total, history)") == (6, [1, 3, 6])
     assert kernel.updates[card["transient"]["display_id"]][MIME]["job"]["state"] == "COMPLETED"
 
@@ -35,10 +35,10 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
 def test_a_result_of_a_class_that_only_the_training_cell_defines_comes_back(kernel: Kernel, pool: Pool) -> None:
     sent = kernel.run("%%train own -o thing\nclass Thing:\n    size = 3\nthing = Thing()")
 
-    kernel.listen(lambda: displays_of(kernel, f"thing: assigned here from {sent.job['id']}."))
+    kernel.listen(lambda: displays_of(kernel, f"thing: assigned from {sent.job['id']}."))
     assert kernel.value("(thing.size, 'Thing' in globals())") == (3, False)
     again = kernel.run("%%train next -o size\nsize = thing.size + 1")
-    kernel.listen(lambda: displays_of(kernel, f"size: assigned here from {again.job['id']}."))
+    kernel.listen(lambda: displays_of(kernel, f"size: assigned from {again.job['id']}."))
     assert kernel.value("size") == 4
 
 
@@ -47,7 +47,7 @@ def test_a_result_of_a_class_that_only_the_running_cell_could_make_is_told_with_
 ) -> None:
     sent = kernel.run("%%train own -o thing\nThing = type('Thing', (), {'__module__': '__main__'})\nthing = Thing()")
 
-    kernel.listen(lambda: displays_of(kernel, "it is made of `Thing`, which the training cell made while it ran"))
+    kernel.listen(lambda: displays_of(kernel, "it needs `Thing`, which exists only in the job"))
     kernel.run("class Thing:\n    size = 3")
     assert kernel.value(f"dlaas.result('{sent.job['id']}', 'thing').size") == 3
 
@@ -56,7 +56,7 @@ def test_a_result_that_cannot_be_written_is_told_with_its_reason_and_the_way_out
     kernel.run("import weakref\nclass Net:\n    def state_dict(self):\n        return {'w': 1}")
     kernel.run("%%train own -o net\nnet = Net()\nnet.itself = weakref.ref(net)")
 
-    kernel.listen(lambda: displays_of(kernel, "net: not brought back: a Net cannot be stored (TypeError:"))
+    kernel.listen(lambda: displays_of(kernel, "net: not returned: a Net cannot be stored (TypeError:"))
     (said,) = displays_of(kernel, "net: not brought back")
     assert said.endswith("its weights can: net_state = net.state_dict() in the cell, and -o net_state.")
 
@@ -172,7 +172,7 @@ def test_a_name_that_was_bound_anew_is_left_alone(kernel: Kernel, pool: Pool) ->
     kernel.run("mine = 'from here'")
 
     kernel.run("dlaas.job('anew').wait(60)")
-    kernel.listen(lambda: displays_of(kernel, "mine: left as it is, since it was bound anew after the submit"))
+    kernel.listen(lambda: displays_of(kernel, "mine: left unchanged: it was rebound after the submission"))
     assert kernel.value("mine") == "from here"
     kernel.run("%dlaas attach anew")
     assert kernel.value("mine") == "from the job"
@@ -181,7 +181,7 @@ def test_a_name_that_was_bound_anew_is_left_alone(kernel: Kernel, pool: Pool) ->
 def test_results_arrive_while_the_kernel_is_idle(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train idle -o late\nimport time\ntime.sleep(0.3)\nlate = 7")
 
-    kernel.listen(lambda: displays_of(kernel, "late: assigned here from idle"))
+    kernel.listen(lambda: displays_of(kernel, "late: assigned from idle"))
     assert kernel.value("late") == 7
 
 
@@ -190,7 +190,7 @@ def test_results_arrive_although_the_engine_was_killed(kernel: Kernel, pool: Poo
     pool.until("survivor", "PROCESSING")
     os.kill(int(engine_record(pool.directory)["pid"]), signal.SIGKILL)
 
-    kernel.listen(lambda: displays_of(kernel, "late: assigned here from survivor"))
+    kernel.listen(lambda: displays_of(kernel, "late: assigned from survivor"))
     assert kernel.value("late") == "still"
 
 
@@ -259,7 +259,7 @@ def test_an_interrupt_detaches_and_says_so(kernel: Kernel, pool: Pool) -> None:
     rest = kernel.wait_for(asked)
     handle = pool.job("long").id
     assert rest.status == "ok", rest.traceback
-    assert f"Detached: {handle} goes on. See it again: %dlaas attach {handle}" in rest.stdout
+    assert f"Detached: {handle} keeps running. To follow it: %dlaas attach {handle}" in rest.stdout
     pool.until("long", "PROCESSING")
     kernel.run("%dlaas cancel long")
     pool.until("long", "CANCELLED")
@@ -274,7 +274,7 @@ def test_a_job_that_fails_says_what_where_and_what_to_do(kernel: Kernel, pool: P
     assert sent.traceback[1] == f"Where: cell [{count}], line 3"
     assert sent.traceback[-1].startswith("What to do: ")
     assert "jupyter_dlaas" not in "\n".join(sent.traceback)
-    kernel.listen(lambda: displays_of(kernel, f"never: not assigned, since {handle} is FAILED."))
+    kernel.listen(lambda: displays_of(kernel, f"never: not assigned because {handle} is FAILED."))
 
 
 def test_a_job_that_is_too_large_is_refused_with_what_there_is(kernel: Kernel, pool: Pool) -> None:
@@ -283,7 +283,7 @@ def test_a_job_that_is_too_large_is_refused_with_what_there_is(kernel: Kernel, p
     sent = kernel.run("%%train huge --gpus 1000\nrun = dlaas.run()", fails=True)
 
     assert f"asks for 1,000 {unit}s; the pool has {total}." in sent.evalue
-    assert sent.evalue.startswith("Not submitted: 1 thing to fix first.\n- cell [")
+    assert sent.evalue.startswith("Not submitted: 1 error to fix first.\n- cell [")
 
 
 def test_a_dry_run_shows_everything_and_starts_nothing(kernel: Kernel, pool: Pool) -> None:
@@ -293,10 +293,10 @@ def test_a_dry_run_shows_everything_and_starts_nothing(kernel: Kernel, pool: Poo
 
     for said in (
         "  rate = 0.1\n",
-        "Left out\n",
+        "Omitted\n",
         ": print('a picture')\n",
-        "  maybe: 1 to 2 learners, 1 GPU (or CPU slot) each; placed as the pool does\n",
-        "  brings back rate\n",
+        "  maybe: 1 to 2 learners, 1 GPU (or CPU slot) each; the pool's placement\n",
+        "  returns rate\n",
         "  would start now\n",
         "Nothing was submitted (--dry-run).",
     ):
@@ -390,7 +390,7 @@ def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
 
     assert re.search(rf"^{handle}\s+PROCESSING", said("jobs"), re.MULTILINE)
     assert "pool " in said("pool")
-    assert "Nobody waits." in said("queue")
+    assert "No jobs are waiting." in said("queue")
     node = json.loads(said("pool --json"))["nodes"][0]["name"]
     assert "To do it: %dlaas drain" in said(f"drain {node} --dry-run")
     assert "cordoned by" in said(f"cordon {node}")
@@ -425,7 +425,7 @@ def test_following_a_log_can_be_interrupted(kernel: Kernel, pool: Pool) -> None:
 
     rest = kernel.wait_for(asked)
     handle = pool.job("chatty").id
-    assert f"Detached: {handle} goes on. See it again: %dlaas attach {handle}" in rest.stdout
+    assert f"Detached: {handle} keeps running. To follow it: %dlaas attach {handle}" in rest.stdout
     kernel.run("%dlaas cancel chatty")
     pool.until("chatty", "CANCELLED")
 

@@ -96,7 +96,7 @@ def test_an_optimiser_that_would_point_elsewhere_is_refused(torched: Kernel, poo
     )
 
     assert said.evalue == (
-        f"Not submitted: 1 thing to fix first.\n- cell [{made}], line 1: the job would make `first` anew, and the "
+        f"Not submitted: 1 error to fix first.\n- cell [{made}], line 1: the job would make `first` anew, and the "
         "pushed `first_opt` would go on with another one, as it is here. Push them together: --push first_opt,first."
     )
 

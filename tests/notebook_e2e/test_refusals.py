@@ -29,7 +29,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def one_thing(sentence: str) -> str:
-    return f"Not submitted: 1 thing to fix first.\n- {sentence}"
+    return f"Not submitted: 1 error to fix first.\n- {sentence}"
 
 
 # ------------------------------------------------------------------------------------------- names and what they hold
@@ -212,52 +212,52 @@ def test_a_cell_number_that_never_ran(shell: InteractiveShell) -> None:
 def test_all_that_is_wrong_is_said_at_once(shell: InteractiveShell) -> None:
     said = refusal(shell, "%%train -o b\nprint(aaa)\ninput()")
 
-    assert said.startswith("Not submitted: 3 things to fix first.\n- ")
+    assert said.startswith("Not submitted: 3 errors to fix first.\n- ")
     assert len(said.splitlines()) == 4
 
 
 # ------------------------------------------------------------------------------------------------------------ the line
 
 LINES = {
-    "--gpus": "expected one argument. All options: %%train?",
-    "--gpuss 2": "there is no option --gpuss. Did you mean --gpus?",
-    "--xyzzy": "there is no option --xyzzy. All options: %%train?",
-    "one two": "there is one name too many: two. All options: %%train?",
-    "--gpus 4:1": "gpus: 4:1 is the wrong way round; write 1:4",
-    "--gpus many": "gpus: 'many' must be N or MIN:MAX, as in 2 or 1:4",
-    "--gpus 0:4": "gpus: a job holds at least 1 while it runs; write 1:4 (halt gives all back)",
-    "--gpus 3 --gpus-per-learner 2": "gpus: 3:3 cannot be shared by learners of 2; use multiples of 2",
-    "--gpus 2 --learners 2": "gpus: give either gpus or learners (with gpus per learner), not both",
-    "--cpus few": "cpus: 'few' is no number; write 2 or 0.5",
-    "--memory lots": "memory: 'lots' is no amount of memory; write 8G or 512M",
+    "--gpus": "expected one argument. For all options: %%train?",
+    "--gpuss 2": "unknown option --gpuss. Did you mean --gpus?",
+    "--xyzzy": "unknown option --xyzzy. For all options: %%train?",
+    "one two": "unexpected argument: two. For all options: %%train?",
+    "--gpus 4:1": "gpus: minimum 4 exceeds maximum 1; use 1:4",
+    "--gpus many": "gpus: 'many' must be N or MIN:MAX, such as 2 or 1:4",
+    "--gpus 0:4": "gpus: a running job holds at least 1; use 1:4 (halt releases all)",
+    "--gpus 3 --gpus-per-learner 2": "gpus: 3:3 must be multiples of the 2 gpus per learner",
+    "--gpus 2 --learners 2": "gpus: use either gpus or learners (with gpus per learner), not both",
+    "--cpus few": "cpus: 'few' is not a number; use 2 or 0.5",
+    "--memory lots": "memory: 'lots' is not a memory size; use 8G or 512M",
     "--priority urgent": "priority: 'urgent' must be low, normal, high or a whole number",
-    "--max-time soon": "max time: 'soon' is no length of time; write 45s, 30m, 2h or 1h30m",
-    "--checkpoint-every often": "checkpoint every: 'often' is no length of time; write 45s, 30m, 2h or 1h30m",
-    "--epochs 0": "epochs: 0 is too small; 1 is the least",
-    "--retries some": "retries: 'some' is no whole number",
-    "--placement near": "placement: 'near' is none of pack, spread",
-    "--elastic on": "elastic: 'on' must be off, manual, auto, or auto:CONDITION as in auto:efficiency=0.2",
+    "--max-time soon": "max time: 'soon' is not a duration; use 45s, 30m, 2h or 1h30m",
+    "--checkpoint-every often": "checkpoint every: 'often' is not a duration; use 45s, 30m, 2h or 1h30m",
+    "--epochs 0": "epochs: 0 is too small; the minimum is 1",
+    "--retries some": "retries: 'some' is not a whole number",
+    "--placement near": "placement: 'near' is not valid; use one of pack, spread",
+    "--elastic on": "elastic: 'on' must be off, manual, auto, or auto:CONDITION such as auto:efficiency=0.2",
     "--autolog maybe": "autolog: 'maybe' must be on or off",
-    "-o 2x": "-o: '2x' is no name of a variable",
-    "--push a-b": "--push: 'a-b' is no name of a variable",
-    "--with-cell x": "--with-cell: 'x' is no whole number",
-    "--env NOT_SET_ANYWHERE": "env: 'NOT_SET_ANYWHERE' has no value here; write NOT_SET_ANYWHERE=VALUE",
-    "--env 1=2": "env: '1' is no name of an environment variable",
-    "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
-    "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
-    "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
-    "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; commas between several",
-    "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",
+    "-o 2x": "-o: '2x' is not a valid variable name",
+    "--push a-b": "--push: 'a-b' is not a valid variable name",
+    "--with-cell x": "--with-cell: 'x' is not a whole number",
+    "--env NOT_SET_ANYWHERE": "env: NOT_SET_ANYWHERE is not set in this environment; use NOT_SET_ANYWHERE=VALUE",
+    "--env 1=2": "env: '1' is not a valid environment variable name",
+    "--metric 'loss": "no closing quotation; close or remove the quotes.",
+    "my/name": "'my/name' is not a valid job name: use letters, digits, _ and -, starting with a letter",
+    "--data d=http://x": "--data is not available yet. Load the data in a cell, or send files with --include PATH.",
+    "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; separate several with commas",
+    "--image repo/it": "--image is not available yet. Omit it: the job runs in this kernel's own environment.",
     "--secret NOT_SET_ANYWHERE": (
-        "secret: NOT_SET_ANYWHERE is not set here. Set it first, for example: "
+        "secret: NOT_SET_ANYWHERE is not set in this environment. Set it first, for example: "
         'os.environ["NOT_SET_ANYWHERE"] = getpass.getpass()'
     ),
-    "--secret NAME=hf_0123": "secret: write only the name, NAME; a value written here would stay in the notebook",
+    "--secret NAME=hf_0123": "secret: use only the name, NAME; a value would stay readable in the notebook",
     "--preflight": (
         "--preflight is not available yet. --dry-run checks the cell and the pool without starting anything."
     ),
     "--placement topology": (
-        "--placement topology is not available yet. --placement pack puts the learners on as few nodes as it can."
+        "--placement topology is not available yet. --placement pack places the learners on as few nodes as possible."
     ),
 }
 
@@ -280,7 +280,7 @@ def test_a_line_that_says_what_cannot_be(shell_for_lines: InteractiveShell, line
 
 def test_a_file_to_include_that_is_not_there(shell: InteractiveShell, tmp_path: Path) -> None:
     assert refusal(shell, "%%train --include data/x.csv\nx = 1") == one_thing(
-        f"cell [2], line 1: include: there is no {tmp_path}/data/x.csv"
+        f"cell [2], line 1: include: no such file or folder: {tmp_path}/data/x.csv"
     )
 
 
@@ -289,7 +289,7 @@ def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: p
     refusal(shell, "%%train\nprint(zzz)")
 
     shown = capsys.readouterr().out.strip().splitlines()
-    assert shown[0] == "Not submitted: 1 thing to fix first."
+    assert shown[0] == "Not submitted: 1 error to fix first."
     assert len(shown) == 2
 
 
@@ -299,11 +299,11 @@ def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
         "cordon, uncordon, drain"
     )
 
-    assert refusal(shell, "%dlaas") == f"%dlaas: say what to do. There are {verbs}."
-    assert refusal(shell, "%dlaas fly") == f"%dlaas: there is no verb 'fly'. There are {verbs}."
+    assert refusal(shell, "%dlaas") == f"%dlaas: missing verb. Use one of {verbs}."
+    assert refusal(shell, "%dlaas fly") == f"%dlaas: unknown verb 'fly'. Use one of {verbs}."
     assert refusal(shell, "%dlaas scale x") == "%dlaas scale: the following arguments are required: N"
-    assert refusal(shell, "%dlaas attach") == "%dlaas attach: name one job, as in %dlaas attach resnet-48."
-    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close the quotes, or take them away."
+    assert refusal(shell, "%dlaas attach") == "%dlaas attach: requires one job, such as %dlaas attach resnet-48."
+    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close or remove the quotes."
 
 
 # ----------------------------------------------------------------------------------------------- the shell around it

@@ -113,11 +113,11 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
     torched.run("alias = model")
     sent = torched.run("%%train wider -o model --wait\nmodel = (model, nn.Linear(4, 2))[1]")
 
-    torched.listen(lambda: displays_of(torched, f"model: assigned here from {sent.job['id']}."))
-    (said,) = displays_of(torched, f"model: assigned here from {sent.job['id']}.")
+    torched.listen(lambda: displays_of(torched, f"model: assigned from {sent.job['id']}."))
+    (said,) = displays_of(torched, f"model: assigned from {sent.job['id']}.")
     assert said.splitlines()[1] == (
-        "model: this is another object than before (its weights have other shapes or types); `alias`, `opt` still "
-        "refer to the old one. Run the cells that make them again."
+        "model is now a new object (its weights have other shapes or types); `alias`, `opt` still "
+        "refer to the old one. Run the cells that create them again."
     )
     refused = torched.run(f"%%train apart\n{LOOP}", fails=True)
     assert f"cell [{made}], line 1: `opt` would refer to another `model` than the one that {sent.job['id']}" in (
@@ -135,7 +135,7 @@ def test_an_alias_keeps_its_model_where_the_training_cell_binds_another(torched:
         False,
         3.0,
     )
-    assert displays_of(torched, "(the training cell binds it anew); `baseline` still refers to the old one")
+    assert displays_of(torched, "(the training cell rebinds it); `baseline` still refers to the old one")
 
 
 def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, pool: Pool) -> None:
@@ -145,7 +145,7 @@ def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, po
     sent = torched.run("%%train edited -o edited\nimport time\ntime.sleep(1)\nedited.weight.data.fill_(7.0)")
     torched.run(text.format(factor=2))
 
-    torched.listen(lambda: displays_of(torched, "edited: left as it is, since `Net` was edited after the submit."))
+    torched.listen(lambda: displays_of(torched, "edited: left unchanged: `Net` was edited after the submission."))
     assert torched.value("torch.equal(edited.weight, untouched)") is True
     torched.run(f"got = dlaas.result('{sent.job['id']}', 'edited')")
     assert torched.value("(got(torch.ones(1, 4)) - got.bias).item()") == 28.0

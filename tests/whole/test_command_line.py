@@ -104,7 +104,7 @@ def test_every_verb_does_what_it_says(site: Build) -> None:
     assert "hello from __main__" in dlaas("report", "behind")
     states = {one["id"]: one["state"] for one in json.loads(dlaas("jobs", "--json"))["jobs"]}
     assert states == {"slow-1": "CANCELLED", "behind-2": "COMPLETED", "behind-3": "COMPLETED"}
-    assert " runs: process " in dlaas("engine", "status")
+    assert " is running: process " in dlaas("engine", "status")
     dlaas("engine", "stop")
     until(lambda: not here.orphans(), "nothing is left", 10)
 
