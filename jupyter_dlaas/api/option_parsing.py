@@ -243,8 +243,13 @@ def on_off(text: bool | str, *, option: str) -> bool:
     raise Invalid(f"{option}: {text!r} must be on or off")
 
 
-def unknown_argument(word: str, options: Iterable[str], *, help_command: str) -> str:
-    """Format the error about an unknown argument, with the closest option or the command that lists all options."""
+def unknown_argument(word: str, options: Iterable[str], *, help_command: str, before: str = "") -> str:
+    """Format the error about an unknown argument, with the closest option or the command that lists all options.
+
+    `before`: the argument in front of it. A list such as `-o model, history` reaches the parser as two arguments.
+    """
+    if before.endswith(",") and not word.startswith("-"):
+        return f"unexpected argument: {word}. Remove the space after the comma: {before}{word}"
     close = difflib.get_close_matches(word, [option for option in options if option.startswith("--")], n=1)
     if word.startswith("-") and close:
         return f"unknown option {word}. Did you mean {close[0]}?"

@@ -13,15 +13,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas._version import __version__
 from jupyter_dlaas.api import jobs, option_parsing
-from jupyter_dlaas.cli import engine_control, terminal
+from jupyter_dlaas.cli import engine_control, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.display import formatting
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, encode
 from jupyter_dlaas.wire.protocol import (
     ActionId,
@@ -30,8 +31,6 @@ from jupyter_dlaas.wire.protocol import (
     JobView,
     NotAllowed,
     NotFound,
-    PoolOrder,
-    PoolPlacement,
     Refused,
     State,
     Unavailable,
@@ -55,13 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors are printed to stderr."""
     given = list(sys.argv[1:] if argv is None else argv)
     own, _dashes, script_args = _split(given)
-    options = _parser().parse_args(own)
+    options = parser.build().parse_args(own)
     options.args = script_args
+    if options.verb is None:
+        options.verb, options.state, options.limit, options.is_overview = "jobs", None, 30, True
     if script_args and options.verb != "submit":
         print("dlaas: only `submit` takes arguments after --", file=sys.stderr)
         return 2
     try:
-        done: int = options.run(options)
+        done = RUN[options.verb](options)
         sys.stdout.flush()
         return done
     except DlaasError as error:
@@ -86,198 +87,6 @@ def _print_error(error: DlaasError, options: argparse.Namespace) -> int:
     else:
         print(f"dlaas: {error}", file=sys.stderr)
     return next((code for kind, code in _CODES if isinstance(error, kind)), 5)
-
-
-# ---------------------------------------------------------------------------------------------------------- the parser
-
-
-class _Verb(argparse.ArgumentParser):
-    """Parser of one verb. Reports unknown arguments itself, so that the usage of this verb is shown."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(
-                option_parsing.unknown_argument(
-                    unknown[0], self._option_string_actions, help_command=f"{self.prog} --help"
-                )
-            )
-        return found, unknown
-
-
-def _parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="jupyter dlaas", description="Submit training jobs to a pool and manage them.")
-    top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
-    _common(top, json=False, pool=None)
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
-
-    def verb(name: str, run: Callable[[argparse.Namespace], int], summary: str, *, of_job: bool = False) -> Any:
-        parser = verbs.add_parser(name, help=summary, description=summary)
-        _common(parser, json=argparse.SUPPRESS, pool=argparse.SUPPRESS)
-        if of_job:
-            parser.add_argument(
-                "name", metavar="NAME", help="a job's handle (resnet-48), or its name (resnet) for the newest such job"
-            )
-        parser.set_defaults(run=run)
-        return parser
-
-    _submit_options(verb("submit", _submit, "Submit a script: submit FILE [options] [-- arguments of the script]"))
-    parser = verb("jobs", _jobs, "List jobs, newest first")
-    parser.add_argument("--state", help="list only jobs in these states, separated by commas")
-    parser.add_argument("--limit", type=int, default=30, help="maximum number of jobs to list (default: 30)")
-    _pool_options(
-        verb("pool", _pool, "Show devices and the jobs that hold them; change the pool's scheduling settings")
-    )
-    _queue_options(
-        verb("queue", _queue, "Show waiting jobs in queue order; list, set or remove queues and their shares")
-    )
-    for name, run, summary in (
-        ("cordon", _cordon, "Place no new jobs on a node; running jobs stay"),
-        ("uncordon", _cordon, "Allow jobs on a node again; ends a drain"),
-        ("drain", _drain, "Empty a node: shrink elastic jobs, move the others, preempt (checkpoint, requeue) last"),
-    ):
-        parser = verb(name, run, summary)
-        parser.add_argument("node", metavar="NODE", help="a node's name, as listed by `jupyter dlaas pool`")
-        if name == "drain":
-            parser.add_argument(
-                "--dry-run", action="store_true", help="show what would happen to the jobs on the node, then stop"
-            )
-    parser = verb("logs", _logs, "Show the learners' logs", of_job=True)
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="follow the log until the job ends; Ctrl-C detaches"
-    )
-    parser.add_argument("--member", type=int, metavar="N", help="show only the log of learner N")
-    parser = verb("scale", _scale, "Set the number of learners of a running job", of_job=True)
-    parser.add_argument("learners", metavar="N", help="the new number of learners")
-    for name, summary in (
-        ("halt", "Write a checkpoint and release the devices; asks for confirmation if no checkpoint can be written"),
-        ("resume", "Resume a halted job"),
-        ("cancel", "Cancel a job permanently"),
-        ("checkpoint", "Write a checkpoint at the next step; training continues"),
-        ("retry", "Resubmit a job as a new job"),
-    ):
-        parser = verb(name, _act, summary, of_job=True)
-        if name == "halt":
-            parser.add_argument(
-                "--yes", action="store_true", help="also halt a job that has no checkpoint and would start over"
-            )
-    verb("delete", _delete, "Delete an ended job: its record, log, checkpoints and results", of_job=True)
-    verb("why", _why, "Explain why a job is in its current state", of_job=True)
-    verb("story", _story, "Show the event history of a job", of_job=True)
-    verb("attach", _attach, "Follow a job's states and log; Ctrl-C detaches", of_job=True)
-    verb("source", _source, "Print a job's program, train.py", of_job=True)
-    parser = verb(
-        "check", _check, "Analyse the training cells of notebooks without running them: required code, missing names"
-    )
-    parser.add_argument("paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder with such files")
-    parser.add_argument(
-        "--cell", type=int, metavar="N", help="check only the N-th code cell, even if it does not look like training"
-    )
-    parser.add_argument("--suggest", action="store_true", help="show the changes that would make the loop elastic")
-    verb("report", _report, "Print a report for support: spec, failure, last log lines; secrets masked", of_job=True)
-    parser = verb("serve", _serve, "Run the pool's engine in the foreground")
-    parser.add_argument("--idle-s", type=float, default=0.0, help="exit after this many idle seconds (default: never)")
-    parser = verb("engine", _engine, "Show whether the pool's engine is running, or stop it; jobs keep running")
-    parser.add_argument("what", choices=("status", "stop"))
-    return top
-
-
-def _common(parser: argparse.ArgumentParser, *, json: Any, pool: Any) -> None:
-    parser.add_argument("--json", action="store_true", default=json, help="print JSON, in the format of the REST API")
-    parser.add_argument("--pool", default=pool, help="the pool to use: its name, or its directory (with a slash)")
-
-
-def _pool_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--order", choices=[str(order) for order in PoolOrder], help="queue order among jobs of equal priority"
-    )
-    parser.add_argument("--preemption", choices=("on", "off"), help="off: never preempt running jobs")
-    parser.add_argument(
-        "--placement",
-        choices=[str(placement) for placement in PoolPlacement],
-        help="default placement of learners on nodes",
-    )
-    parser.add_argument(
-        "--spot-price", type=float, metavar="P", help="weight of a spot job's device in its queue's share, from 0 to 1"
-    )
-    parser.add_argument(
-        "--spot-notice",
-        metavar="30s",
-        help="time that a spot job gets to write a checkpoint before its devices are reclaimed",
-    )
-
-
-def _queue_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=("list", "set", "remove"),
-        help="list queues and their shares, set a queue's share, or remove a queue",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the queue; `set` creates it if needed")
-    parser.add_argument(
-        "--weight", type=float, metavar="W", help="share of the devices that no queue is guaranteed (default: 1)"
-    )
-    parser.add_argument("--guaranteed", type=int, metavar="N", help="devices guaranteed to the queue (default: 0)")
-
-
-def _submit_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a Python script")
-    add("--name", help="name of the job (default: the script's name)")
-    add("--gpus", metavar="N|MIN:MAX", help="number of GPUs, one learner each (CPU slots in a pool without GPUs)")
-    add("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)")
-    add("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)")
-    add("--cpus", type=float, metavar="N", help="CPUs per learner")
-    add("--memory", metavar="8G", help="memory per learner")
-    add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
-    add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
-    add("--queue", default="default", help="queue that accounts for the job's devices (default: default)")
-    add(
-        "--spot",
-        action="store_true",
-        help="use only idle devices, at a lower weight, and return them when ordinary jobs need them",
-    )
-    add("--placement", metavar="pack|spread", help="placement of the learners on nodes (default: the pool's setting)")
-    add(
-        "--elastic",
-        default="manual",
-        metavar="off|manual|auto[:CONDITION]",
-        help="what may resize the running job: nothing (off), your requests (manual, default), "
-        "or measured speed (auto:efficiency=0.2)",
-    )
-    add("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
-    add("--framework", help="training framework (default: detected from the imports)")
-    add("--epochs", metavar="N", help="number of epochs, for progress and estimates")
-    add("--max-time", metavar="2h", help="halt the job with a checkpoint after this much training time")
-    add(
-        "--hang-after",
-        metavar="10m",
-        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
-    )
-    add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
-    add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")
-    add("-e", "--env", action="append", default=[], metavar="K=V", help="an environment variable for the job")
-    add(
-        "--secret",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="an environment variable to send with the job; its value is masked in logs",
-    )
-    add("--retries", default=4, metavar="N", help="restarts after failures that may be transient (default: 4)")
-    add("--checkpoint-every", default=60.0, metavar="60s", help="time between checkpoints (default: 60s)")
-    add("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
-    add(
-        "--autolog",
-        default="on",
-        metavar="on|off",
-        help="read metrics from frameworks, progress bars and printed lines",
-    )
-    add("--directory", metavar="PATH", help="working directory of the job (default: the current one)")
-    add("--interpreter", metavar="PYTHON", help="Python interpreter of the job (default: the current one)")
-    add("--wait", action="store_true", help="follow the job until it ends; Ctrl-C detaches")
-    add("--dry-run", action="store_true", help="show the submission and any problems, without submitting")
 
 
 _SPEC: Final = (
@@ -362,6 +171,8 @@ def _jobs(options: argparse.Namespace) -> int:
         text = "\n".join([text, *map(terminal.plain, client.pool().notices)])
     if len(views) == options.limit:
         text += f"\nShowing {options.limit} jobs: running, next in the queue, newest. Use --limit for more."
+    if "is_overview" in options:
+        text += "\n\nTo submit a script: jupyter dlaas submit train.py --gpus 1:4. For all verbs: jupyter dlaas --help"
     return _out(options, {"jobs": views}, text)
 
 
@@ -487,6 +298,12 @@ def _scale(options: argparse.Namespace) -> int:
     return _out(options, job.last_view, terminal.job_text(job.last_view, _ink()))
 
 
+def _priority(options: argparse.Namespace) -> int:
+    client = _client(options)
+    view = client.change(options.name, priority=option_parsing.priority(options.priority))
+    return _out(options, view, f"{terminal.job_text(view, _ink())}\n  Priority: {view.priority}")
+
+
 def _act(options: argparse.Namespace) -> int:
     client = _client(options)
     if options.verb == "halt" and not options.yes:
@@ -538,6 +355,43 @@ def _report(options: argparse.Namespace) -> int:
     return _out(options, {"report": text}, text.rstrip("\n"))
 
 
+def _metrics(options: argparse.Namespace) -> int:
+    client = _client(options)
+    rows = jobs.Job(client.job(options.name), client).metrics()
+    if options.all or options.json:
+        for row in rows:
+            print(json.dumps(encode(row)))
+        return 0
+    print(terminal.metrics_table(rows))
+    return 0
+
+
+def _results(options: argparse.Namespace) -> int:
+    view = _client(options).job(options.name)
+    return _out(options, {"results": view.results}, terminal.results_text(view))
+
+
+def _artifacts(options: argparse.Namespace) -> int:
+    client = _client(options)
+    job = client.job(options.name).id
+    if options.path is None:
+        if options.output is not None:
+            raise Invalid("artifacts: --output requires the path of one file, as listed without it")
+        files = client.artifacts(job)
+        return _out(options, {"artifacts": files}, terminal.artifacts_table(files))
+    target = Path(options.output or Path(options.path).name)
+    content = client.artifact(job, options.path)
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise Invalid(f"artifacts: cannot write {target}: {error.strerror or error}") from None
+    return _out(
+        options,
+        {"path": str(target), "bytes": len(content)},
+        f"Wrote {target} ({formatting.bytes_text(len(content))}).",
+    )
+
+
 def _check(options: argparse.Namespace) -> int:
     from jupyter_dlaas.cli.check import run  # only this verb reads notebooks
 
@@ -567,6 +421,37 @@ def _engine(options: argparse.Namespace) -> int:
     version = state.get("version", "?")
     text = f"The engine of the pool in {directory} is running: process {state['pid']}, version {version}."
     return _out(options, {"running": True, **state}, text)
+
+
+RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "submit": _submit,
+    "jobs": _jobs,
+    "attach": _attach,
+    "logs": _logs,
+    "why": _why,
+    "story": _story,
+    "scale": _scale,
+    "priority": _priority,
+    "halt": _act,
+    "resume": _act,
+    "checkpoint": _act,
+    "cancel": _act,
+    "retry": _act,
+    "delete": _delete,
+    "metrics": _metrics,
+    "results": _results,
+    "artifacts": _artifacts,
+    "source": _source,
+    "report": _report,
+    "pool": _pool,
+    "queue": _queue,
+    "cordon": _cordon,
+    "uncordon": _cordon,
+    "drain": _drain,
+    "engine": _engine,
+    "serve": _serve,
+    "check": _check,
+}
 
 
 if __name__ == "__main__":

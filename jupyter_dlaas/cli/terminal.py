@@ -6,20 +6,24 @@ Numbers are formatted by `display.formatting`; colours are used only if `Ink` al
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from jupyter_dlaas.display import formatting
 from jupyter_dlaas.wire.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State, is_report
 
 __all__ = [
     "Ink",
+    "artifacts_table",
     "drain_text",
     "job_text",
     "jobs_table",
+    "metrics_table",
     "pool_text",
     "queue_table",
+    "results_text",
     "shares_table",
     "size_text",
     "why_text",
@@ -29,6 +33,7 @@ _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", 
 _BAR_WIDTH: Final = 20
 _NOTE_WIDTH_MIN: Final = 24
 _QUEUE_ROWS_MAX: Final = 100
+_METRIC_KEYS: Final = frozenset({"step", "epoch", "time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,10 @@ def _columns(rows: Sequence[tuple[str, ...]], ink: Ink) -> list[tuple[str, ...]]
     return [
         (*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), _cut(row[-1], left)) for row in rows
     ]
+
+
+def _rows(rows: Sequence[tuple[str, ...]]) -> str:
+    return "\n".join("  ".join(row).rstrip() for row in _columns(rows, Ink()))
 
 
 def _cut(text: str, width: int | None) -> str:
@@ -287,3 +296,38 @@ def stamp(at_s: float) -> str:
     """Format the time of an event: "12 Mar 14:31:07"."""
     then = time.localtime(at_s)
     return f"{then.tm_mday} {time.strftime('%b %H:%M:%S', then)}"
+
+
+def metrics_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the last value of each metric with its step and epoch, and the number of its values."""
+    last: dict[str, tuple[str, ...]] = {}
+    counts: Counter[str] = Counter()
+    for row in rows:
+        for name, value in row.items():
+            if name not in _METRIC_KEYS:
+                counts[name] += 1
+                step, epoch = row["step"], row["epoch"]
+                places = ("–" if place is None else f"{place:,}" for place in (step, epoch))
+                last[name] = (plain(name), formatting.number(value), *places, f"{counts[name]:,}")
+    if not last:
+        return "No metrics yet."
+    return _rows((("METRIC", "LAST", "STEP", "EPOCH", "VALUES"), *last.values()))
+
+
+def results_text(view: JobView) -> str:
+    """Format the names of the results, and the line of Python that loads them."""
+    if not view.results:
+        asked = f" It was submitted with -o {','.join(view.outputs)}." if view.outputs else ""
+        return f"{view.id} has no results.{asked or ' Submit with -o NAMES to get variables back.'}"
+    names = ", ".join(repr(name) for name in view.results)
+    load = f"{', '.join(view.results)} = dlaas.result({view.id!r}, {names})"
+    lines = (*map(plain, view.results), "", "To load them in Python:", "  import jupyter_dlaas as dlaas", f"  {load}")
+    return "\n".join(lines)
+
+
+def artifacts_table(files: Sequence[Mapping[str, Any]]) -> str:
+    """Format the files that a job wrote, with their sizes."""
+    if not files:
+        return "The job has written no files."
+    sizes = [(formatting.bytes_text(int(file["bytes"])), plain(str(file["path"]))) for file in files]
+    return _rows([("SIZE", "PATH"), *sizes])

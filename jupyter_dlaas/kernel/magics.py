@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import re
 import shlex
 import sys
@@ -17,7 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from jupyter_dlaas.api import jobs
 from jupyter_dlaas.api.jobs import Job, JobFailed
-from jupyter_dlaas.cli import main
+from jupyter_dlaas.cli import main, parser
 from jupyter_dlaas.cli import terminal as show
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
@@ -38,13 +39,12 @@ __all__ = ["DlaasMagics", "load", "unload"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "dlaas"
-VERBS: Final = (
-    *("jobs", "pool", "queue", "logs", "scale", "halt", "resume", "cancel", "checkpoint", "retry", "attach"),
-    *("why", "story", "source", "report", "cordon", "uncordon", "drain"),
-)
+_OUTSIDE: Final = frozenset({"submit", "check", "engine", "serve"})
+"""Verbs that only a terminal offers: in a notebook, `%%train` submits and checks."""
+VERBS: Final = tuple(name for name in parser.VERBS if name not in _OUTSIDE)
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print text of the user's program, which is shown unchanged."""
-_OF_JOB: Final = frozenset(VERBS) - {"jobs", "pool", "queue", "cordon", "uncordon", "drain"}
+_OF_JOB: Final = frozenset(name for name in VERBS if parser.VERBS[name].of_job)
 
 
 def _dlaas_arguments(function: F) -> F:
@@ -185,7 +185,7 @@ class DlaasMagics(Magics):
     @magic_arguments()  # type: ignore[untyped-decorator]
     @_dlaas_arguments
     def dlaas(self, line: str) -> Job | None:
-        """Manage jobs and the pool, with the verbs of the command line `jupyter dlaas`.
+        """Manage jobs and the pool, with the verbs of the command line `jupyter dlaas`. Without a verb, list the jobs.
 
         `%dlaas jobs`, `%dlaas logs NAME -f`, `%dlaas scale NAME 4`, `%dlaas why NAME`. `%dlaas attach NAME` shows the
         job's card here and assigns its results in this notebook.
@@ -194,10 +194,15 @@ class DlaasMagics(Magics):
             given = shlex.split(line)
         except ValueError as error:
             raise NotDone(f"%dlaas: {str(error).lower()}; close or remove the quotes.") from None
-        if not given or given[0] not in VERBS:
-            what = f"unknown verb {given[0]!r}" if given else "missing verb"
-            raise NotDone(f"%dlaas: {what}. Use one of {', '.join(VERBS)}.")
+        if given and given[0] not in VERBS:
+            close = difflib.get_close_matches(given[0], VERBS, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(VERBS)}."
+            raise NotDone(f"%dlaas: unknown verb {given[0]!r}. {hint}")
         try:
+            if not given:
+                _run(["jobs"])
+                print("For all verbs: %dlaas?")
+                return None
             if given[0] == "attach":
                 return self._attach(given[1:])
             _run(given)

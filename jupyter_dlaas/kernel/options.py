@@ -160,7 +160,7 @@ def parse(parser: argparse.ArgumentParser, line: str, *, where: str = "%%train")
         given = vars(parser.parse_args(shlex.split(line)))
         return _read(given)
     except UsageError as error:
-        raise NotSubmitted([f"{where}: {_usage(parser, str(error))}"]) from None
+        raise NotSubmitted([f"{where}: {_usage(parser, str(error), line)}"]) from None
     except ValueError as error:  # shlex: unclosed quotes
         raise NotSubmitted([f"{where}: {str(error).lower()}; close or remove the quotes."]) from None
     except DlaasError as error:
@@ -211,9 +211,12 @@ def _number(text: str) -> float:
         raise Invalid(f"cpus: {text!r} is not a number; use 2 or 0.5") from None
 
 
-def _usage(parser: argparse.ArgumentParser, message: str) -> str:
+def _usage(parser: argparse.ArgumentParser, message: str, line: str) -> str:
     """Format argparse's error, with the option that was perhaps meant."""
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         return f"{message}. For all options: %%train?"
-    return option_parsing.unknown_argument(unknown[1], parser._option_string_actions, help_command="%%train?")
+    before = re.search(rf"(\S+)\s+{re.escape(unknown[1])}(?:\s|$)", line)
+    return option_parsing.unknown_argument(
+        unknown[1], parser._option_string_actions, help_command="%%train?", before=before[1] if before else ""
+    )

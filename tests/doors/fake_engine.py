@@ -83,6 +83,7 @@ class Anything(Base):
             "source": {"source": "print('hello')\n", "files": ["files/own.py"]},
             "metrics": {"from": 0, "to": 0, "size": 0, "records": []},
             "report": {},
+            "artifacts": {"artifacts": [{"path": "output/curve.png", "bytes": 1234}]},
             "preflight": {"problems": [], "estimate": "would start now"},
             "warm": {"is_warm": True},
         }

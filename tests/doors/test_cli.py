@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.cli import main, terminal
+from jupyter_dlaas.cli import main, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.protocol import JobView, PoolView
@@ -75,6 +77,10 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
         (["source", "fake-1"], r"print\('hello'\)"),
         (["report", "fake-1"], "{}"),
         (["logs", "fake-1"], "L0  hello"),
+        (["priority", "fake-1", "high"], "Priority: "),
+        (["metrics", "fake-1"], "No metrics yet."),
+        (["results", "fake-1"], "fake-1 has no results. It was submitted with -o model."),
+        (["artifacts", "fake-1"], "SIZE +PATH|has written no files"),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",
 )
@@ -97,6 +103,7 @@ def test_each_verb_prints_text_and_json(
     [
         (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
         (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
+        (["submit", "t.py", "-o", "model,", "history"], "history. Remove the space after the comma: model,history"),
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),
     ],
 )
@@ -110,6 +117,39 @@ def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
     assert caught.value.code == 2
     assert said.startswith(f"usage: jupyter dlaas {words[0]} ")
     assert said.endswith(f"{says}\n")
+
+
+def test_unknown_verb_names_the_closest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in ((["jbos"], "Did you mean jobs?"), (["fly"], "For all verbs: jupyter dlaas --help")):
+        with pytest.raises(SystemExit) as caught:
+            main.main(words)
+        assert caught.value.code == 2
+        assert capsys.readouterr().err.endswith(f"error: unknown verb: {words[0]}. {says}\n")
+
+
+def test_command_alone_lists_the_jobs_and_names_the_help(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    assert "fake-1" in out
+    assert out.endswith("For all verbs: jupyter dlaas --help\n")
+
+
+def test_every_verb_has_a_handler_a_group_and_an_example_that_parses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(main.RUN) == set(parser.VERBS)
+    assert sum(map(len, parser.GROUPS.values())) == len(parser.VERBS)
+    for verb in parser.VERBS.values():
+        words = shlex.split(verb.example.partition(" > ")[0])
+        assert parser.build().parse_args(words).verb == verb.name
+        with pytest.raises(SystemExit):
+            main.main([verb.name, "--help"])
+        assert f"Example:\n  jupyter dlaas {verb.example}\n" in capsys.readouterr().out
+
+
+def test_every_option_of_every_verb_has_a_help_text() -> None:
+    (verbs,) = (action.choices for action in parser.build()._actions if isinstance(action, argparse._SubParsersAction))
+    silent = [(name, one.dest) for name, verb in verbs.items() for one in verb._actions if not one.help]
+
+    assert silent == []
 
 
 @pytest.mark.parametrize(
@@ -131,6 +171,7 @@ def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
         (["uncordon", "gpu-a"], "POST /dlaas/nodes/gpu-a/uncordon", {}),
         (["drain", "gpu-a", "--dry-run"], "GET /dlaas/nodes/gpu-a/drain", None),
         (["drain", "gpu-a"], "POST /dlaas/nodes/gpu-a/drain", {}),
+        (["priority", "fake-1", "high"], "PATCH /dlaas/jobs/fake-1", {"priority": 100}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -369,5 +410,5 @@ def test_the_pool_shows_who_has_what() -> None:
     text = terminal.pool_text(pool, Ink())
 
     assert text.startswith("pool lab   ")
-    assert "Spot jobs: a device counts 0.3 in its queue; notice 30 s." in text
+    assert "Spot jobs: a device counts as 0.3 in its queue; notice 30 s." in text
     assert re.search(r"gpu-a +resnet-48 █+░* +\d+%", text)

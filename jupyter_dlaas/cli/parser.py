@@ -1,0 +1,332 @@
+"""Arguments and help of `jupyter dlaas`: verbs in groups, each with an example."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from jupyter_dlaas._version import __version__
+from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.wire.protocol import PoolOrder, PoolPlacement
+
+__all__ = ["GROUPS", "VERBS", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line: one sentence on what it does, and an example that runs as it stands."""
+
+    name: str
+    summary: str
+    example: str
+    of_job: bool = False
+
+
+GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
+    "Submit and follow jobs": (
+        Verb(
+            "submit",
+            "Submit a script: submit FILE [options] [-- arguments of the script]",
+            "submit train.py --gpus 1:4",
+        ),
+        Verb("jobs", "List jobs: running, next in the queue, newest", "jobs --state QUEUED,PROCESSING"),
+        Verb("attach", "Follow a job's states and log; Ctrl-C detaches", "attach resnet-48", of_job=True),
+        Verb("logs", "Show the learners' logs", "logs resnet-48 --follow", of_job=True),
+        Verb("why", "Explain why a job is in its current state", "why resnet-48", of_job=True),
+        Verb("story", "Show the event history of a job", "story resnet-48", of_job=True),
+    ),
+    "Change jobs": (
+        Verb("scale", "Set the number of learners of a job", "scale resnet-48 4", of_job=True),
+        Verb("priority", "Set the priority of a job", "priority resnet-48 high", of_job=True),
+        Verb(
+            "halt",
+            "Write a checkpoint and release the devices; asks for confirmation if no checkpoint can be written",
+            "halt resnet-48",
+            of_job=True,
+        ),
+        Verb("resume", "Resume a halted job", "resume resnet-48", of_job=True),
+        Verb(
+            "checkpoint", "Write a checkpoint at the next step; training continues", "checkpoint resnet-48", of_job=True
+        ),
+        Verb("cancel", "Cancel a job permanently", "cancel resnet-48", of_job=True),
+        Verb("retry", "Resubmit a job as a new job", "retry resnet-48", of_job=True),
+        Verb(
+            "delete", "Delete an ended job: its record, log, checkpoints and results", "delete resnet-48", of_job=True
+        ),
+    ),
+    "Get what a job produced": (
+        Verb(
+            "metrics", "Show a job's metrics: the last value of each, or all records", "metrics resnet-48", of_job=True
+        ),
+        Verb("results", "List a job's results and the line that loads them", "results resnet-48", of_job=True),
+        Verb(
+            "artifacts",
+            "List the files that a job wrote to its output directory, or save one of them",
+            "artifacts resnet-48 output/curve.png -o curve.png",
+            of_job=True,
+        ),
+        Verb("source", "Print a job's program, train.py", "source resnet-48", of_job=True),
+        Verb(
+            "report",
+            "Print a report for support: spec, failure, last log lines; secrets masked",
+            "report resnet-48 > report.txt",
+            of_job=True,
+        ),
+    ),
+    "Administer the pool": (
+        Verb(
+            "pool",
+            "Show devices and the jobs that hold them; change the pool's scheduling settings",
+            "pool --order fair",
+        ),
+        Verb(
+            "queue",
+            "Show waiting jobs in queue order; list, set or remove queues and their shares",
+            "queue set research --guaranteed 6",
+        ),
+        Verb("cordon", "Place no new jobs on a node; running jobs stay", "cordon gpu-a"),
+        Verb("uncordon", "Allow jobs on a node again; ends a drain", "uncordon gpu-a"),
+        Verb(
+            "drain",
+            "Empty a node: shrink elastic jobs, move the others, preempt (checkpoint, requeue) last",
+            "drain gpu-a --dry-run",
+        ),
+        Verb("engine", "Show whether the pool's engine is running, or stop it; jobs keep running", "engine status"),
+        Verb("serve", "Run the pool's engine in the foreground", "serve"),
+    ),
+    "Work with notebooks": (
+        Verb(
+            "check",
+            "Analyse the training cells of notebooks without running them: required code, missing names",
+            "check notebooks/ --suggest",
+        ),
+    ),
+}
+VERBS: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """Parser of one verb. Reports unknown arguments itself, so that the usage of this verb is shown."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(
+                option_parsing.unknown_argument(
+                    unknown[0],
+                    self._option_string_actions,
+                    help_command=f"{self.prog} --help",
+                    before=_before(unknown[0], args or ()),
+                )
+            )
+        return found, unknown
+
+
+class _TopParser(argparse.ArgumentParser):
+    """Parser of the command. Lists the verbs in groups and suggests the closest one for an unknown verb."""
+
+    def format_help(self) -> str:
+        width = max(map(len, VERBS)) + 2
+        lines = [self.format_usage().rstrip(), "", str(self.description)]
+        for title, verbs in GROUPS.items():
+            lines += ["", f"{title}:", *(f"  {verb.name:{width}}{verb.summary}" for verb in verbs)]
+        lines += [
+            "",
+            "Options, before or after the verb:",
+            "  --json       print JSON, in the format of the REST API",
+            "  --pool POOL  the pool to use: its name, or its directory (with a slash)",
+            "  --version    show the version and exit",
+            "",
+            "Help on one verb, with its options and an example: jupyter dlaas VERB --help",
+            "In a notebook: %load_ext jupyter_dlaas, then %%train? and %dlaas?",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        word = next((word for word in args or () if not word.startswith("-")), None)
+        options = [word for word in args or () if word.startswith("-")]
+        if word is not None and word not in VERBS and not any(option in _WITH_VALUE for option in options):
+            self._refuse(word)
+        return super().parse_args(args, namespace)
+
+    def _refuse(self, word: str) -> NoReturn:
+        close = difflib.get_close_matches(word, VERBS, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "For all verbs: jupyter dlaas --help"
+        self.error(f"unknown verb: {word}. {hint}")
+
+
+_WITH_VALUE: Final = frozenset({"--pool"})
+
+
+def _before(word: str, args: Sequence[str]) -> str:
+    """Return the argument in front of `word`; "" if there is none."""
+    at = args.index(word) if word in args else 0
+    return args[at - 1] if at else ""
+
+
+def build() -> argparse.ArgumentParser:
+    """Return the parser. Its result has `verb`, None where none was given, and that verb's options."""
+    top = _TopParser(prog="jupyter dlaas", description="Submit training jobs to a pool and manage them.")
+    top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
+    _common(top, json=False, pool=None)
+    parsers = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_VerbParser)
+    made = {name: _verb(parsers, verb) for name, verb in VERBS.items()}
+    _submit_options(made["submit"])
+    made["jobs"].add_argument("--state", help="list only jobs in these states, separated by commas")
+    made["jobs"].add_argument("--limit", type=int, default=30, help="maximum number of jobs to list (default: 30)")
+    _pool_options(made["pool"])
+    _queue_options(made["queue"])
+    for name in ("cordon", "uncordon", "drain"):
+        made[name].add_argument("node", metavar="NODE", help="a node's name, as listed by `jupyter dlaas pool`")
+    made["drain"].add_argument(
+        "--dry-run", action="store_true", help="show what would happen to the jobs on the node, then stop"
+    )
+    made["logs"].add_argument(
+        "-f", "--follow", action="store_true", help="follow the log until the job ends; Ctrl-C detaches"
+    )
+    made["logs"].add_argument("--member", type=int, metavar="N", help="show only the log of learner N")
+    made["scale"].add_argument("learners", metavar="N", help="the new number of learners")
+    made["priority"].add_argument(
+        "priority", metavar="low|normal|high|INT", help="the new priority; higher priorities start first"
+    )
+    made["halt"].add_argument(
+        "--yes", action="store_true", help="also halt a job that has no checkpoint and would start over"
+    )
+    made["metrics"].add_argument("--all", action="store_true", help="print all records as JSON, one per line")
+    made["artifacts"].add_argument("path", nargs="?", metavar="PATH", help="the file to save, as listed")
+    made["artifacts"].add_argument(
+        "-o", "--output", metavar="FILE", help="file to write (default: the name in the current directory)"
+    )
+    made["check"].add_argument(
+        "paths", nargs="+", metavar="NOTEBOOK", help="an .ipynb file, or a folder with such files"
+    )
+    made["check"].add_argument(
+        "--cell", type=int, metavar="N", help="check only the N-th code cell, even if it does not look like training"
+    )
+    made["check"].add_argument(
+        "--suggest", action="store_true", help="show the changes that would make the loop elastic"
+    )
+    made["serve"].add_argument(
+        "--idle-s", type=float, default=0.0, help="exit after this many idle seconds (default: never)"
+    )
+    made["engine"].add_argument(
+        "what", choices=("status", "stop"), help="status: print whether it is running; stop: stop it"
+    )
+    return top
+
+
+def _verb(parsers: Any, verb: Verb) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parsers.add_parser(
+        verb.name,
+        help=verb.summary,
+        description=f"{verb.summary}.",
+        epilog=f"Example:\n  jupyter dlaas {verb.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _common(parser, json=argparse.SUPPRESS, pool=argparse.SUPPRESS)
+    if verb.of_job:
+        parser.add_argument(
+            "name", metavar="NAME", help="a job's handle (resnet-48), or its name (resnet) for the newest such job"
+        )
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, *, json: Any, pool: Any) -> None:
+    parser.add_argument("--json", action="store_true", default=json, help="print JSON, in the format of the REST API")
+    parser.add_argument("--pool", default=pool, help="the pool to use: its name, or its directory (with a slash)")
+
+
+def _pool_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--order", choices=[str(order) for order in PoolOrder], help="queue order among jobs of equal priority"
+    )
+    parser.add_argument("--preemption", choices=("on", "off"), help="off: never preempt running jobs")
+    parser.add_argument(
+        "--placement",
+        choices=[str(placement) for placement in PoolPlacement],
+        help="default placement of learners on nodes",
+    )
+    parser.add_argument(
+        "--spot-price", type=float, metavar="P", help="weight of a spot job's device in its queue's share, from 0 to 1"
+    )
+    parser.add_argument(
+        "--spot-notice",
+        metavar="30s",
+        help="time that a spot job gets to write a checkpoint before its devices are reclaimed",
+    )
+
+
+def _queue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("list", "set", "remove"),
+        help="list queues and their shares, set a queue's share, or remove a queue",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the queue; `set` creates it if needed")
+    parser.add_argument(
+        "--weight", type=float, metavar="W", help="share of the devices that no queue is guaranteed (default: 1)"
+    )
+    parser.add_argument("--guaranteed", type=int, metavar="N", help="devices guaranteed to the queue (default: 0)")
+
+
+def _submit_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a Python script")
+    add("--name", help="name of the job (default: the script's name)")
+    add("--gpus", metavar="N|MIN:MAX", help="number of GPUs, one learner each (CPU slots in a pool without GPUs)")
+    add("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)")
+    add("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)")
+    add("--cpus", type=float, metavar="N", help="CPUs per learner")
+    add("--memory", metavar="8G", help="memory per learner")
+    add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
+    add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
+    add("--queue", default="default", help="queue that accounts for the job's devices (default: default)")
+    add(
+        "--spot",
+        action="store_true",
+        help="use only idle devices, at a lower weight, and return them when ordinary jobs need them",
+    )
+    add("--placement", metavar="pack|spread", help="placement of the learners on nodes (default: the pool's setting)")
+    add(
+        "--elastic",
+        default="manual",
+        metavar="off|manual|auto[:CONDITION]",
+        help="what may resize the running job: nothing (off), your requests (manual, default), "
+        "or measured speed (auto:efficiency=0.2)",
+    )
+    add("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
+    add("--framework", help="training framework (default: detected from the imports)")
+    add("--epochs", metavar="N", help="number of epochs, for progress and estimates")
+    add("--max-time", metavar="2h", help="halt the job with a checkpoint after this much training time")
+    add(
+        "--hang-after",
+        metavar="10m",
+        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
+    )
+    add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
+    add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")
+    add("-e", "--env", action="append", default=[], metavar="K=V", help="an environment variable for the job")
+    add(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an environment variable to send with the job; its value is masked in logs",
+    )
+    add("--retries", default=4, metavar="N", help="restarts after failures that may be transient (default: 4)")
+    add("--checkpoint-every", default=60.0, metavar="60s", help="time between checkpoints (default: 60s)")
+    add("--metric", action="append", default=[], metavar="REGEX", help="read a metric from printed lines")
+    add(
+        "--autolog",
+        default="on",
+        metavar="on|off",
+        help="read metrics from frameworks, progress bars and printed lines",
+    )
+    add("--directory", metavar="PATH", help="working directory of the job (default: the current one)")
+    add("--interpreter", metavar="PYTHON", help="Python interpreter of the job (default: the current one)")
+    add("--wait", action="store_true", help="follow the job until it ends; Ctrl-C detaches")
+    add("--dry-run", action="store_true", help="show the submission and any problems, without submitting")
