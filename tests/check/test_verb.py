@@ -70,7 +70,7 @@ def test_json_has_each_notebook_with_its_training_cells(tmp_path: Path, capsys: 
             "line": 4,
             "source": "print(x)",
             "kind": "shown",
-            "reason": "shows something and changes nothing",
+            "reason": "only shows something",
             "option": "--with-cell 1",
         }
     ]

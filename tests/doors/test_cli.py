@@ -369,5 +369,5 @@ def test_the_pool_shows_who_has_what() -> None:
     text = terminal.pool_text(pool, Ink())
 
     assert text.startswith("pool lab   ")
-    assert "Spot jobs: a device counts 0.3 in its queue; notice 30 s." in text
+    assert "Spot jobs: a device counts as 0.3 in its queue; notice 30 s." in text
     assert re.search(r"gpu-a +resnet-48 █+░* +\d+%", text)

@@ -178,7 +178,7 @@ def refusal(tmp_path: Path, **objects: object) -> str:
     return str(caught.value)
 
 
-END = " and cannot leave this process. Make it in the training cell, or push what it was made from."
+END = " and cannot be sent to a job. Create it in the training cell, or push the data it was created from."
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_a_closure_holds_is_named_by_its_variable(tmp_path: Path) -> None:
 def test_an_object_that_refuses_is_quoted(tmp_path: Path) -> None:
     assert refusal(tmp_path, a={"k": Refuses()}) == (
         "--push a: `a['k']` (Refuses) cannot leave this process: not today. "
-        "Make it in the training cell, or push what it was made from."
+        "Create it in the training cell, or push the data it was created from."
     )
 
 

@@ -120,9 +120,7 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
         "refer to the old one. Run the cells that create them again."
     )
     refused = torched.run(f"%%train apart\n{LOOP}", fails=True)
-    assert f"cell [{made}], line 1: `opt` would refer to another `model` than the one that {sent.job['id']}" in (
-        refused.evalue
-    )
+    assert f"cell [{made}], line 1: `opt` would not refer to the `model` that {sent.job['id']}" in (refused.evalue)
 
 
 def test_an_alias_keeps_its_model_where_the_training_cell_binds_another(torched: Kernel, pool: Pool) -> None:
