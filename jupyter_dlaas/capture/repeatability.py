@@ -156,7 +156,12 @@ def _read_again(drawn: Sequence[tuple[Step, Draw, list[str]]], push: Sequence[st
         f"{'it' if len(names) == 1 else 'them'} again and may get other data. "
     )
     is_sent = set(names) <= set(push)
-    text += f"To send the notebook's: --push {','.join(push)}." if is_sent else "Save the data to a file in a cell."
+    values = "value" if len(names) == 1 else "values"
+    text += (
+        f"Use --push {','.join(push)} to send the notebook's {values}."
+        if is_sent
+        else "Save the data to a file in a cell."
+    )
     step = drawn[0][0]
     return Problem(CODE, text, step.statement.label, _line(step), tuple(names))
 
@@ -180,7 +185,8 @@ def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], 
     }.get(draw.kind, "")
     if draw.what == "hash()":
         what, way = f"computes {listed} with hash(), which gives other numbers for strings in the job", ""
-    ways = [f"use --push {','.join(push)} to send the notebook's value"] if set(names) <= set(push) else []
+    values = "value" if len(names) == 1 else "values"
+    ways = [f"use --push {','.join(push)} to send the notebook's {values}"] if set(names) <= set(push) else []
     ways += [way] if way else []
     advice = ", or ".join(ways) or "create it in the training cell"
     text = f"{statement.label}, line {_line(step)} {what}. {advice[0].upper()}{advice[1:]}."

@@ -38,7 +38,7 @@ def test_names_of_a_file_that_a_cell_writes_are_bound(tmp_path: Path, capsys: py
     wrote = "%%writefile parts.py\nimport torch\nnet = torch.nn.Linear(2, 1)\ndata = torch.ones(3, 2)\n"
 
     assert run([notebook(tmp_path, wrote, "%run parts.py", TRAIN)], None, as_json=False) == 0
-    assert "can bind" not in said(capsys)
+    assert "can define" not in said(capsys)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:

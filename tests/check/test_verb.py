@@ -90,7 +90,7 @@ def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing
 
     assert code == 1
     assert out.endswith("3 notebooks: 1 without errors, 2 that could not be checked\n")
-    assert "not a notebook: no JSON at line 1" in out
+    assert "not a notebook: invalid JSON at line 1" in out
     assert "cannot be read: No such file or directory" in out
 
 

@@ -356,7 +356,7 @@ def test_files_that_every_learner_would_write_are_warned_about() -> None:
 def test_open_files_and_locks_are_refused_by_push() -> None:
     made = job("x = open('f')", push=("x",), facts=facts(x=NameFact(type_name="file", cannot_travel="an open file")))
 
-    assert "--push x: `x` is an open file and cannot leave this process." in made.errors[0].message
+    assert "--push x: `x` is an open file and cannot be sent to a job." in made.errors[0].message
 
 
 def test_a_push_of_more_than_a_gigabyte_is_refused() -> None:

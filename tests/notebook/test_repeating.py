@@ -105,7 +105,7 @@ def test_all_reads_over_the_network_are_one_warning() -> None:
 
     assert said == (
         "cell [1], line 2; cell [2], line 1 read `x`, `y` from the network (pd.read_csv); the job will read them again "
-        "and may get other data. To send the notebook's: --push x,y."
+        "and may get other data. Use --push x,y to send the notebook's values."
     )
 
 
@@ -173,7 +173,7 @@ def test_one_push_has_all_names_that_would_be_drawn_anew() -> None:
     cell = "import numpy as np, torch\nx = np.random.rand(9)\ny = torch.rand(9)\nz = torch.rand(9)"
     warnings = warned(job(cell, train="print(x, y)", names=dict.fromkeys("xyz", LARGE)))
 
-    assert [text.count("--push x,y sends") for text in warnings] == [1, 1]
+    assert [text.count("--push x,y to send") for text in warnings] == [1, 1]
 
 
 def test_only_the_values_that_the_job_needs_are_reported() -> None:

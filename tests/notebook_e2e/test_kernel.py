@@ -355,7 +355,7 @@ def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
     (shown,) = kernel.run("%%train --suggest\nwhile True:\n    loss.backward()\n    sgd2.step()").displays
 
     assert shown["data"]["text/plain"].startswith("Nothing to suggest: cell [")
-    assert "a `while` loop does not say how long it goes on" in shown["data"]["text/html"]
+    assert "a `while` loop has no known length" in shown["data"]["text/html"]
 
 
 def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> None:
