@@ -186,7 +186,7 @@ class _Finder:
             if made := self._made_inside(end, number, loop):
                 raise NoLoop(
                     f"{place(end[number], loop)} creates a new `{made}` in each iteration: these are several "
-                    "trainings, but a job has one position. Put one iteration into a %%train cell, and start a job for each."
+                    "trainings, but a job has one position. Put one iteration into a %%train cell, one job for each."
                 )
             return number, loop
         return loops[0]

@@ -154,7 +154,7 @@ def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers
     importlib.reload(helpers)
 
     with pytest.raises(
-        CannotTravel, match=r"`net` is a `Net` of before `own_helpers` was reloaded. Type: net.__class__"
+        CannotTravel, match=r"`net` is a `Net` from before `own_helpers` was reloaded. Run net.__class__"
     ):
         write_pushed(tmp_path / "pushed.bin", {"net": net})
     net.__class__ = helpers.Net

@@ -126,8 +126,8 @@ def test_pushing_an_object_of_a_class_that_was_defined_again(shell: InteractiveS
     run(shell, "class Net:\n    more = 1")
 
     assert refusal(shell, "%%train --push models\nprint(models)") == one_thing(
-        "cell [4], line 1: --push models: `models[0]` is a `Net` of before the cell that defines `Net` ran again. "
-        "Type: models[0].__class__ = Net, or run the cell that makes it again."
+        "cell [4], line 1: --push models: `models[0]` is a `Net` from before its defining cell ran again. "
+        "Run models[0].__class__ = Net, or run the cell that creates it again."
     )
 
 
@@ -135,7 +135,7 @@ def test_pushing_an_object_of_a_class_inside_a_function(shell: InteractiveShell)
     run(shell, "def make():\n    class Net:\n        pass\n    return Net()\nmodel = make()")
 
     assert refusal(shell, "%%train --push model\nprint(model)") == one_thing(
-        "cell [3], line 1: --push model: `model` is a `Net`, a class inside of `make`. Define it outside."
+        "cell [3], line 1: --push model: `model` is a `Net`, a class defined inside `make`. Define it at the top level."
     )
 
 

@@ -116,7 +116,7 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
     torched.listen(lambda: displays_of(torched, f"model: assigned from {sent.job['id']}."))
     (said,) = displays_of(torched, f"model: assigned from {sent.job['id']}.")
     assert said.splitlines()[1] == (
-        "model is now a new object (its weights have other shapes or types); `alias`, `opt` still "
+        "model is now a new object (its weights have different shapes or types); `alias`, `opt` still "
         "refer to the old one. Run the cells that create them again."
     )
     refused = torched.run(f"%%train apart\n{LOOP}", fails=True)
